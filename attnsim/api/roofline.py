@@ -102,7 +102,8 @@ class Roofline:
         What is achievable of the tensor cores is the largest share that was fitted for an implementation on the
         architecture.
         """
-        peak, part = self.gpu.peak_tensor_flops_per_s(self.dtype), self.gpu.tensor.mma_sync_fraction
+        peak = self.gpu.peak_tensor_flops_per_s(self.dtype)
+        part = self.gpu.mma_sync_flops_per_clk(self.dtype) / self.gpu.tensor_flops_per_clk(self.dtype)
         reached = [
             found.numbers.tensor_efficiency
             for (_, architecture), found in calibrations().items()

@@ -94,13 +94,14 @@ def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
     speeds : Speeds
     """
     left = np.sort((ends - ends.min()).reshape(-1, sms), axis=0)
-    others = np.arange(len(left))[::-1, None]  # of its SM that still run when a block ends
-    speed = speeds.beside + (speeds.alone - speeds.beside) * (1 - others / max(1, len(left) - 1))
-    on_its_sm = (_differences(left) / speed).cumsum(axis=0).reshape(-1)
-    order = left.argsort(axis=None)
-    busy = np.arange(len(ends), 0, -1) / len(ends)
-    by_memory = (_differences(left.reshape(-1)[order]) * np.minimum(1.0, busy * speeds.memory)).cumsum()
-    return np.asarray(ends.min() + np.sort(np.maximum(on_its_sm[order], by_memory)))
+    running = np.arange(len(left), 0, -1)[:, None]  # blocks of its SM until one ends
+    speed = speeds.beside + (speeds.alone - speeds.beside) * (1 - (running - 1) / max(1, len(left) - 1))
+    done = (_differences(left) / speed).cumsum(axis=0)  # where the memory holds nobody up
+    less = running * speed - np.append(running[1:] * speed[1:], [[0.0]], axis=0)  # is done at a time once one ends
+    order = done.argsort(axis=None)
+    less = np.broadcast_to(less, left.shape).reshape(-1)[order]
+    asked = speeds.memory * (less[::-1].cumsum()[::-1] / len(ends))
+    return np.asarray(ends.min() + (_differences(done.reshape(-1)[order]) * np.maximum(1.0, asked)).cumsum())
 
 
 def _share(free: Floats, work: float, usual: float, wander: float) -> None:

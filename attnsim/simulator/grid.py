@@ -8,7 +8,7 @@ the whole grid, and list scheduling of both grids says how much longer the whole
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import mean
+from statistics import fmean
 
 import numpy as np
 
@@ -88,9 +88,9 @@ def grid_time(
                 plays = plays[:1]
                 break
     times = [float(one.time) for one in plays]
-    waited = mean(one.waited for one in plays) / (min(chip.places, kernel.blocks) * kernel.warpgroups)
-    spread = (max(times) - min(times)) / 2 / mean(times)
-    return GridTime(mean(times), waited, chip.resident, waves, plays[0].loaded, plays[0].stored, spread)
+    waited = fmean(one.waited for one in plays) / (min(chip.places, kernel.blocks) * kernel.warpgroups)
+    spread = (max(times) - min(times)) / 2 / fmean(times)
+    return GridTime(fmean(times), waited, chip.resident, waves, plays[0].loaded, plays[0].stored, spread)
 
 
 def _told_of(number: int, kernel: Kernel, told: Told | None) -> Told | None:
@@ -102,7 +102,8 @@ def _told_of(number: int, kernel: Kernel, told: Told | None) -> Told | None:
 
 def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tuple[float, float]:
     """Time of a grid from a smaller one, and how long its warpgroups waited for data."""
-    made = smaller(kernel, program, chip, budget)
+    least = held(kernel, program, chip.sms)
+    made = smaller(kernel, program, chip, budget, least[0] / max(*least, 1.0))
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
     placed = kernel.blocks <= chip.places  # each block, from its begin to its end beside the others
@@ -114,32 +115,38 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
     if made.part:
         end = few.places * played.time / small.blocks / 2  # places end one after the other, over the time of a block
         time = (played.time - end) / made.part + end
+        more = chip.sms / few.sms / made.part
     else:
         whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
         if placed:
             time = float(whole.max() - fewer.max() + played.time)
         else:
-            whole, used = _all_busy(kernel, program, whole, chip)
-            fewer, _ = _all_busy(small, shared, fewer, few)
+            whole, used = _all_busy(kernel, whole, chip, *least)
+            fewer, _ = _all_busy(small, fewer, few, *held(small, shared, few.sms))
             speeds = _speeds(made, halves, fewer, used)
-            ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
-            some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # which SM is last is chance
-            beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
-            if every:  # of all waves: it is of the length of a block
-                beside *= whole[made.of[launched]].mean() / fewer[launched].mean()
+            lengths = whole[made.of[launched]]
+            longer = lengths.mean() / fewer[launched].mean()
             listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
-            time = float(listed + beside + played.time - played.ends[-1])
-    time = max(time, *held(kernel, program, chip.sms))
-    return time, time * played.waited / (min(few.places, small.blocks) * kernel.warpgroups) / played.time
+            if every and len(kernel.repeats) > 1 and lengths.max() < 2 * lengths.min():  # no place has two for one
+                time = float(max(listed, played.time * longer))  # who shares an SM at the end is as it was played
+            else:
+                ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
+                some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # who is last is chance
+                beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
+                if every:  # of all waves: it is of the length of a block
+                    beside *= longer
+                time = float(listed + beside + played.time - played.ends[-1])
+        more = float(kernel.class_counts @ whole) / float(small.class_counts @ fewer)
+    waited = played.waited * more / (min(chip.places, kernel.blocks) * kernel.warpgroups)
+    return max(time, *least), waited
 
 
-def _all_busy(kernel: Kernel, program: Program, durations: Floats, chip: Chip) -> tuple[Floats, float]:
+def _all_busy(kernel: Kernel, durations: Floats, chip: Chip, memory: float, units: float) -> tuple[Floats, float]:
     """Times of blocks while all places are busy, and in what share of it the memory is.
 
     What was played has times in it at which some places were free, and the others faster: together blocks take no less
-    than all their transfers, or all their work on a unit, do.
+    than all their transfers (`memory`), or all their work on a unit (`units`), do.
     """
-    memory, units = held(kernel, program, chip.sms)
     time = float(kernel.class_counts @ durations) / min(chip.places, kernel.blocks)
     least = max(time, memory, units)
     return durations * (least / time), memory / least

@@ -16,7 +16,9 @@ from attnsim.simulator.program import Program
 WHOLE = by_hand(
     2, "times as many of a grid that is played whole, in about the time that a smaller grid and all beside it take"
 )
-SMS_BESIDE_MEMORY = by_hand(12, "least SMs of a smaller grid, times the share of the time in which the memory is busy")
+SMS_BESIDE_MEMORY = by_hand(
+    12, "least SMs of a smaller grid, times the root of the share of the time in which the memory is busy"
+)
 LEAST = by_hand(4, "least waves of a smaller grid, a first, a last and two between them, and turns of an outer loop")
 
 
@@ -62,15 +64,15 @@ def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
     return float((kernel.executions @ program.memory_times()).max()), units
 
 
-def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> Smaller:
-    """A grid of the same shape, of about so many executions; of up to twice as many where those are all of its SMs."""
+def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> Smaller:
+    """A grid of the same shape, of about so many executions; of up to twice as many where those are all of its SMs.
+
+    Where the memory is busy for a small share of the time (`memory`), SMs are on their own, and few show what all do.
+    """
     size, blocks = executions(kernel), kernel.blocks
     enough = int(chip.sms * budget / size)
-    if enough < SMS_BESIDE_MEMORY:  # where the memory is hardly busy SMs are on their own, and few show what all do
-        memory, units = held(kernel, program, chip.sms)
-        least = max(1, round(SMS_BESIDE_MEMORY * (memory / max(memory, units, 1.0))))
-        enough = max(min(least, chip.sms), enough)
-    few = Chip(enough, chip.resident)
+    least = max(1, round(SMS_BESIDE_MEMORY * sqrt(memory)))
+    few = Chip(max(min(least, chip.sms), enough), chip.resident)
     may = budget / size * chip.sms / few.sms  # be played of the executions of these SMs
     may = may if WHOLE * may < 1 else 1.0
     waves = blocks / chip.places
@@ -80,7 +82,7 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float) -> Smal
     part = count / thin
     shorter = min(1.0, may / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
-    if blocks > chip.places and len(kernel.repeats) > 1:  # blocks that outlast the small grid (rows that see every key)
+    if blocks > chip.places and chip.resident > 1 and len(kernel.repeats) > 1:  # as rows that see every key do
         shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
         usual = kernel.by_class(np.column_stack([program.work(), *shared]).max(axis=1))  # beside as many others
         time = part * (kernel.class_counts @ usual) / chip.places

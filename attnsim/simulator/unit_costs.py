@@ -78,9 +78,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     fitted = numbers.implementation
     clk = PS / gpu.clock.full_hz
     work = clk / numbers.speed  # a clock of SM work: a slower build takes longer, memory answers as before
-    rate = gpu.tensor_flops_per_clk(kernel.dtype)
-    if kernel.path == "mma_sync":
-        rate *= gpu.tensor.mma_sync_fraction
+    rate = (gpu.mma_sync_flops_per_clk if kernel.path == "mma_sync" else gpu.tensor_flops_per_clk)(kernel.dtype)
     if kernel.slowed_by_extra:
         rate /= fitted.extra
     l2_share = fitted.extra if kernel.copies_by_extra else numbers.gpu.l2_fraction

@@ -197,6 +197,6 @@ def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[s
     for dtype in {item.main.dtype for item in plans}:
         here = of([item.main.dtype == dtype for item in plans])
         rate[here] = gpu["sm.fp32_rate" if dtype == "fp32" else f"tensor.{dtype}"][here]
-    synchronous = of([item.main.path == "mma_sync" for item in plans])
+    synchronous = of([item.main.path == "mma_sync" and item.main.dtype != "fp32" for item in plans])
     slowed = of([item.numbers.implementation.extra if item.main.slowed_by_extra else 1.0 for item in plans])
     return np.asarray(np.where(synchronous, rate * gpu["tensor.mma_sync_fraction"], rate) / slowed)

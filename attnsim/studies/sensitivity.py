@@ -20,6 +20,7 @@ from attnsim.models.arrays import Floats
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.units import UNITS
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import Replay
 from attnsim.studies.axes import WORKLOAD_FIELDS, Axis
@@ -36,14 +37,12 @@ SPREAD = 2.0
 """Factor by which Sobol indices vary each figure, up and down."""
 
 FIGURES = (
-    "sm.count", "clock.sustained", "clock.free", "power.limit", "tensor.{dtype}", "tensor.mma_sync_fraction",
-    "sm.exp_rate", "sm.fp32_rate", "sm.shared_memory_bandwidth", "l2.bandwidth", "l2.capacity", "l2.latency",
-    "hbm.bandwidth", "hbm.latency",
-    "launch.{launch}",
+    "sm.count", "clock.sustained", "clock.free", "power.limit", "tensor.mma_sync_fraction",
+    *(unit.figure for unit in UNITS.values()), "l2.capacity", "l2.latency", "hbm.latency", "launch.{launch}",
 )  # fmt: skip
-"""Figures that a replay on shipped tiles depends on. Left out: what a block may hold (shared memory, registers,
-threads), which moves nothing until a tile no longer fits, and `clock.tensor`, which the other clocks
-follow."""
+"""Figures that a replay on shipped tiles depends on, the rate of every unit among them. Left out: what a block may
+hold (shared memory, registers, threads), which moves nothing until a tile no longer fits, and `clock.tensor`, which the
+other clocks follow."""
 
 
 @dataclass(frozen=True, slots=True)

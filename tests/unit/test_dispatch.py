@@ -103,12 +103,18 @@ SPEEDS = st.builds(
 
 @given(ends=ENDS, speeds=SPEEDS)
 def test_a_grid_that_drains_faster_is_done_earlier(ends: np.ndarray, speeds: Speeds) -> None:
-    """Never before the memory has moved all, never later than by list scheduling, never sooner by a slower block."""
+    """Never before the memory has moved all or without waiting for it; with free memory never sooner by slower blocks.
+
+    Where the memory is asked for more than it gives, a block that is alone and fast takes some from those that are not:
+    they may be done later than by list scheduling.
+    """
     done = drained(ends, 5, speeds)
-    assert speeds.memory * ends.mean() <= done[-1] * (1 + 1e-9) and (done <= np.sort(ends) * (1 + 1e-9)).all()
+    assert speeds.memory * ends.mean() <= done[-1] * (1 + 1e-9)
     np.testing.assert_allclose(drained(ends, 5, Speeds(1.0, 1.0, speeds.memory)), np.sort(ends))
-    assert done[-1] <= drained(ends, 5, Speeds(speeds.beside, speeds.beside, speeds.memory))[-1] * (1 + 1e-9)
-    assert drained(ends, 5, replace(speeds, memory=0.0))[-1] <= done[-1] * (1 + 1e-9)
+    free, slower = replace(speeds, memory=0.0), Speeds(speeds.beside, speeds.beside, 0.0)
+    assert (drained(ends, 5, free) <= done * (1 + 1e-9)).all()
+    assert (drained(ends, 5, free) <= np.sort(ends) * (1 + 1e-9)).all()
+    assert (drained(ends, 5, free) <= drained(ends, 5, slower) * (1 + 1e-9)).all()
 
 
 def test_two_places_of_which_one_is_alone_for_half_of_the_time() -> None:

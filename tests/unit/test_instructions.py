@@ -118,6 +118,18 @@ def test_the_schedulers_are_a_unit_that_can_be_slow() -> None:
     assert "issue" not in predict(FWD, A100, implementation="nvidia.cudnn", baseline=False).units_s
 
 
+def test_integers_that_are_named_are_told_where_nothing_is_counted() -> None:
+    """PyTorch's mask pass waits for the integer lanes: of all figures theirs brings most, and the lever says so."""
+    w = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal())
+    ask = partial(predict, w, implementation="torch.baddbmm", algorithm="naive", baseline=False)
+    found, faster = ask(A100), ask(A100.replace("sm.int32_rate", 2 * A100.sm.int32_per_clk))
+    assert found.units_s.keys() & {one.name for one in COUNTED} == {"int32"}
+    levers = {one.unit: one for one in explain(w, A100, "naive", implementation="torch.baddbmm").levers}
+    assert found.time_s and faster.time_s
+    assert levers["int32"].speedup == pytest.approx(found.time_s / faster.time_s)
+    assert levers["int32"].speedup > max(1.1, levers["hbm"].speedup, levers["fp32"].speedup)
+
+
 def built(record: Implementation, gpu: Gpu, passes: str) -> list[Kernel]:
     """Its kernels that multiply; none where it refuses the question."""
     seq_q = 1 if passes == "decode" else 512

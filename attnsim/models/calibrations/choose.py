@@ -105,7 +105,7 @@ def _only_mma_sync(gpu: Gpu) -> bool:
 
 def _mma_sync_rate(gpu: Gpu) -> float:
     """FLOP a clock of an SM in 16 bits."""
-    return gpu.tensor.fp16_flops_per_clk * gpu.tensor.mma_sync_fraction
+    return gpu.mma_sync_flops_per_clk("fp16")
 
 
 def checked(record: Implementation, gpu: Gpu, passes: str) -> bool:

@@ -135,6 +135,10 @@ class Gpu:
             return float(getattr(self.tensor, f"{dtype}_flops_per_clk"))
         raise InputError(f"dtype is {dtype!r}; allowed: fp16, bf16, fp8, tf32, fp32")
 
+    def mma_sync_flops_per_clk(self, dtype: str) -> float:
+        """The same by warp-level ``mma.sync``; FP32 products run on the FMA lanes, at their full rate."""
+        return self.tensor_flops_per_clk(dtype) * (1 if dtype == "fp32" else self.tensor.mma_sync_fraction)
+
     def supports_dtype(self, dtype: str) -> bool:
         """Whether the GPU multiplies matrices of `dtype` (bf16 needs Ampere, fp8 Ada or later)."""
         return self.tensor_flops_per_clk(dtype) > 0

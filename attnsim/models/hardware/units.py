@@ -27,7 +27,8 @@ class Unit:
     level : str
         Its name as a memory level of the roofline; "" where it is none.
     counted : bool
-        Whether its work is known only where a kernel's instructions are counted; other kernels do not tell of it.
+        Whether its work is known only where a kernel's instructions are counted; other kernels tell of it where they
+        name some.
     pipe : bool
         Whether its work runs under that of another unit: it holds an operation up only where it is the slower. A GPU
         whose figure is 0 does not have it.

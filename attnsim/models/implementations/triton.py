@@ -131,7 +131,7 @@ def least_s(kernels: Sequence[Kernel], gpu: Gpu) -> float:
         if not kernel.total("flops"):
             time += moved / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction)
             continue
-        rate = gpu.tensor_flops_per_clk(kernel.dtype) * gpu.tensor.mma_sync_fraction
+        rate = gpu.mma_sync_flops_per_clk(kernel.dtype)
         reads = kernel.total("smem_bytes") / gpu.sm.shared_memory_bytes_per_clk
         waves = math.ceil(kernel.blocks / gpu.sm.count)
         clks += waves / kernel.blocks * (kernel.total("flops") / rate + reads)

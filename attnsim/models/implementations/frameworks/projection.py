@@ -131,8 +131,7 @@ def _splits(product: Product, tile: GemmTile) -> list[int]:
 def _estimate_s(product: Product, choice: Cut, gpu: Gpu, dtype: str) -> float:
     """Seconds of whole waves of tiles at the tensor or the L2 rate, and of adding up parts."""
     (m, n, k), tile, splits = product.shape, choice.tile, choice.splits
-    warp_level = gemm_path(gpu) == "mma_sync" and dtype != "fp32"
-    flops_per_clk = gpu.tensor_flops_per_clk(dtype) * (gpu.tensor.mma_sync_fraction if warp_level else 1)
+    flops_per_clk = (gpu.mma_sync_flops_per_clk if gemm_path(gpu) == "mma_sync" else gpu.tensor_flops_per_clk)(dtype)
     l2_bytes_per_s = gpu.l2.bandwidth_bytes_per_s * GPU_NUMBERS["l2_fraction"].prior
     waves = -(-product.batch * splits * -(-m // tile.m) * -(-n // tile.n) // gpu.sm.count)
     flops, operands = 2 * tile.m * tile.n, (tile.m + tile.n) * DTYPE_BYTES[dtype]

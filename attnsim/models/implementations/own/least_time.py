@@ -73,7 +73,7 @@ def _visit(w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None) -> tup
     )
     softmax = counts.softmax(scores, scores, 0, 0) if counts else TileOp("vector", exps=scores)
     tensor = max(
-        products.flops / (gpu.tensor_flops_per_clk(w.dtype) * gpu.tensor.mma_sync_fraction),
+        products.flops / gpu.mma_sync_flops_per_clk(w.dtype),
         products.smem_bytes / gpu.sm.shared_memory_bytes_per_clk,
         *_on_pipes(products, gpu),
     )
