@@ -38,7 +38,7 @@ def accuracy(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Only a picture of some rows of every library, and its CSV.")
     ] = None,
-    rows: Annotated[int, options._count("Rows of each line of the picture at most.", None)] = ROWS,
+    rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:

@@ -26,12 +26,10 @@ def sensitivity(
     tile: options.Tile = None,
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
-    step: Annotated[float, typer.Option(help="Relative step of the differences.")] = 0.05,
-    sobol: Annotated[
-        int | None, typer.Option(metavar="N", help="Sobol indices too, from N samples, a power of two.")
-    ] = None,
-    spread: Annotated[float, typer.Option(help="Sobol: each figure from its value over this to times this.")] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the Sobol samples.")] = 0,
+    step: Annotated[float, options.amount("Relative step of the differences.")] = 0.05,
+    sobol: Annotated[int | None, options.count("Sobol indices too, from N samples, a power of two.", None)] = None,
+    spread: Annotated[float, options.amount("Sobol: each figure from its value over this to times this.")] = 2.0,
+    seed: Annotated[int, options.count("Of the Sobol samples.", None, low=0)] = 0,
     json: options.Json = False,
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""

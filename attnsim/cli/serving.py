@@ -42,16 +42,10 @@ def serving(
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of a step at most.", rich_help_panel=STEPS)] = 2048,
-    sequences: Annotated[
-        int, typer.Option(metavar="N", help="Sequences that run at a time at most.", rich_help_panel=STEPS)
-    ] = 256,
-    rest: Annotated[
-        float, typer.Option(metavar="MS", help="Time of a step beside attention, ms.", rich_help_panel=STEPS)
-    ] = 0.0,
-    stride: Annotated[
-        int, typer.Option(metavar="N", help="Predict one of N steps that decode alike.", rich_help_panel=STEPS)
-    ] = 8,
+    tokens: Annotated[int, options.count("Tokens of a step at most.", STEPS)] = 2048,
+    sequences: Annotated[int, options.count("Sequences that run at a time at most.", STEPS)] = 256,
+    rest: Annotated[float, options.amount("Time of a step beside attention, ms.", STEPS, metavar="MS")] = 0.0,
+    stride: Annotated[int, options.count("Predict one of N steps that decode alike.", STEPS)] = 8,
     launch: options.Launch = "graph",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The steps, CSV or Parquet.")] = None,
     plot: Annotated[

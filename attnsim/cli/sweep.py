@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def sweep(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What varies, and what is computed.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go; a run there is continued.")],
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes here; default: as many as processors.")] = None,
+    jobs: Annotated[int | None, options.count("Processes here; default: as many as processors.", None)] = None,
     backend: Annotated[str, typer.Option(help="local or dask.")] = "local",
     scheduler: Annotated[str, typer.Option(metavar="ADDRESS", help="Of a cluster: tcp://host:8786.")] = "",
     export: Annotated[

@@ -59,7 +59,7 @@ def test_a_changed_gpu_stands_beside_the_unchanged_one(file: Path, capsys: pytes
         (["--entry", "recursive", "--grid", "1", "--block", "32"], "a call"),
         (["--entry", "endless", "--grid", "1", "--block", "32"], "no end after"),
         (["--entry", "unknown", "--grid", "1", "--block", "32"], "frobnicate"),
-        (["--entry", "scaled", "--grid", "16", *GOOD, "--registers", "0"], "a thread has 1 to 255"),
+        (["--entry", "scaled", "--grid", "16", *GOOD, "--registers", "0"], "whole numbers from 1 to 255"),
         (["--entry", "scaled", "--grid", "16", *GOOD, "--like", "flash-atn"], "flash-atn"),
         (["--entry", "scaled", "--grid", "16", *GOOD, "--seq", "9"], "--seq: not for --ptx"),
     ],
