@@ -12,6 +12,7 @@ from attnsim import InputError, Workload
 from attnsim.api.request_files import Request, read_requests
 from attnsim.api.serving_steps import Served, serve
 from attnsim.cli.app import app
+from attnsim.models.errors import Taken
 
 HEADS = Workload(heads_q=8, heads_kv=2, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]
 REQUESTS = (Request(0.0, 700, 5), Request(0.0, 90, 1), Request(0.0, 3000, 12), Request(5.0, 40, 3))
@@ -75,6 +76,15 @@ def test_a_file_that_is_no_trace_is_refused_in_a_line(tmp_path: Path, text: str,
     with pytest.raises(InputError) as caught:
         read_requests(path)
     assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_columns_of_a_trace_that_are_not_used_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens,output\n3.5,600,3,2\n")
+    with pytest.warns(
+        Taken, match=r"not used: 'TIMESTAMP', 'GeneratedTokens'; columns are arrival: arrival, arrival_s"
+    ):
+        assert read_requests(path) == (Request(0.0, 600, 2),)
 
 
 def test_the_command_writes_steps_and_picture(tmp_path: Path) -> None:
