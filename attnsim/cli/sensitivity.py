@@ -34,8 +34,11 @@ def sensitivity(
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
     from attnsim.api.asking import ask, read_conditions
+    from attnsim.api.playing import play
+    from attnsim.api.prediction import prediction
     from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.sensitivity import elasticities, replayed
+    from attnsim.reports.sentences import timed_text
+    from attnsim.studies.sensitivity import elasticities
     from attnsim.studies.sensitivity import sobol as indices
 
     if sobol is None:
@@ -46,17 +49,15 @@ def sensitivity(
     with progress.busy("varying figures"):
         found = elasticities(asked, step)
         shares = [] if sobol is None else indices(asked, sobol, seed, spread)
-        time_s = replayed(asked).time_s
+    base = prediction(play(asked))
     if json:
-        show.print_json(
-            {"kind": kind, **asdict(item)}
-            for kind, items in (("elasticity", found), ("sobol", shares))
-            for item in items
-        )
+        kinds = (("elasticity", found), ("sobol", shares))
+        answers = [{"kind": kind, **asdict(item)} for kind, items in kinds for item in items]
+        show.print_json([{"kind": "prediction", **base.to_dict()}, *answers])
         return
     out = show.console()
     out.print(f"{flags.title}{w}\n")
-    out.print(f"{changed.described}, {algorithm}: {show.time_text(time_s)}\n")
+    out.print(f"{changed.described}, {algorithm}: {timed_text(base)}, {base.trust.level}\n")
     _print(out, found, step)
     if shares:
         _print_indices(out, shares, sobol or 0, spread)
@@ -80,7 +81,7 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
             "10 % more": show.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} %",
             "": "kink" if item.kink else "",
         }
-        for item in sorted(found, key=lambda one: one.kink)
+        for item in found
         if abs(item.elasticity) >= SMALL or item.kink
     ]
     show.print_rows(out, "", rows, right=("elasticity", "down", "up", "10 % more"))
