@@ -245,6 +245,13 @@ def test_a_kernel_lever_is_the_call_with_that_kernel() -> None:
     assert [one.time_s for one in found.kernel_levers] == sorted(one.time_s for one in found.kernel_levers)
 
 
+def test_a_kernel_that_fills_the_cache_is_held_against_one_that_does_too() -> None:
+    w = Workload(8, 32, 1, 128, 8, seq_kv=4096, passes="decode")
+    found = explain(w, "b200-sxm-180gb", "flash", implementation="vllm.flash-attn-2").kernel_levers
+    # Not vllm.vit-flash-attn-4, an encoder's, which has no cache.
+    assert [one.change for one in found if one.lever == "instructions"] == ["tcgen05, vllm.trtllm-gen"]
+
+
 def test_eight_bits_are_the_same_question_in_fp8() -> None:
     found = explain(GROUPED, H100, "flash-3")
     (lever,) = [one for one in found.kernel_levers if one.lever == "format"]
