@@ -115,6 +115,7 @@ def _print(served: Served, title: str, requests: int, written: list[Path]) -> No
     ]
     show.print_rows(out, "Attention by kind of step", rows, right=("number", "tokens", "attention", "share", "longest"))
     total, end = show.time_text(served.attention_s), show.time_text(served.end_s)
+    total += f" (90 % range {show.interval_text(*served.range_s, served.attention_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
     out.print(f"{total} of attention in {counted}; the trace ends at {end}.")
     out.print(LEFT_OUT)

@@ -110,6 +110,7 @@ def trace(
             if owner == machine
         ]
         show.print_rows(console, machine.described, lines)
+    console.print(lifted.WITHOUT_RANGE)
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 

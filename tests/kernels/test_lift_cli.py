@@ -35,7 +35,7 @@ def test_a_kernel_of_ptx_is_predicted_explained_and_drawn(
     assert a100["like"] == "priors" and h100["gpu"] == "h100-sxm5-80gb"
     assert main(["explain", "--kernel", str(file), "--gpu", "a100-sxm4-80gb"]) == 0
     told = capsys.readouterr().out
-    assert "load x bytes 256" in told and "l2.bandwidth" in told
+    assert "load x bytes 256" in told and "l2.bandwidth" in told and "of replays, without a range" in told
     picture = tmp_path / "timeline.png"
     assert main(["trace", "--kernel", str(file), "--gpu", "a100-sxm4-80gb", "--picture", str(picture)]) == 0
     assert picture.is_file() and picture.with_suffix(".csv").is_file()

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attnsim import InputError, Workload
+from attnsim import InputError, Workload, predict
 from attnsim.api.request_files import Request, read_requests
 from attnsim.api.serving_steps import Served, serve
 from attnsim.cli.app import app
 from attnsim.models.errors import Taken
+from attnsim.models.question.lengths import Length
 
 HEADS = Workload(heads_q=8, heads_kv=2, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]
 REQUESTS = (Request(0.0, 700, 5), Request(0.0, 90, 1), Request(0.0, 3000, 12), Request(5.0, 40, 3))
@@ -51,6 +52,15 @@ def test_a_cache_that_the_card_cannot_hold_is_refused() -> None:
     told = "step 1: the KV cache of 32 layers does not fit: needs 91.8 GB, the card has 80 GB; run fewer sequences"
     with pytest.raises(InputError, match=told):
         serve(long, heads, "h100-sxm5-80gb", layers=32, tokens=1 << 20)
+
+
+def test_a_step_has_the_range_of_the_call_that_it_is() -> None:
+    found = served()
+    asked = HEADS.having((Length(512, 512),)).with_passes("fwd")
+    call = predict(asked, "a100-sxm4-80gb", implementation="vllm.flash-attn-2", launch="graph")
+    first = found.steps[0]
+    assert (first.time_s, first.time_low_s, first.time_high_s) == (call.time_s, call.time_low_s, call.time_high_s)
+    assert found.range_s[0] < found.attention_s < found.range_s[1]
 
 
 def test_layers_multiply_the_time() -> None:
@@ -93,5 +103,5 @@ def test_the_command_writes_steps_and_picture(tmp_path: Path) -> None:
     flags = ["--gpu", "a100-sxm4-80gb", "--model", "llama-3-8b", "--tokens", "512", "--plot", str(picture)]
     result = CliRunner().invoke(app, ["serving", str(path), *flags])
     assert result.exit_code == 0, result.output
-    assert "32 layers" in result.output and "Left out:" in result.output
+    assert "32 layers" in result.output and "Left out:" in result.output and "(90 % range " in result.output
     assert picture.exists() and picture.with_suffix(".csv").read_text().count("\n") == 1 + 4
