@@ -20,7 +20,7 @@ from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.models.mechanisms import running
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+from attnsim.models.schedule.schedule import Path, Schedule
 from attnsim.simulator.replay import Replay
 
 TILES = 3
@@ -157,7 +157,7 @@ def _newer(question: Question, schedule: Schedule) -> Iterator[tuple[str, str, R
     usual = (IMPLEMENTATIONS[name] for mechanism in asked for name in mechanism.implementations)
     for group in (beside, usual):
         able = [one for one in dict.fromkeys(group) if any(mechanism.run_by(one) for mechanism in asked)]
-        like = islice((one for one in able if _issues(path, one, main, question)), TILES)
+        like = islice((one for one in able if _issues(path, one, schedule, question)), TILES)
         timed = [(then, one.name) for one in like if (then := _played(question, record=one))]
         if timed:
             then, name = min(timed, key=lambda pair: pair[0].time_s)
@@ -165,17 +165,23 @@ def _newer(question: Question, schedule: Schedule) -> Iterator[tuple[str, str, R
             return
 
 
-def _issues(path: Path, record: Implementation, like: Kernel, question: Question) -> bool:
-    """Whether an implementation runs the question with such instructions, softmax beside the products as here or apart.
+def _issues(path: Path, record: Implementation, like: Schedule, question: Question) -> bool:
+    """Whether an implementation runs the question with such instructions, and does all that is done here.
 
-    It is asked for its schedule, which is not replayed.
+    Softmax beside the products or apart, new tokens put into the cache or not. It is asked for its schedule, which is
+    not replayed.
     """
     try:
         check_runs(record, question.w, question.gpu)
-        main = scheduled(record, question.w, question.gpu, _shipped(question.conditions)).main
+        other = scheduled(record, question.w, question.gpu, _shipped(question.conditions))
     except InputError:
         return False
-    return main.path == path and (main.total("exps") > 0) == (like.total("exps") > 0)
+    return other.main.path == path and _does(other) == _does(like)
+
+
+def _does(schedule: Schedule) -> tuple[bool, bool]:
+    """Whether the main kernel has the softmax, and whether the call puts new tokens into the cache."""
+    return schedule.main.total("exps") > 0, any(tensor.startswith("new ") for _, _, tensor in schedule.requested())
 
 
 def _newest(gpu: Gpu) -> Path:

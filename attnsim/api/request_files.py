@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from attnsim.models.errors import InputError, nearest
+from attnsim.models.errors import InputError, Taken, nearest, shown
 from attnsim.models.question.words import cell_number
 
 NAMES = {
@@ -42,6 +43,11 @@ def read_requests(path: str | Path) -> tuple[Request, ...]:
     ------
     InputError
         One line: the file, the line, what was given, what is allowed.
+
+    Warns
+    -----
+    Taken
+        Naming the columns that are not used.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -54,6 +60,9 @@ def read_requests(path: str | Path) -> tuple[Request, ...]:
         raise InputError(f"{path} does not exist; give a CSV file with columns prompt and output") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as CSV: {error}") from None
+    if unused := [name for name in reader.fieldnames if name not in columns.values()]:
+        allowed = "; ".join(f"{ours}: {', '.join(names)}" for ours, names in NAMES.items())
+        warnings.warn(f"{path}: not used: {', '.join(map(shown, unused))}; columns are {allowed}", Taken, stacklevel=2)
     if not lines:
         raise InputError(f"{path} has no requests; write columns prompt and output, and a line a request")
     found = []

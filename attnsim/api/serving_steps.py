@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from attnsim.api.asking import ask, read_conditions, read_gpu
 from attnsim.api.playing import play, too_large
+from attnsim.api.prediction import prediction
 from attnsim.api.request_files import LONGEST_S, Request
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -44,8 +45,8 @@ class Step:
         Tokens attended, of all sequences.
     waiting : int
         Requests that have come and are not running.
-    time_s : float
-        Attention's, of all layers.
+    time_s, time_low_s, time_high_s : float
+        Attention's, of all layers, and its 90 % range.
     bound : str
     """
 
@@ -57,6 +58,8 @@ class Step:
     keys: int
     waiting: int
     time_s: float
+    time_low_s: float
+    time_high_s: float
     bound: str
 
 
@@ -85,6 +88,11 @@ class Served:
     def attention_s(self) -> float:
         """Attention's time in all."""
         return sum(one.time_s for one in self.steps)
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """The ends of its 90 % range, of steps that are all off in the same direction."""
+        return sum(one.time_low_s for one in self.steps), sum(one.time_high_s for one in self.steps)
 
     @property
     def end_s(self) -> float:
@@ -188,7 +196,7 @@ def serve(
     steps: list[Step] = []
     predicted, age = 0, 0
     before: tuple[int, ...] = ()
-    time_s, bound, record = 0.0, "", ""
+    time_s, low, high, bound, record = 0.0, 1.0, 1.0, "", ""
     for batch in _batches(requests, tokens, sequences):
         alike = batch.who if not batch.prefill else ()
         age = age + 1 if alike and alike == before else 0
@@ -206,11 +214,12 @@ def serve(
             if played.replay is None:
                 raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
             time_s, bound, record = played.replay.time_s * layers, played.replay.bound, played.question.record.name
+            trust = prediction(played).trust
+            low, high = trust.low, trust.high
             predicted += 1
         kind: Kind = "decode" if not batch.prefill else "mixed" if batch.decodes else "prefill"
-        steps.append(
-            Step(len(steps) + 1, batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting, time_s, bound)
-        )
+        what = (batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting)
+        steps.append(Step(len(steps) + 1, *what, time_s, low * time_s, high * time_s, bound))
         batch.ends(time_s + rest_s)
         told()
     return Served(tuple(steps), record, machine.id, layers, rest_s, predicted)

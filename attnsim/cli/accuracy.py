@@ -38,7 +38,7 @@ def accuracy(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Only a picture of some rows of every library, and its CSV.")
     ] = None,
-    rows: Annotated[int, options._count("Rows of each line of the picture at most.", None)] = ROWS,
+    rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:
@@ -203,12 +203,13 @@ def fit(
     record: Annotated[
         bool, typer.Option("--record", help="Fit nothing: write errors, residuals and the widths of trust anew.")
     ] = False,
+    json: options.Json = False,
 ) -> None:
     """Fit the calibrations to the committed measurements anew; takes minutes."""
     if check + record + bool(names) > 1:
         raise InputError("--check, --record and names of fits exclude each other; give one of them")
     if check:
-        _check()
+        _check(json)
         return
     import attnsim.models
     from attnsim.validation.fitting.fit import fit as run
@@ -226,17 +227,23 @@ def fit(
             written = write_records(folder, progress)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror or error}") from None
+    if json:
+        show.print_json({"written": str(path)} for path in written)
+        return
     for path in written:
         print(path)
 
 
-def _check() -> None:
+def _check(json: bool) -> None:
     """Print the committed errors beside the recomputed ones; exit with 1 if they differ."""
     from attnsim.validation.checking.recording import differences
 
     with busy("predicting held-out rows"):
         rows = differences()
-    table = [_percent(row | {"same": "yes" if row["same"] else "NO"}) for row in rows]
-    show.print_rows(show.console(), "Committed calibrations, mean errors on held-out rows", table)
+    if json:
+        show.print_json(rows)
+    else:
+        table = [_percent(row | {"same": "yes" if row["same"] else "NO"}) for row in rows]
+        show.print_rows(show.console(), "Committed calibrations, mean errors on held-out rows", table)
     if not all(row["same"] for row in rows):
         raise typer.Exit(1)

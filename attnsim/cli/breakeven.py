@@ -30,7 +30,7 @@ def breakeven(
     pattern: Annotated[str, typer.Option(help="What grows until it no longer pays: random, window or bigbird.")] = (
         "random"
     ),
-    block: Annotated[int, options._count("Tokens of a block of the pattern.")] = 64,
+    block: Annotated[int, options.count("Tokens of a block of the pattern.")] = 64,
     tile: Annotated[
         str, typer.Option(metavar="ROWSxKEYS", help="Tiles of the sparse kernel, with commas; default: its own choice.")
     ] = "",

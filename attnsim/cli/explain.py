@@ -129,6 +129,7 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
         out.print(line)
     out.print("")
     _print_kernels(out, found)
+    out.print("Levers are replays, without a range: predict with --set, --tile or --implementation has that of one.\n")
     compared.print_compared(out, found)
     for line in verdict(found):
         out.print(line)

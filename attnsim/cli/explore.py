@@ -15,9 +15,7 @@ def explore(
     *,
     port: Annotated[
         int,
-        typer.Option(
-            min=0, max=65535, metavar="N", show_default=False, help="Of 127.0.0.1; default: any that is free."
-        ),
+        options.count("Of 127.0.0.1; default: any that is free.", None, low=0, high=65535, show_default=False),
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     build: Annotated[

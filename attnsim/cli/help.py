@@ -122,6 +122,9 @@ def refused(error: Any) -> str:
     flag, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if flag is None and context is not None and hasattr(context.command, "commands"):
         return f"{context.command_path} needs a command: {', '.join(context.command.list_commands(context))}"
+    given_to, why = getattr(error, "param", None), getattr(error, "message", "")
+    if given_to is not None and why:
+        return f"{given_to.opts[0]}: {why}"
     if flag is None or context is None:
         told = str(error.format_message())
         example = context.command.epilog if context is not None else ""

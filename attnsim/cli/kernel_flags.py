@@ -39,7 +39,9 @@ class KernelFlags:
         list[str],
         typer.Option(metavar="NAME=VALUE", help="'Q=fp16[2,8,500,64]', 'O=fp16[64]:empty', 'N=500'; in order."),
     ] = field(default_factory=list)
-    shared: Annotated[int | None, typer.Option(metavar="BYTES", help="Dynamic shared memory of a block.")] = None
+    shared: Annotated[int | None, options.count("Dynamic shared memory of a block.", None, low=0, metavar="BYTES")] = (
+        None
+    )
     arch: Annotated[str, typer.Option(metavar="SM", help="What --cuda and --triton compile for; default: 80.")] = ""
     option: Annotated[
         list[str], typer.Option(metavar="TEXT", help="For the compiler: '-DN=64', or for Triton 'num_warps=8'.")

@@ -35,7 +35,7 @@ def run(
         str, typer.Option(metavar="WHERE:NAME", help="A function that gets the inputs by name; outputs are compared.")
     ] = "",
     tolerance: Annotated[
-        float | None, typer.Option(min=0, help="Of --check, over the largest value; default: by the formats.")
+        float | None, options.amount("Of --check, over the largest value; default: by the formats.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Keep the outputs of another kernel.")] = None,
     inputs: Annotated[
@@ -46,7 +46,7 @@ def run(
         str, typer.Option("--gpu", metavar="ID", help="With --cpu: whose tiles and limits to take; default: an A100.")
     ] = "",
     own: OwnFlags,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    seed: Annotated[int, options.count("Of the random inputs.", None, low=0)] = 0,
     json: options.Json = False,
 ) -> None:
     """Run one operation on random inputs against float64; with --cpu, count what its kernels did.

@@ -21,9 +21,7 @@ def trace(
     *,
     context: typer.Context,
     kernel: KernelFlags,
-    registers: Annotated[
-        int | None, typer.Option(metavar="N", help="Of a thread; default: what ptxas reports.")
-    ] = None,
+    registers: Annotated[int | None, options.count("Of a thread; default: what ptxas reports.", None, high=255)] = None,
     like: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Whose fitted latencies and rates to take; default: an open kernel's alike."),

@@ -221,6 +221,7 @@ def _share_row(answer: _Answer) -> dict[str, object]:
         "attention": _time(groups["attention"]),
         "MLP": _time(groups["mlp"]),
         "layer": _time(found.time_s),
+        "90 % range": show.interval_text(found.time_low_s, found.time_high_s, found.time_s),
         **_versus(answer, answer.layer_speedup),
         "attention's share": _percent(found.attention_share),
     }

@@ -25,6 +25,8 @@ File = Annotated[
     ),
 ]
 
+WITHOUT_RANGE = "Times of the replay; attnsim predict has the call's with its 90 % range."
+
 WITH_FILE = {"kernel", "gpu", "changes", "cache", "launch", "budget", "json"}
 """Parameters that go with a kernel file in every command; the file holds shapes, tile and numbers."""
 
@@ -117,6 +119,7 @@ def _print(found: KernelExplanation) -> None:
     ]
     show.print_rows(out, "Bytes, MB: asked of the L2, passed on to HBM", tensors, right=("L2", "HBM"))
     fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
+    out.print("Speedups are of replays, without a range.")
     if found.turn is not None:
         one = found.turn
         out.print(f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x")
@@ -166,4 +169,5 @@ def trace(
     console = show.console()
     shown = [row | {"time_s": show.time_text(float(str(row["time_s"])))} for row in rows]
     show.print_rows(console, "Kernels", shown, right=("time_s", "slices"))
+    console.print(WITHOUT_RANGE)
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -21,7 +21,7 @@ TABLE = "measurements.csv"
 
 def measure(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records and table go; a run there is continued.")],
-    minutes: Annotated[float, typer.Option(min=0, help="No point is begun after this time.")] = 8.0,
+    minutes: Annotated[float, options.amount("No point is begun after this time.")] = 8.0,
     algorithms: Annotated[
         list[str], typer.Option(metavar="NAME", help="As in `attnsim kernels list`; repeat it or use commas.")
     ] = [],  # noqa: B006 Typer copies it
@@ -34,7 +34,7 @@ def measure(
     keep: Annotated[
         bool, typer.Option("--keep", help="Also add the table to the package's own measurements, which fits read.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the random inputs; default: the clock.")] = None,
+    seed: Annotated[int | None, options.count("Of the random inputs; default: the clock.", None, low=0)] = None,
     json: options.Json = False,
 ) -> None:
     """Check our kernels on the GPU, then time them, most informative points first, until the time is up."""

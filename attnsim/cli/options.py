@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from attnsim.models.errors import InputError
-from attnsim.models.question.words import listed, read_count, read_dtype, read_pass, whole
+from attnsim.models.question.words import listed, read_count, read_dtype, read_number, read_pass, whole
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.question.workload import Workload
+
+T = TypeVar("T")
 
 PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
 """The groups of a command's flags in its help, in order; other flags stand below them."""
@@ -87,27 +91,34 @@ Changes = Annotated[
 ]
 
 
-def _whole(text: str | int) -> int:
-    """A count from a flag; Typer's own message does not say what was given."""
+def _read(read: Callable[[str], T], text: object) -> T:
+    """A number from a flag; Typer's own message does not say what was given."""
     try:
-        return read_count(str(text))
+        return read(str(text))
     except InputError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def _count(help_text: str, panel: str | None = QUESTION) -> Any:
-    return typer.Option(parser=_whole, metavar="N", help=help_text, rich_help_panel=panel)
+def count(help_text: str, panel: str | None = QUESTION, *, low: int = 1, high: int | None = None, **more: Any) -> Any:
+    """A flag that takes a whole number, such as 64k."""
+    parser = partial(_read, partial(read_count, low=low, high=high))
+    return typer.Option(parser=parser, **{"metavar": "N", "help": help_text, "rich_help_panel": panel, **more})
+
+
+def amount(help_text: str, panel: str | None = None, *, metavar: str = "X") -> Any:
+    """A flag that takes a number, from 0."""
+    return typer.Option(parser=partial(_read, read_number), metavar=metavar, help=help_text, rich_help_panel=panel)
 
 
 def _text(flag: str, metavar: str, help_text: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=QUESTION)
 
 
-Budget = Annotated[int | None, _count("Segment executions of a call that fast mode plays (20k).", CONDITIONS)]
-Batch = Annotated[int, _count("Sequences.")]
-Heads = Annotated[int | None, _count("Query heads.")]
-KvHeads = Annotated[int | None, _count("Key/value heads; default: as --heads.")]
-Seq = Annotated[int | None, _count("Sequence length (64k); with --pass decode the keys in the cache.")]
+Budget = Annotated[int | None, count("Segment executions of a call that fast mode plays (20k).", CONDITIONS)]
+Batch = Annotated[int, count("Sequences.")]
+Heads = Annotated[int | None, count("Query heads.")]
+KvHeads = Annotated[int | None, count("Key/value heads; default: as --heads.")]
+Seq = Annotated[int | None, count("Sequence length (64k); with --pass decode the keys in the cache.")]
 Seqs = Annotated[
     str | None,
     typer.Option(
@@ -116,7 +127,7 @@ Seqs = Annotated[
         rich_help_panel=QUESTION,
     ),
 ]
-SeqKv = Annotated[int | None, _count("Keys, where not as many as queries.")]
+SeqKv = Annotated[int | None, count("Keys, where not as many as queries.")]
 LengthsText = Annotated[
     str | None,
     _text(
@@ -125,14 +136,14 @@ LengthsText = Annotated[
         "Queries:keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution.",
     ),
 ]
-PageSize = Annotated[int | None, _count("Keys of a page of the cache.")]
-Prefix = Annotated[int | None, _count("Keys at the beginning that all sequences share.")]
+PageSize = Annotated[int | None, count("Keys of a page of the cache.")]
+Prefix = Annotated[int | None, count("Keys at the beginning that all sequences share.")]
 TreeText = Annotated[
     str | None, _text("--tree", "PARENTS", "Draft tokens that branch: the parent of each, such as '-1 0 0 1'.")
 ]
-HeadDim = Annotated[int | None, _count("Width of Q and K.")]
-HeadDimV = Annotated[int | None, _count("Width of V; default: as --head-dim.")]
-Tp = Annotated[int, _count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.")]
+HeadDim = Annotated[int | None, count("Width of Q and K.")]
+HeadDimV = Annotated[int | None, count("Width of V; default: as --head-dim.")]
+Tp = Annotated[int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.")]
 LatentText = Annotated[
     str | None, _text("--latent", "RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.")
 ]
@@ -147,8 +158,8 @@ SelectionText = Annotated[
         "Keys that content selects, such as 'top 16x64, compress 32 step 16, window 512'; for nsa and its kin.",
     ),
 ]
-Window = Annotated[int | None, _count("Keys seen to the left, the query's own included; for sliding-window only.")]
-Reach = Annotated[int | None, _count("Keys seen to the left, the query's own included.")]
+Window = Annotated[int | None, count("Keys seen to the left, the query's own included; for sliding-window only.")]
+Reach = Annotated[int | None, count("Keys seen to the left, the query's own included.")]
 Dtype = Annotated[
     str,
     typer.Option(parser=read_dtype, metavar="FORMAT", help="fp32, fp16, bf16 or fp8.", rich_help_panel=QUESTION),
@@ -208,7 +219,7 @@ def lengths(text: str | None, several: bool) -> list[int | None]:
     found: list[int | None] = []
     for word in listed(text, "--seq") if several or whole(text) is None else [text]:
         try:
-            found.append(_whole(word))
+            found.append(_read(read_count, word))
         except typer.BadParameter as error:
             raise InputError(f"--seq: {error.message}; several with commas and --layer") from None
     return list(dict.fromkeys(found))

@@ -87,7 +87,7 @@ def waves(asked: Asked) -> None:
 def tornado(
     asked: Asked,
     *,
-    step: Annotated[float, typer.Option(help="By how much each figure is raised and lowered, relative.")] = 0.1,
+    step: Annotated[float, options.amount("By how much each figure is raised and lowered, relative.")] = 0.1,
 ) -> None:
     """Which figure of the GPU moves the time by how much."""
     from attnsim.api.asking import ask, read_conditions
@@ -115,7 +115,7 @@ def density(
     asked: Asked,
     *,
     pattern: Annotated[str, typer.Option(help="What grows: random, window or bigbird.")] = "random",
-    block: Annotated[int, options._count("Tokens of a block of the pattern.")] = 64,
+    block: Annotated[int, options.count("Tokens of a block of the pattern.")] = 64,
 ) -> None:
     """Time of dense flash and of sparse kernels (--implementation) over the density of the mask."""
     from attnsim.api.densities import densities

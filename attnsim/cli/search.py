@@ -28,7 +28,7 @@ def tile(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Tiles to print.")] = 12,
+    top: Annotated[int, options.count("Tiles to print.", None)] = 12,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -100,8 +100,8 @@ def hardware(
     split: Annotated[
         bool, typer.Option("--split", help="What each figure of the best machine brings: alone, last, on average.")
     ] = False,
-    points: Annotated[int, typer.Option(min=1, help="Machines to answer at most.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
+    points: Annotated[int, options.count("Machines to answer at most.", None)] = 200,
+    seed: Annotated[int, options.count("Of the search.", None, low=0)] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV of every machine answered.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")

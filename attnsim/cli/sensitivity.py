@@ -26,18 +26,19 @@ def sensitivity(
     tile: options.Tile = None,
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
-    step: Annotated[float, typer.Option(help="Relative step of the differences.")] = 0.05,
-    sobol: Annotated[
-        int | None, typer.Option(metavar="N", help="Sobol indices too, from N samples, a power of two.")
-    ] = None,
-    spread: Annotated[float, typer.Option(help="Sobol: each figure from its value over this to times this.")] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the Sobol samples.")] = 0,
+    step: Annotated[float, options.amount("Relative step of the differences.")] = 0.05,
+    sobol: Annotated[int | None, options.count("Sobol indices too, from N samples, a power of two.", None)] = None,
+    spread: Annotated[float, options.amount("Sobol: each figure from its value over this to times this.")] = 2.0,
+    seed: Annotated[int, options.count("Of the Sobol samples.", None, low=0)] = 0,
     json: options.Json = False,
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
     from attnsim.api.asking import ask, read_conditions
+    from attnsim.api.playing import play
+    from attnsim.api.prediction import prediction
     from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.sensitivity import elasticities, replayed
+    from attnsim.reports.sentences import timed_text
+    from attnsim.studies.sensitivity import elasticities
     from attnsim.studies.sensitivity import sobol as indices
 
     if sobol is None:
@@ -48,17 +49,15 @@ def sensitivity(
     with progress.busy("varying figures"):
         found = elasticities(asked, step)
         shares = [] if sobol is None else indices(asked, sobol, seed, spread)
-        time_s = replayed(asked).time_s
+    base = prediction(play(asked))
     if json:
-        show.print_json(
-            {"kind": kind, **asdict(item)}
-            for kind, items in (("elasticity", found), ("sobol", shares))
-            for item in items
-        )
+        kinds = (("elasticity", found), ("sobol", shares))
+        answers = [{"kind": kind, **asdict(item)} for kind, items in kinds for item in items]
+        show.print_json([{"kind": "prediction", **base.to_dict()}, *answers])
         return
     out = show.console()
     out.print(f"{flags.title}{w}\n")
-    out.print(f"{changed.described}, {algorithm}: {show.time_text(time_s)}\n")
+    out.print(f"{changed.described}, {algorithm}: {timed_text(base)}, {base.trust.level}\n")
     _print(out, found, step)
     if shares:
         _print_indices(out, shares, sobol or 0, spread)
@@ -82,7 +81,7 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
             "10 % more": show.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} %",
             "": "kink" if item.kink else "",
         }
-        for item in sorted(found, key=lambda one: one.kink)
+        for item in found
         if abs(item.elasticity) >= SMALL or item.kink
     ]
     show.print_rows(out, "", rows, right=("elasticity", "down", "up", "10 % more"))

@@ -42,16 +42,10 @@ def serving(
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of a step at most.", rich_help_panel=STEPS)] = 2048,
-    sequences: Annotated[
-        int, typer.Option(metavar="N", help="Sequences that run at a time at most.", rich_help_panel=STEPS)
-    ] = 256,
-    rest: Annotated[
-        float, typer.Option(metavar="MS", help="Time of a step beside attention, ms.", rich_help_panel=STEPS)
-    ] = 0.0,
-    stride: Annotated[
-        int, typer.Option(metavar="N", help="Predict one of N steps that decode alike.", rich_help_panel=STEPS)
-    ] = 8,
+    tokens: Annotated[int, options.count("Tokens of a step at most.", STEPS)] = 2048,
+    sequences: Annotated[int, options.count("Sequences that run at a time at most.", STEPS)] = 256,
+    rest: Annotated[float, options.amount("Time of a step beside attention, ms.", STEPS, metavar="MS")] = 0.0,
+    stride: Annotated[int, options.count("Predict one of N steps that decode alike.", STEPS)] = 8,
     launch: options.Launch = "graph",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The steps, CSV or Parquet.")] = None,
     plot: Annotated[
@@ -121,6 +115,7 @@ def _print(served: Served, title: str, requests: int, written: list[Path]) -> No
     ]
     show.print_rows(out, "Attention by kind of step", rows, right=("number", "tokens", "attention", "share", "longest"))
     total, end = show.time_text(served.attention_s), show.time_text(served.end_s)
+    total += f" (90 % range {show.interval_text(*served.range_s, served.attention_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
     out.print(f"{total} of attention in {counted}; the trace ends at {end}.")
     out.print(LEFT_OUT)

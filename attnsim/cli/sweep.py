@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def sweep(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What varies, and what is computed.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go; a run there is continued.")],
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes here; default: as many as processors.")] = None,
+    jobs: Annotated[int | None, options.count("Processes here; default: as many as processors.", None)] = None,
     backend: Annotated[str, typer.Option(help="local or dask.")] = "local",
     scheduler: Annotated[str, typer.Option(metavar="ADDRESS", help="Of a cluster: tcp://host:8786.")] = "",
     export: Annotated[
@@ -27,7 +27,10 @@ def sweep(
     ] = [],  # noqa: B006 Typer copies it
     json: options.Json = False,
 ) -> None:
-    """Predict every point of a study: closed forms, and replays where they are asked for or needed."""
+    """Predict every point of a study: closed forms, and replays where they are asked for or needed.
+
+    Ends with 1 if no point was answered.
+    """
     from attnsim.studies.folder import SUFFIXES
     from attnsim.studies.folder import export as write
     from attnsim.studies.running import run
@@ -53,8 +56,11 @@ def sweep(
     summary["exported"] = [str(path) for path in export]
     if json:
         show.print_json([summary])
-        return
-    _print(summary)
+    else:
+        _print(summary)
+    _tell_missing(summary)
+    if not summary["answered"]:
+        raise typer.Exit(1)
 
 
 def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, Any]:
@@ -101,11 +107,18 @@ def _print(summary: dict[str, Any]) -> None:
     show.print_rows(out, "", rows)
     bounds = sorted(summary["bounds"].items(), key=lambda pair: -pair[1])
     show.print_rows(out, "", [{"bound": name, "points": number} for name, number in bounds])
-    missing = summary["points"] - summary["answered"]
-    if missing:
-        out.print(f"{missing:,} points have no answer; column error says why, most often:")
-        for text, number in summary["errors"].items():
-            out.print(f"  {number:,} x {text}", soft_wrap=True)
     found = f", {summary['chunks_found']} of them by an earlier run" if summary["chunks_found"] else ""
     where = ", ".join([f"{summary['out']}/points", *summary["exported"]])
     out.print(f"{summary['chunks']} chunks{found}, {summary['seconds']:.1f} s; written: {where}", soft_wrap=True)
+
+
+def _tell_missing(summary: dict[str, Any]) -> None:
+    """How many points have no answer, and why, on stderr."""
+    missing = summary["points"] - summary["answered"]
+    if missing:
+        print(
+            f"{missing:,} of {summary['points']:,} points have no answer; column error says why, most often:",
+            file=sys.stderr,
+        )
+    for text, number in summary["errors"].items():
+        print(f"  {number:,} x {text}", file=sys.stderr)

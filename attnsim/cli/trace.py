@@ -34,7 +34,7 @@ def trace(
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     sms: Annotated[
-        int, options._count("SMs in the trace, where the grid is small enough to be played whole.", None)
+        int, options.count("SMs in the trace, where the grid is small enough to be played whole.", None)
     ] = 2,
     look: outputs.Look,
     json: options.Json = False,
@@ -110,6 +110,7 @@ def trace(
             if owner == machine
         ]
         show.print_rows(console, machine.described, lines)
+    console.print(lifted.WITHOUT_RANGE)
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 

@@ -38,10 +38,10 @@ def validate(
         Path | None, typer.Option("--cases", metavar="TABLE", help="With --counters: the calls that ran, in order.")
     ] = None,
     sample: Annotated[
-        int, options._count("Rows of the large tables for each GPU, kernel and pass (extra datasets).")
+        int, options.count("Rows of the large tables for each GPU, kernel and pass (extra datasets).")
     ] = SAMPLE,
     minutes: Annotated[
-        float, typer.Option(min=0, help="On a machine with a GPU: measure our kernels on it first; 0 does not.")
+        float, options.amount("On a machine with a GPU: measure our kernels on it first; 0 does not.")
     ] = MINUTES,
     measured: Annotated[
         list[Path],

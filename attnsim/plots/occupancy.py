@@ -91,6 +91,8 @@ def _draw(
     named: Callable[[Series], str] = lambda line: line.label,
     last: bool = False,
 ) -> None:
+    from matplotlib.ticker import LogLocator
+
     plain_axes(axes, look)
     ends = []
     for line in lines:
@@ -107,6 +109,7 @@ def _draw(
     low, high = min(heights), max(heights)
     if last and high > LINEAR * low:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(lambda _value, _: "")
     elif last:
         axes.set_ylim(low - 0.12 * (high - low or low), high + 0.12 * (high - low or low))

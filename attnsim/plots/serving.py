@@ -15,7 +15,8 @@ from attnsim.plots.styles import Style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("number", "start_s", "kind", "prefill_tokens", "decodes", "keys", "waiting", "time_s", "bound")
+COLUMNS = ("number", "start_s", "kind", "prefill_tokens", "decodes", "keys", "waiting", "time_s", "time_low_s",
+           "time_high_s", "bound")  # fmt: skip
 KINDS = {"prefill": 1, "mixed": 2, "decode": 0}
 """Kinds of step, and the hue of each."""
 

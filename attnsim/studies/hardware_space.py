@@ -120,13 +120,16 @@ class Limit:
         name, sign, given = match.groups()
         check_name(name, "--limit")
         multiple = TIMES.fullmatch(given)
-        if multiple:
-            return cls(name, sign, float(multiple[1]), f"{name} {sign} {given}", times=True)
         try:
-            value = parse_quantity(given, RESULTS[name]) if name in RESULTS else FIELDS[name].parse(given)
+            if multiple:
+                value = float(multiple[1])
+            else:
+                value = parse_quantity(given, RESULTS[name]) if name in RESULTS else FIELDS[name].parse(given)
         except InputError as error:
             raise InputError(f"--limit {name} {error}; or a multiple of the unchanged GPU's such as 1.1x") from None
-        return cls(name, sign, value, f"{name} {sign} {given}")
+        if name in RESULTS and value <= 0:
+            raise InputError(f"--limit {shown(text)}: every machine's {name} is above 0; give a value above 0")
+        return cls(name, sign, value, f"{name} {sign} {given}", times=bool(multiple))
 
     def over(self, unchanged: float) -> Limit:
         """The limit as a value, where it is a multiple of the unchanged machine's."""

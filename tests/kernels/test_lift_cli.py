@@ -35,7 +35,7 @@ def test_a_kernel_of_ptx_is_predicted_explained_and_drawn(
     assert a100["like"] == "priors" and h100["gpu"] == "h100-sxm5-80gb"
     assert main(["explain", "--kernel", str(file), "--gpu", "a100-sxm4-80gb"]) == 0
     told = capsys.readouterr().out
-    assert "load x bytes 256" in told and "l2.bandwidth" in told
+    assert "load x bytes 256" in told and "l2.bandwidth" in told and "of replays, without a range" in told
     picture = tmp_path / "timeline.png"
     assert main(["trace", "--kernel", str(file), "--gpu", "a100-sxm4-80gb", "--picture", str(picture)]) == 0
     assert picture.is_file() and picture.with_suffix(".csv").is_file()
@@ -59,7 +59,7 @@ def test_a_changed_gpu_stands_beside_the_unchanged_one(file: Path, capsys: pytes
         (["--entry", "recursive", "--grid", "1", "--block", "32"], "a call"),
         (["--entry", "endless", "--grid", "1", "--block", "32"], "no end after"),
         (["--entry", "unknown", "--grid", "1", "--block", "32"], "frobnicate"),
-        (["--entry", "scaled", "--grid", "16", *GOOD, "--registers", "0"], "a thread has 1 to 255"),
+        (["--entry", "scaled", "--grid", "16", *GOOD, "--registers", "0"], "whole numbers from 1 to 255"),
         (["--entry", "scaled", "--grid", "16", *GOOD, "--like", "flash-atn"], "flash-atn"),
         (["--entry", "scaled", "--grid", "16", *GOOD, "--seq", "9"], "--seq: not for --ptx"),
     ],

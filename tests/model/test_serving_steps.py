@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attnsim import InputError, Workload
+from attnsim import InputError, Workload, predict
 from attnsim.api.request_files import Request, read_requests
 from attnsim.api.serving_steps import Served, serve
 from attnsim.cli.app import app
+from attnsim.models.errors import Taken
+from attnsim.models.question.lengths import Length
 
 HEADS = Workload(heads_q=8, heads_kv=2, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]
 REQUESTS = (Request(0.0, 700, 5), Request(0.0, 90, 1), Request(0.0, 3000, 12), Request(5.0, 40, 3))
@@ -52,6 +54,15 @@ def test_a_cache_that_the_card_cannot_hold_is_refused() -> None:
         serve(long, heads, "h100-sxm5-80gb", layers=32, tokens=1 << 20)
 
 
+def test_a_step_has_the_range_of_the_call_that_it_is() -> None:
+    found = served()
+    asked = HEADS.having((Length(512, 512),)).with_passes("fwd")
+    call = predict(asked, "a100-sxm4-80gb", implementation="vllm.flash-attn-2", launch="graph")
+    first = found.steps[0]
+    assert (first.time_s, first.time_low_s, first.time_high_s) == (call.time_s, call.time_low_s, call.time_high_s)
+    assert found.range_s[0] < found.attention_s < found.range_s[1]
+
+
 def test_layers_multiply_the_time() -> None:
     assert served(layers=3).attention_s == pytest.approx(3 * served().attention_s)
 
@@ -77,11 +88,20 @@ def test_a_file_that_is_no_trace_is_refused_in_a_line(tmp_path: Path, text: str,
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_columns_of_a_trace_that_are_not_used_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens,output\n3.5,600,3,2\n")
+    with pytest.warns(
+        Taken, match=r"not used: 'TIMESTAMP', 'GeneratedTokens'; columns are arrival: arrival, arrival_s"
+    ):
+        assert read_requests(path) == (Request(0.0, 600, 2),)
+
+
 def test_the_command_writes_steps_and_picture(tmp_path: Path) -> None:
     path, picture = tmp_path / "requests.csv", tmp_path / "steps.png"
     path.write_text("ContextTokens,GeneratedTokens\n600,3\n40,2\n")
     flags = ["--gpu", "a100-sxm4-80gb", "--model", "llama-3-8b", "--tokens", "512", "--plot", str(picture)]
     result = CliRunner().invoke(app, ["serving", str(path), *flags])
     assert result.exit_code == 0, result.output
-    assert "32 layers" in result.output and "Left out:" in result.output
+    assert "32 layers" in result.output and "Left out:" in result.output and "(90 % range " in result.output
     assert picture.exists() and picture.with_suffix(".csv").read_text().count("\n") == 1 + 4

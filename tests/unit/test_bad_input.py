@@ -90,6 +90,24 @@ FLAGS = [
     ("roofline --gpu l4 --out picture.gif", "picture.gif"),
     ("roofline --gpu l4 --out nowhere/picture.png", "nowhere"),
 ]
+NUMBERS = [
+    ("sweep study.yaml --out results --jobs 0", "--jobs: '0' given; allowed: whole numbers from 1, such as"),
+    ("search tile --gpu l4 --heads 8 --seq 1k --head-dim 64 --top 0", "--top: '0' given; allowed: whole numbers from"),
+    ("search hardware --gpu l4 --points 1.5", "--points: '1.5' given"),
+    ("search hardware --gpu l4 --seed -1", "--seed: '-1' given; allowed: whole numbers from 0, such as"),
+    ("explore --port 99999", "--port: '99999' given; allowed: whole numbers from 0 to 65535"),
+    ("sensitivity --gpu l4 --step abc", "--step: 'abc' given; allowed: numbers from 0"),
+    ("sensitivity --gpu l4 --sobol many", "--sobol: 'many' given"),
+    ("sensitivity --gpu l4 --sobol 64 --spread inf", "--spread: 'inf' given"),
+    ("plot tornado --gpu l4 --step -1", "--step: '-1' given"),
+    ("serving trace.csv --gpu l4 --tokens lots", "--tokens: 'lots' given"),
+    ("serving trace.csv --gpu l4 --rest -1", "--rest: '-1' given; allowed: numbers from 0"),
+    ("measure --out results --minutes nan", "--minutes: 'nan' given; allowed: numbers from 0"),
+    ("validate --minutes soon", "--minutes: 'soon' given"),
+    ("kernels run flash --cpu --tolerance tight", "--tolerance: 'tight' given"),
+    ("kernels run --ptx mine.ptx --shared -1", "--shared: '-1' given; allowed: whole numbers from 0"),
+    ("kernels trace flash --registers 0", "--registers: '0' given"),
+]
 SHAPES = [
     (f"{Q} --batch 0", "'0'"),
     (f"{Q} --batch -3", "'-3'"),
@@ -186,7 +204,9 @@ def nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("command", "named"), [*FLAGS, *SHAPES, *CHANGES, *FILES], ids=lambda text: str(text)[-40:])
+@pytest.mark.parametrize(
+    ("command", "named"), [*FLAGS, *NUMBERS, *SHAPES, *CHANGES, *FILES], ids=lambda text: str(text)[-40:]
+)
 def test_one_clear_line(command: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert named in refusal(capsys, *shlex.split(command))
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """The command line: what people and programs read from it."""
 
 import csv
+import itertools
 import json
 import re
 import subprocess
@@ -8,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from attnsim.cli import main
+from attnsim.cli.app import app
+from attnsim.cli.help import commands
 from attnsim.simulator.grid import BUDGET
 from tests.unit.answering import refusal
 
@@ -89,6 +93,11 @@ def test_json_is_a_list_of_objects_and_nothing_else(capsys: pytest.CaptureFixtur
     for command in (["gpus"], ["gpus", "show", "l4"], ["algorithms"]):
         found = json.loads(run(capsys, *command, "--json"))
         assert isinstance(found, list) and all(isinstance(item, dict) for item in found)
+
+
+def test_every_command_has_json() -> None:
+    every = commands(typer.main.get_command(app))
+    assert [path for path, one in every if "--json" not in itertools.chain(*(flag.opts for flag in one.params))] == []
 
 
 def test_a_budget_plays_more(capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = run(capsys, "flash-2", "--gpu", A100, *shape)
     assert code == 0
     assert "room for" in text and "limits" in text and "Bound by the tensor cores" in text
-    assert "for step in range(" in text and "passed on to HBM" in text
+    assert "for step in range(" in text and "passed on to HBM" in text and "Levers are replays, without a range" in text
     assert all(len(line) <= 110 for line in text.splitlines())
 
 
@@ -243,6 +243,13 @@ def test_a_kernel_lever_is_the_call_with_that_kernel() -> None:
     for lever in found.kernel_levers:
         assert lever.speedup == pytest.approx((found.prediction.time_s or 0) / lever.time_s)
     assert [one.time_s for one in found.kernel_levers] == sorted(one.time_s for one in found.kernel_levers)
+
+
+def test_a_kernel_that_fills_the_cache_is_held_against_one_that_does_too() -> None:
+    w = Workload(8, 32, 1, 128, 8, seq_kv=4096, passes="decode")
+    found = explain(w, "b200-sxm-180gb", "flash", implementation="vllm.flash-attn-2").kernel_levers
+    # Not vllm.vit-flash-attn-4, an encoder's, which has no cache.
+    assert [one.change for one in found if one.lever == "instructions"] == ["tcgen05, vllm.trtllm-gen"]
 
 
 def test_eight_bits_are_the_same_question_in_fp8() -> None:

@@ -85,7 +85,7 @@ def test_inputs_may_be_adversarial(capsys: pytest.CaptureFixture[str]) -> None:
         (["--ptx", PTX, *SCALED, "--arg", "scale=1"], "--grid is ''; give one to three whole numbers"),
         (["--ptx", PTX, *SCALED, "--arg", "scale=1", "--grid", "0"], "grid is 0"),
         (["--ptx", PTX, *SCALED, "--arg", "scale=1", "--grid", "2", "--block", "96"], "compiled for 64 x 1 x 1"),
-        (["--ptx", PTX, *SCALED, "--arg", "scale=1", "--grid", "2", "--shared", "-4"], "shared memory is -4"),
+        (["--ptx", PTX, *SCALED, "--arg", "scale=1", "--grid", "2", "--shared", "-4"], "--shared: '-4' given"),
         (["--ptx", PTX, "--entry", "recursive", "--grid", "1", "--block", "32"], "(line 19 of the PTX): a call"),
         (["--ptx", PTX, "--entry", "unknown", "--grid", "1", "--block", "32"], "'frobnicate.sync.b32' is not known"),
         (["--ptx", PTX, "--entry", "endless", "--grid", "1", "--block", "32"], "'bra AGAIN' (line 54 of the PTX)"),

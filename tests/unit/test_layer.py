@@ -206,9 +206,11 @@ def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str])
     clocks = " ".join(capsys.readouterr().out.split("within the layer: ")[1].split("attention:")[0].split())
     assert re.fullmatch(r"1\d{3} MHz \(what the power limit allows\), 1\d{3} MHz \(what the power .*", clocks)
     assert main([*ask, "512,4096"]) == 0
-    shares = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith(" %")]
+    text = capsys.readouterr().out
+    shares = [line.split() for line in text.splitlines() if line.endswith(" %")]
     assert [line[0] for line in shares] == ["512", "4096"]
     assert float(shares[0][-2]) < float(shares[1][-2])
+    assert "layer  90 % range" in text and "-" in shares[0][-3] and "-" in shares[1][-3]
     assert main([*ask, "512,4096", "--json"]) == 0
     answers = json.loads(capsys.readouterr().out)
     assert [answer["seq_q"] for answer in answers] == [512, 4096] and answers[0]["cache"] == "cold"

@@ -329,6 +329,13 @@ def test_waves_rows_and_the_empty_part(growing: list[Prediction]) -> None:
     assert empty_share(replace(flash[0], waves=3.25)) == 0.75
 
 
+def test_costs_of_waves_have_ticks_where_their_axis_is_logarithmic(growing: list[Prediction]) -> None:
+    first, *others = [one for one in growing if one.algorithm == "flash"]
+    axes = waves([replace(first, time_s=5 * (first.time_s or 0)), *others]).figure().axes[2]
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == "log" and sum(low <= one <= high for one in axes.get_yticks()) >= 3
+
+
 def test_waves_go_over_what_differs() -> None:
     found = [one for batch in (1, 2) for one in compare(at(1024, batch), A100, ["flash"])]
     assert waves(found).title.endswith("batch")

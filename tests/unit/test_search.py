@@ -130,6 +130,8 @@ def test_a_range_without_a_step_is_cut_finely() -> None:
         (["sm.count=1:2"], ["hbm.bandwidth<=1TB/s"], "does not vary"),
         (["sm.count=10:20"], ["sm.count<=5"], "leaves no value"),
         (["sm.count=1x:0.5x"], [], "LOW not above HIGH"),
+        (["sm.count=10:20"], ["power<=-5 W"], "every machine's power is above 0; give a value above 0"),
+        (["sm.count=10:20"], ["time<=0x"], "every machine's time is above 0"),
         (["sm.count=10:20"], ["area<=900"], "'900' has no unit; write a value in mm2"),
         (["sm.count=10:20"], ["area<=900 W"], "is in W, not a value in mm2"),
     ],

@@ -13,6 +13,7 @@ from attnsim.cli import main
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
+from attnsim.models.wording import interval_text, time_text
 from attnsim.simulator.replay import Replay
 from attnsim.studies import sensitivity
 from attnsim.studies.sensitivity import Elasticity, elasticities, replayed, sobol, times
@@ -149,8 +150,21 @@ def test_the_command_prints_what_it_means(capsys: pytest.CaptureFixture[str]) ->
     assert "10 % more" in text and "no effect: " in text and "Sobol indices of log time, 64 samples" in text
     assert main(["sensitivity", *shape, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["kind"] for row in rows} == {"elasticity"}
-    assert {row["figure"]: row["elasticity"] for row in rows}["clock.free"] < -0.5
+    first, *others = rows
+    assert first["kind"] == "prediction" and {row["kind"] for row in others} == {"elasticity"}
+    assert {row["figure"]: row["elasticity"] for row in others}["clock.free"] < -0.5
+    time, ends = time_text(first["time_s"]), interval_text(first["time_low_s"], first["time_high_s"], first["time_s"])
+    assert f"flash: {time} (90 % range {ends}), {first['trust']['level']}" in text
+
+
+def test_a_kink_stands_where_what_more_brings_puts_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Elasticity("sm.count", 108.0, -0.5, -0.1, -0.9), Elasticity("clock.free", 1.4e9, -0.5, -0.5, -0.5)]
+    monkeypatch.setattr(sensitivity, "elasticities", lambda *_: found)
+    assert main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("sm.count") < text.index("clock.free") and "kink" in text
 
 
 def test_what_hangs_on_timing_says_how_far(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -422,6 +422,19 @@ def test_the_command_sums_up_and_writes_nothing_else_to_a_pipe(
 
 
 @pytest.mark.skipif(find_spec("distributed") is None, reason='dask is not installed: pip install "attnsim[cluster]"')
+def test_points_without_an_answer_are_told_of_and_none_answered_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study.yaml"
+    for batches, code, told in (("[1, 4096]", 0, "1 of 2 points have no answer"), ("4096", 1, "1 x does not fit")):
+        study.write_text(
+            f"gpu: l4\nworkload: {{batch: {batches}, heads_q: 32, seq_q: 65536, head_dim: 128}}\nmethod: closed-form\n"
+        )
+        assert main(["sweep", str(study), "--out", str(tmp_path / str(code)), "--jobs", "1", "--json"]) == code
+        found = capsys.readouterr()
+        assert json.loads(found.out)[0]["answered"] == 1 - code and told in found.err
+
+
 def test_a_dask_cluster_goes_on_when_a_worker_is_killed(tmp_path: Path, small_chunks: None) -> None:
     import distributed
 

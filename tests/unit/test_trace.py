@@ -174,7 +174,8 @@ def test_the_command_writes_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out, picture = tmp_path / "trace.json.gz", tmp_path / "turns.png"
     shape = ["--gpu", GPU, "--heads", "4", "--seq", "512", "--head-dim", "64"]
     assert main(["trace", *shape, "--out", str(out), "--picture", str(picture)]) == 0
-    assert "written:" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "written:" in text and "attnsim predict has the call's with its 90 % range" in text
     assert json.loads(gzip.decompress(out.read_bytes()))["otherData"]["gpu"] == GPU
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.with_suffix(".csv").exists()
     assert main(["trace", *shape, "--out", str(out), "--json"]) == 0

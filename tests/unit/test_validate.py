@@ -132,6 +132,8 @@ def test_fit_check_compares_and_fails(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(recording, "differences", lambda: [row | {"same": False, "now": 0.06}])
     assert main(["fit", "--check"]) == 1
     assert "NO" in capsys.readouterr().out
+    assert main(["fit", "--check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == [row | {"same": False, "now": 0.06}]
 
 
 def test_a_changed_prediction_is_a_difference() -> None:

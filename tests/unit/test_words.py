@@ -305,6 +305,6 @@ def test_flags_that_commands_gained_change_their_answers(tmp_path: Path, capsys:
     assert cold[0]["time_s"] > warm[0]["time_s"]
     model = ["--gpu", "a100-sxm4-80gb", "--model", "gpt2-small"]
     figures = asked("sensitivity", *model, "--seq", "1k")
-    assert {one["kind"] for one in figures} == {"elasticity"}
+    assert {one["kind"] for one in figures} == {"prediction", "elasticity"}
     (even,) = asked("breakeven", *model, "--seq", "1k")
     assert even["seq"] == 1024 and "causal" in even["mask"]

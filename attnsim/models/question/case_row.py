@@ -210,7 +210,7 @@ class _Cells:
         if 0 < value < float("inf"):
             return value if theirs is None else value * theirs.factor
         foreign = theirs is not None and theirs.theirs != column
-        self._bad(column, text, f"a number of {theirs.unit if theirs and foreign else unit} above 0, or empty")
+        self._bad(column, text, f"a number of {theirs.unit if theirs and foreign else unit} above 0")
         return None
 
     def flag(self, column: str) -> bool | None:

@@ -66,16 +66,33 @@ def whole(text: str) -> int | None:
     return int(digits) * unit if digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS else None
 
 
-def read_count(text: str) -> int:
-    """A count as people write it.
+def read_count(text: str, low: int = 1, high: int | None = None) -> int:
+    """A count as people write it, from `low`.
 
     Raises
     ------
     InputError
     """
-    value = whole(text) or 0
-    if value < 1:
-        raise InputError(f"{text!r} given; allowed: whole numbers from 1, such as 65536 or 64k")
+    value = whole(text)
+    if value is None or value < low or (high is not None and value > high):
+        more = ", such as 65536 or 64k" if high is None else f" to {high}"
+        raise InputError(f"{text!r} given; allowed: whole numbers from {low}{more}")
+    return value
+
+
+def read_number(text: str, low: float = 0.0) -> float:
+    """A number as people write it, from `low`.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value < math.inf:
+        raise InputError(f"{text!r} given; allowed: numbers from {low:g}")
     return value
 
 
