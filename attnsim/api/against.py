@@ -12,6 +12,7 @@ from attnsim.api.building import scheduled
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.models.errors import InputError
+from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
@@ -35,6 +36,8 @@ class Against:
     Parameters
     ----------
     gpu : str
+    changes : str
+        Of the GPU, in one line.
     seq : int
     sparse, dense : str
         Implementations.
@@ -54,6 +57,7 @@ class Against:
     """
 
     gpu: str
+    changes: str
     seq: int
     sparse: str
     dense: str
@@ -66,6 +70,11 @@ class Against:
     dense_s: float
     speedup: Ratio
     bound: str
+
+    @property
+    def machine(self) -> str:
+        """The GPU and its changes."""
+        return f"{self.gpu} with {self.changes}" if self.changes else self.gpu
 
     @property
     def shape(self) -> str:
@@ -159,6 +168,7 @@ class Grown:
         )
         against = Against(
             gpu=self.gpu.id,
+            changes=told(self.gpu.changes),
             seq=w.seq_q,
             sparse=found.implementation,
             dense=self.dense.implementation,

@@ -90,7 +90,7 @@ def verdict(rows: Sequence[BreakEven]) -> list[str]:
     """
     return [
         f"{gpu}, {seq:,} tokens: {_paragraph(list(some))}"
-        for (gpu, seq), some in groupby(rows, key=lambda row: (row.at.gpu, row.at.seq))
+        for (gpu, seq), some in groupby(rows, key=lambda row: (row.at.machine, row.at.seq))
     ]
 
 

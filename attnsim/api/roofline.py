@@ -24,7 +24,7 @@ LEVELS: tuple[Level, ...] = ("hbm", "l2", "smem")
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """A rate of arithmetic that nothing exceeds, at the datasheet's clock, and what kernels reach of it.
+    """A rate of arithmetic that nothing exceeds, at `Roofline.clock_hz`, and what kernels reach of it.
 
     `achievable_flops_per_s` is None where nothing was fitted for the architecture.
     """
@@ -96,13 +96,20 @@ class Roofline:
             raise InputError(f"flops_per_exp is {self.flops_per_exp:g}; allowed: above 0, 2 (d + dv) forward")
 
     @property
+    def clock_hz(self) -> float:
+        """Clock of the SMs' roofs: the datasheet's of the tensor peak, or the GPU's own where that was changed."""
+        clock = self.gpu.clock
+        return clock.tensor_hz if clock.full_hz == self.gpu.unchanged.clock.full_hz else clock.full_hz
+
+    @property
     def ceilings(self) -> tuple[Ceiling, ...]:
         """Tensor cores for the format by instruction path, FP32 lanes, and the exponential unit.
 
         What is achievable of the tensor cores is the largest share that was fitted for an implementation on the
         architecture.
         """
-        peak = self.gpu.peak_tensor_flops_per_s(self.dtype)
+        faster = self.clock_hz / self.gpu.clock.tensor_hz
+        peak = self.gpu.peak_tensor_flops_per_s(self.dtype) * faster
         part = self.gpu.mma_sync_flops_per_clk(self.dtype) / self.gpu.tensor_flops_per_clk(self.dtype)
         reached = [
             found.numbers.tensor_efficiency
@@ -114,8 +121,8 @@ class Roofline:
         return (
             Ceiling("tensor", peak, share and peak * share),
             *slower,
-            Ceiling("fp32", self.gpu.fp32_flops_per_s),
-            Ceiling("exp", self.gpu.exp_per_s * self.flops_per_exp),
+            Ceiling("fp32", self.gpu.fp32_flops_per_s * faster),
+            Ceiling("exp", self.gpu.exp_per_s * self.flops_per_exp * faster),
         )
 
     @property
@@ -127,7 +134,7 @@ class Roofline:
         fitted, _ = numbers_of(self.gpu)
         hbm, l2 = self.gpu.hbm.bandwidth_bytes_per_s, self.gpu.l2.bandwidth_bytes_per_s
         fraction = fitted.hbm_fraction or self.gpu.hbm.achievable_fraction
-        clks = self.gpu.sm.count * self.gpu.clock.tensor_hz
+        clks = self.gpu.sm.count * self.clock_hz
         on_sm = ((one.level, clks * self.gpu.get(one.figure)) for one in ON_SM if one.level)
         return (
             Diagonal("hbm", hbm, hbm * fraction),

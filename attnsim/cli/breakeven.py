@@ -93,7 +93,7 @@ def _print(rows: list[BreakEven], title: str) -> None:
     out = show.console()
     table: list[dict[str, object]] = [
         {
-            "gpu": row.at.gpu,
+            "gpu": row.at.machine,
             "against": f"against {row.at.dense}",
             "seq": row.at.seq,
             "sparse as": row.at.sparse,
@@ -112,6 +112,6 @@ def _print(rows: list[BreakEven], title: str) -> None:
         "which the ends of the speedup's 90 % range are 1). 100 %: even where every tile is visited, 0 %: not even "
         "with one block of keys a row."
     )
-    out.print(f"dense: {', '.join(dict.fromkeys(f'{row.at.dense} on {row.at.gpu}' for row in rows))}")
+    out.print(f"dense: {', '.join(dict.fromkeys(f'{row.at.dense} on {row.at.machine}' for row in rows))}")
     for reason in dict.fromkeys(row.trust for row in rows):
         out.print(f"trust: {reason}")

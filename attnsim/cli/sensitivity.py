@@ -92,8 +92,9 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
         f"elasticity: d log time / d log figure, central difference over {100 * step:g} % down and up (beside it). "
         "-1: the figure alone decides; 0: it does not matter. Figures of which more moves the time most come first, by "
         "how much where it is 10 % more. kink: the two sides differ, another unit takes over here or the number of "
-        "waves changes. Tiles stay as they are; times are replayed, and may jump by up to 2 % from anomalies of "
-        "scheduling." + (" +-: how far it moves as resident blocks fall into step or not." if timed else "")
+        "waves changes. Tiles stay as they are; times are replayed, and may jump from anomalies of scheduling, by "
+        "more than 2 % in one change of 1,000."
+        + (" +-: how far it moves as resident blocks fall into step or not." if timed else "")
     )
 
 

@@ -56,7 +56,7 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
     """
     if not rows:
         raise InputError("no break-even to draw; give what attnsim.breakeven returns")
-    panels = [list(some) for _, some in groupby(rows, key=lambda row: (row.at.gpu, row.at.seq))]
+    panels = [list(some) for _, some in groupby(rows, key=lambda row: (row.at.machine, row.at.seq))]
     names = list(dict.fromkeys(map(_label, rows)))
     inches = 2.6 if len(panels) == 1 else 1.9
     return Picture(
@@ -66,7 +66,7 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
         COLUMNS,
         tuple(one for row in rows for one in _rows(row)),
         left=("100x",),
-        subtitle="; ".join(filter(None, (", ".join(dict.fromkeys(row.at.gpu for row in rows)), title))),
+        subtitle="; ".join(filter(None, (", ".join(dict.fromkeys(row.at.machine for row in rows)), title))),
     )
 
 
@@ -91,7 +91,8 @@ def _draw(axes: Axes, look: Style, *, rows: Sequence[BreakEven], names: Sequence
     axes.legend(frameon=True, framealpha=1, facecolor=look.page, edgecolor=look.page, fontsize=look.size,
                 loc="upper right", borderpad=0.2)  # fmt: skip
     seq, dense = rows[0].at.seq, " or ".join(dict.fromkeys(row.at.dense for row in rows))
-    heading(axes, f"{rows[0].at.gpu}, {seq:,} tokens: over {dense}; band: 90 % range", look)
+    mark = "*" * bool(rows[0].at.changes)  # what they are stands above all panels
+    heading(axes, f"{rows[0].at.gpu}{mark}, {seq:,} tokens: over {dense}; band: 90 % range", look)
     if last:
         axes.set_xlabel("visible share of the pairs, %", fontsize=look.size)
 

@@ -169,7 +169,7 @@ def _ratios(axes: Axes, look: Style, *, compared: Sequence[Entry], shown: Shown)
 
 def _caption(shown: Shown) -> str:
     """What a reader has to know: roofs, marks, FLOP convention, clocks, caches."""
-    clocks = ", ".join(f"{one.label} at {one.gpu.clock.tensor_hz / 1e6:.0f} MHz" for one in shown.machines)
+    clocks = ", ".join(f"{one.label} at {one.roofline.clock_hz / 1e6:.0f} MHz" for one in shown.machines)
     text = [f"Solid: datasheet ({clocks}); dashed: what kernels reach of it."]
     if any(one.measured_s for one in shown.entries):
         text.append("Filled: measured; hollow: predicted.")

@@ -131,7 +131,7 @@ def _caption(moved: Mapping[str, Sequence[Answered]], step: float) -> str:
     return (
         f"Upper bar, plain: the figure times {1 + step:g}; lower, hatched: over {1 + step:g}. Colours: the "
         "unit that the figure is of. Each change is replayed by itself, with tiles as they are and latencies in clocks "
-        "following the clock; scheduling makes times jump by up to 2 %. Figures that move a time by less than "
+        "following the clock; scheduling may make times jump. Figures that move a time by less than "
         f"{100 * SMALL:g} % are in the table only." + "".join(f" Nothing moves {name}." for name in still)
     ).strip()
 

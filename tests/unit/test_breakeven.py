@@ -188,6 +188,18 @@ def test_the_command_prints_a_row_for_each_gpu_length_and_tile(tmp_path: Path) -
     assert attnsim.plot.rows("breakeven", breakeven(HEADS, A100, [1024]))[0].keys() <= rows[0].keys()
 
 
+def test_a_changed_gpu_is_told_wherever_its_numbers_stand(tmp_path: Path) -> None:
+    out = tmp_path / "breakeven.png"
+    flags = ("--heads", "8", "--sparse", "attnsim.sparse", "--set", "tensor.bf16=2x")
+    shown = " ".join(run(*flags, "--plot", str(out)).split())
+    change = "tensor.bf16 = 8192 FLOP/clk (was 4096 FLOP/clk)"
+    assert shown.count(f"h100-sxm5-80gb with {change}") == 3  # above the table, in the verdict, beside the dense kernel
+    (row,) = json.loads(run("--json", *flags))
+    assert (row["gpu"], row["changes"]) == (H100, change)
+    with out.with_suffix(".csv").open() as file:
+        assert {one["changes"] for one in csv.DictReader(file)} == {change}
+
+
 def test_json_holds_the_rows_and_nothing_else() -> None:
     (row,) = json.loads(run("--json", "--heads", "8", "--sparse", "attnsim.sparse"))
     assert row["seq"] == 1024 and row["sparse"] == "attnsim.sparse" and 0 < row["tiles"] <= row["all_tiles"]

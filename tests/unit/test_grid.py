@@ -17,6 +17,7 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.choosing import default_implementation
+from attnsim.models.question.lengths import lengths_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -310,7 +311,7 @@ def test_rows_that_outlast_a_grid_of_which_nothing_is_cut_take_as_long(
 @pytest.mark.parametrize(("heads", "sequences"), [(16, 256), (8, 512)])
 def test_a_long_block_that_is_left_waits_for_its_sm_and_the_memory(heads: int, sequences: int) -> None:
     """Both take time, one after the other (up to 7 % too fast before, where only the longer of the two counted)."""
-    lengths = f"1:8192 x {sequences}, 1:131072"
+    lengths = lengths_of([(1, 8192)] * sequences + [(1, 131072)])
     w = Workload(
         heads_q=heads, heads_kv=max(2, heads // 4), head_dim=128, passes="decode", lengths=lengths, page_size=16
     )
@@ -324,7 +325,7 @@ def test_lengths_without_a_gap_need_no_cut_where_a_block_has_its_sm(seed: int, m
     """Up to 20 % off before, where those that were cut ended before the longest of those that were not."""
     draw = random.Random(seed)
     lengths = [(1, max(1, round(draw.lognormvariate(np.log(2048), 1.5)))) for _ in range(256)]
-    w = Workload(heads_q=32, heads_kv=8, head_dim=128, passes="decode", lengths=lengths)
+    w = Workload(heads_q=32, heads_kv=8, head_dim=128, passes="decode", lengths=lengths_of(lengths))
     s = find_implementation("flash-attn.3").build(w, H100, None)
     fast, exact = (replay(s, H100, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
     assert made and not any(one.part for one in made)
@@ -425,9 +426,10 @@ def test_flash_1_s_backward_does_not_grow_with_the_square_of_the_length() -> Non
 def test_whether_a_tile_fits_is_known_of_each_size_of_shared_memory() -> None:
     flash, w = MECHANISMS["flash"], Workload(batch=1, heads_q=8, seq_q=1024, head_dim=128)
     faster = H100.replace("hbm.bandwidth", "6 TB/s")
-    smaller = H100.replace("sm.shared_memory", "64 KiB")
-    names = [default_implementation(flash, w, gpu).name for gpu in (H100, faster, smaller, H100)]
-    assert names[0] == names[1] == names[3] == "flash-attn.3"
+    changed = H100.replace("sm.shared_memory", "64 KiB")  # whose shipped call is the unchanged GPU's, and is refused
+    smaller = H100.with_values({key: changed.get(key) for key in ("sm.shared_memory", "sm.shared_memory_per_block")})
+    names = [default_implementation(flash, w, gpu).name for gpu in (H100, faster, smaller, H100, changed)]
+    assert names[0] == names[1] == names[3] == names[4] == "flash-attn.3"
     assert names[2] != names[0]
     assert default_implementation(flash, replace(w, seq_q=2048, seq_kv=2048), smaller).name == names[2]
 

@@ -66,7 +66,7 @@ def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Imple
     usable = [record for record in usable if _suits(record, mechanism, w, gpu)] or usable
     able = [record for record in usable if w.dtype in record.dtypes]
     checked_first = sorted(able, key=lambda record: not checked(record, gpu, w.passes))
-    return next((record for record in checked_first if _fits(record, w, gpu)), [*able, *usable][0])
+    return next((record for record in checked_first if _fits(record, w, gpu.tiled_for)), [*able, *usable][0])
 
 
 def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) -> bool:
