@@ -63,4 +63,4 @@ def split_layer(
             raise InputError(f"the attention of {found.model.id} {found.attention[0].notes[0]}")
         return found
 
-    return shared_out(changed, answered)
+    return shared_out(changed.unchanged, changed, answered)

@@ -149,7 +149,7 @@ def split(
     check_splits(changed)
     conditions = read_conditions(tiles, tile, mode, cache, launch, budget)
     question = ask(workload, changed.unchanged, algorithm, implementation, conditions)
-    return shared_out(changed, lambda machine: _answered(replace(question, gpu=machine)))
+    return shared_out(changed.unchanged, changed, lambda machine: _answered(replace(question, gpu=machine)))
 
 
 def check_splits(gpu: Gpu) -> None:
@@ -167,11 +167,10 @@ def check_splits(gpu: Gpu) -> None:
         )
 
 
-def shared_out(changed: Gpu, answered: Callable[[Gpu], T]) -> Split[T]:
-    """The speedup of a changed GPU, shared out by the answer on every subset of its changes."""
-    values = {change.key: change.new for change in changed.changes}
+def shared_out(unchanged: Gpu, changed: Gpu, answered: Callable[[Gpu], T]) -> Split[T]:
+    """The speedup of a changed GPU, shared out by the answer on every subset of the changes that lead to it."""
+    values = differing(unchanged, changed)
     subsets = [frozenset(keys) for size in range(len(values)) for keys in combinations(values, size)]
-    unchanged = changed.unchanged
     machines = {keys: _some(unchanged, {key: values[key] for key in values if key in keys}) for keys in subsets}
     machines[frozenset(values)] = changed
     answers = {keys: answered(machine) for keys, machine in machines.items()}
@@ -181,6 +180,11 @@ def shared_out(changed: Gpu, answered: Callable[[Gpu], T]) -> Split[T]:
         together=_ratio(answers[frozenset()], answers[frozenset(values)]),
         parts=tuple(_part(key, changed, answers) for key in values),
     )
+
+
+def differing(unchanged: Gpu, changed: Gpu) -> dict[str, float]:
+    """The figures that were changed, and are not what they were."""
+    return {one.key: one.new for one in changed.changes if one.new != unchanged.get(one.key)}
 
 
 def _some(gpu: Gpu, values: Mapping[str, float]) -> Gpu:

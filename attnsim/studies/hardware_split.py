@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnsim.api.asking import read_conditions
 from attnsim.api.ratios import Ratio
-from attnsim.api.splitting import MOST, Split, shared_out
+from attnsim.api.splitting import MOST, Split, differing, shared_out
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
@@ -69,7 +69,7 @@ def split_best(
     if not found.feasible:
         return None
     machine = with_figures(found.space.gpu, found.feasible[0].figures)
-    number = len({change.key for change in machine.changes})
+    number = len(differing(found.space.gpu, machine))
     if number < 2:
         return None
     if number > MOST:
@@ -82,4 +82,4 @@ def split_best(
         cases = found.mix.cases
         return MixAnswer(found.mix, tuple(one.answered(gpu, algorithm, implementation, conditions) for one in cases))
 
-    return shared_out(machine, answered)
+    return shared_out(found.space.gpu, machine, answered)
