@@ -227,7 +227,7 @@ def _part(key: str, changed: Gpu, answers: Mapping[Keys, T]) -> Part[T]:
         step = _ratio(before, answers[others | {key}])
         for place, value in enumerate((step.value, step.low, step.high)):
             logs[place] += orders / math.factorial(len(whole)) * math.log(value)
-    own = alone.changes[0] if alone.changes else next(one for one in changed.changes if one.key == key)
+    own = alone.changes[-1] if alone.changes else next(one for one in changed.changes if one.key == key)
     return Part(
         change=own,
         alone=alone,
