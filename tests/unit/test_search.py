@@ -23,6 +23,7 @@ from attnsim.cli.cases import cases_of
 from attnsim.cli.question_flags import QuestionFlags
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.llm.files import load_model
 from attnsim.models.mask.mask import Mask
