@@ -214,7 +214,7 @@ def test_both_charged_by_instructions_take_as_long(name: str, gpu: str, head_dim
         ("flash-backward", A100, "backward_main", flash(256, 64, 16)),
         ("flash-backward", A100, "backward_main", flash(256, 128, 16, causal=True)),
         ("flash-backward", A100, "backward_row_dots", flash(256, 64, 16)),
-        ("sparse", H100, "sparse_forward", flash(1000, 128, 8, causal=True)),
+        ("sparse", H100, "sparse_forward", flash(512, 128, 8, causal=True)),
         ("sigmoid", A100, "sigmoid_forward", flash(512, 64, 8)),
         ("naive", A100, "naive_softmax", flash(512, 64, 4)),
     ],

@@ -32,8 +32,6 @@ SHORTER = {
     ("a100-sxm4-80gb", 64, True, 2048): 0.940,
     ("a100-sxm4-80gb", 128, False, 4096): 0.867,
     ("a100-sxm4-80gb", 128, False, 8192): 0.978,
-    ("a100-sxm4-80gb", 128, True, 4096): 0.999,
-    ("l40s", 128, True, 4096): 0.998,
 }
 """Of 80 grids those that the list's kernel, which persists, does sooner on the tiles that both choose, and its part of
 the time: on an A100 residents that differ in number, or fall in step again."""

@@ -131,7 +131,8 @@ def test_pytorchs_fused_call_of_2023_copies_around_flash_attention_1() -> None:
 def test_copies_of_strided_tensors_are_bound_by_integer_divisions() -> None:
     w = Workload(64, 24, 1024, 64, dtype="fp16", operations=Operations.parse("copies, scale, softmax"))
     played = {kernel.name: kernel for kernel in replay(built("torch.eager", w), A100, Numbers(), cache="cold").kernels}
-    assert played["copy Q"].time_s > 1.5 * max(played["copy Q"].units_s.values())
+    busiest, *others = sorted(played["copy Q"].units_s.items(), key=lambda one: -one[1])
+    assert busiest[0] == "int32" and 0.9 < busiest[1] / played["copy Q"].time_s < 1 and busiest[1] > 2 * others[0][1]
     assert played["scale"].time_s < 1.1 * played["scale"].units_s["hbm"]
 
 
@@ -142,7 +143,8 @@ def test_what_a_kernels_own_number_means_does_not_change_the_copies_around_it() 
     for name, asked in (("torch.sdpa-flash-1", replace(w, operations=None)), ("torch.eager", w)):
         for extra in (0.125, 1.0):
             numbers = Numbers(replace(Numbers().implementation, extra=extra))
-            played = replay(built(name, asked), A100, numbers, cache="cold").kernels
+            # Whole: a copy's part of the budget goes by what the other kernels take.
+            played = replay(built(name, asked), A100, numbers, mode="exact", cache="cold").kernels
             times[name, extra] = next(one.time_s for one in played if one.name == "copy Q")
     assert times["torch.sdpa-flash-1", 0.125] == times["torch.sdpa-flash-1", 1.0] == times["torch.eager", 1.0]
     assert times["torch.eager", 0.125] < 0.9 * times["torch.eager", 1.0]

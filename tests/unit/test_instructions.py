@@ -119,7 +119,7 @@ def test_the_schedulers_are_a_unit_that_can_be_slow() -> None:
 
 
 def test_integers_that_are_named_are_told_where_nothing_is_counted() -> None:
-    """PyTorch's mask pass waits for the integer lanes: of all figures theirs brings most, and the lever says so."""
+    """PyTorch's mask pass waits for the integer lanes, more than for the HBM that is busiest, and the lever says so."""
     w = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal())
     ask = partial(predict, w, implementation="torch.baddbmm", algorithm="naive", baseline=False)
     found, faster = ask(A100), ask(A100.replace("sm.int32_rate", 2 * A100.sm.int32_per_clk))
@@ -127,7 +127,7 @@ def test_integers_that_are_named_are_told_where_nothing_is_counted() -> None:
     levers = {one.unit: one for one in explain(w, A100, "naive", implementation="torch.baddbmm").levers}
     assert found.time_s and faster.time_s
     assert levers["int32"].speedup == pytest.approx(found.time_s / faster.time_s)
-    assert levers["int32"].speedup > max(1.1, levers["hbm"].speedup, levers["fp32"].speedup)
+    assert levers["int32"].speedup > max(1.15, levers["hbm"].speedup)
 
 
 def test_fp32_products_run_at_the_full_rate_of_the_fp32_lanes() -> None:
