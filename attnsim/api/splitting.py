@@ -159,7 +159,7 @@ def check_splits(gpu: Gpu) -> None:
     ------
     InputError
     """
-    number = len({change.key for change in gpu.changes})
+    number = len(differing(gpu.unchanged, gpu))
     if not 2 <= number <= MOST:
         raise InputError(
             f"{gpu.id} has {number} changed figures, of which every subset is replayed; "
