@@ -107,8 +107,7 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
     placed = kernel.blocks <= chip.places  # each block, from its begin to its end beside the others
-    every = small.blocks == round(kernel.blocks * few.sms / chip.sms)
-    rows = _rows(small.blocks, few, placed, every)
+    rows = _rows(small.blocks, few, placed, made.every)
     halves = program.in_halves()
     shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
@@ -127,13 +126,13 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
             lengths = whole[made.of[launched]]
             longer = lengths.mean() / fewer[launched].mean()
             listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
-            if every and len(kernel.repeats) > 1 and lengths.max() < 2 * lengths.min():  # no place has two for one
+            if made.every and len(kernel.repeats) > 1 and lengths.max() < 2 * lengths.min():  # no place has two for one
                 time = float(max(listed, played.time * longer))  # who shares an SM at the end is as it was played
             else:
                 ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
                 some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # who is last is chance
                 beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
-                if every:  # of all waves: it is of the length of a block
+                if made.every:  # of all waves: it is of the length of a block
                     beside *= longer
                 time = float(listed + beside + played.time - played.ends[-1])
         more = float(kernel.class_counts @ whole) / float(small.class_counts @ fewer)

@@ -48,6 +48,8 @@ class Smaller:
         The class of the whole kernel that each of them is.
     chip : Chip
         That it is for.
+    every : bool
+        Whether it has all waves of blocks.
     part : float
         Of the whole grid's time that it takes, where its longest blocks outlast the rest and all is cut alike; else 0.
     """
@@ -55,7 +57,8 @@ class Smaller:
     kernel: Kernel
     of: Ints
     chip: Chip
-    part: float
+    every: bool
+    part: float = 0.0
 
 
 def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
@@ -76,7 +79,8 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     may = budget / size * chip.sms / few.sms  # be played of the executions of these SMs
     may = may if WHOLE * may < 1 else 1.0
     waves = blocks / chip.places
-    count = thin = max(1, round(blocks * few.sms / chip.sms))
+    # No less than it takes for an SM to have as many as the fullest of the whole: the last round is then as full.
+    count = thin = max(round(blocks * few.sms / chip.sms), few.sms * (-(-blocks // chip.sms) - 1) + 1)
     # Whole waves are left out first: residents fall into step over many turns.
     count -= few.places * max(0, int(waves - max(LEAST, may * waves)))
     part = count / thin
@@ -87,6 +91,7 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
         usual = kernel.by_class(np.column_stack([program.work(), *shared]).max(axis=1))  # beside as many others
         time = part * (kernel.class_counts @ usual) / chip.places
         outlasting = usual > (time / 2 if part < 1 else time)  # the second half is carried over where waves are missing
+        outlasting &= kernel.class_counts[outlasting].sum() <= part * blocks  # else they are usual
     long = _places(kernel, outlasting)
     if blocks > chip.places:
         classes = _fewer(kernel, count, long, chip, few)
@@ -101,18 +106,19 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     halves = np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
     small = replace(kernel, launches=(Launch(classes),), repeats=halves)
     if not len(long) or long[-1] >= blocks / 2:  # later ones begin where list scheduling says
-        return Smaller(small, of, few, 0.0)
+        return Smaller(small, of, few, part == 1)
     counts = small.class_counts
     stands_for = np.where(outlasting, len(long) / counts[outlasting].sum(), chip.sms / few.sms)  # so many of its class
-    part = float(stands_for * counts @ small.turns.sum(axis=1)) * small.warpgroups / size
-    return Smaller(small, of, few, part)
+    played = float(stands_for * counts @ small.turns.sum(axis=1)) * small.warpgroups
+    return Smaller(small, of, few, part == 1, played / size)
 
 
 def _places(kernel: Kernel, among: Bools) -> Ints:
     """Places in launch order of the blocks of some classes."""
     if not among.any():
         return np.zeros(0, np.int64)
-    return np.flatnonzero(np.concatenate([np.tile(among[launch.classes], launch.times) for launch in kernel.launches]))
+    found = (np.tile(among[one.rows].repeat(one.each, axis=0).reshape(-1), one.times) for one in kernel.launches)
+    return np.flatnonzero(np.concatenate(list(found)))
 
 
 def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Ints:
@@ -122,9 +128,10 @@ def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Int
     if not len(long):
         return _classes(kernel, _spaced(count, kernel.blocks))
     some = max(1, round(len(long) * few.sms / chip.sms))
-    others = np.delete(np.arange(kernel.blocks), long)
-    rest = _spaced(max(1, round(count * len(others) / kernel.blocks)), len(others))
-    return _classes(kernel, np.sort(np.concatenate([long[_spaced(some, len(long))], others[rest]])))
+    others = kernel.blocks - len(long)
+    rest = _spaced(max(1, round(count * others / kernel.blocks)), others)
+    rest += (long - np.arange(len(long))).searchsorted(rest, side="right")  # long ones that stand before each
+    return _classes(kernel, np.sort(np.concatenate([long[_spaced(some, len(long))], rest])))
 
 
 def _of_some_sms(kernel: Kernel, program: Program, chip: Chip, few: Chip) -> Ints:

@@ -18,6 +18,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.choosing import default_implementation
 from attnsim.models.question.lengths import lengths_of
+from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -90,6 +91,16 @@ def test_of_a_larger_one_no_more_is_played_than_the_budget(
     parts = [executions(one.kernel) * sms / one.chip.sms for one in made]
     most = WHOLE if max(parts) > 0.95 * max(map(executions, s.kernels)) else 1.1
     assert sum(map(executions, asked)) < most * budget + LEAST_BUDGET * len(s.kernels)
+
+
+@pytest.mark.parametrize("seq", [262_144, 524_288, 1_048_576])
+def test_blocks_of_many_lengths_are_no_more_than_the_budget(seq: int, asked: list[Kernel]) -> None:
+    """A quarter of those of MoBA's other blocks is twice as long as the mean (at worst 30 times the budget before)."""
+    w = Workload(1, 64, seq, 128, 4, mask=CAUSAL, selection=Selection(3, 512))
+    s = find_implementation("moba.efficient").build(w, H100, None)
+    replay(s, H100, NUMBERS)
+    assert max(map(executions, asked)) < 1.1 * grid.BUDGET
+    assert sum(map(executions, asked)) < 1.1 * grid.BUDGET + LEAST_BUDGET * len(asked)
 
 
 @pytest.fixture
@@ -343,6 +354,25 @@ def test_the_last_of_almost_equal_blocks_share_an_sm_as_they_were_played(
     s = find_implementation("flash-attn.2").build(w, card, None)
     fast, exact = (replay(s, card, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
     assert fast == pytest.approx(exact, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "batch", "heads", "seq", "seq_kv", "head_dim"),
+    [
+        (H100, "flash-attn.2", 7, 26, 1024, 8064, 128),
+        (H100, "flash-attn.2", 8, 31, 1024, 14208, 128),
+        (load_gpu("b200-sxm-180gb"), "xformers.cutlass", 6, 24, 2304, 1920, 64),
+    ],
+)
+def test_a_last_round_that_fills_an_sm_once_more_does_so_on_few_sms(
+    gpu: Gpu, name: str, batch: int, heads: int, seq: int, seq_kv: int, head_dim: int, made: list[Smaller]
+) -> None:
+    """A few equal blocks more than one for each SM were rounded off (3.8 to 7.5 % too slow before)."""
+    s = find_implementation(name).build(Workload(batch, heads, seq, head_dim, seq_kv=seq_kv), gpu, None)
+    fast, exact = (replay(s, gpu, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    assert 0 < s.main.blocks % gpu.sm.count < gpu.sm.count / 20
+    assert made[0].kernel.blocks % made[0].chip.sms == 1
+    assert fast == pytest.approx(exact, rel=0.002)
 
 
 def test_the_time_waited_goes_by_the_work_not_by_the_last_block() -> None:
