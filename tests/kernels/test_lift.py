@@ -226,8 +226,7 @@ def test_masks_gradients_and_passes_counted_take_as_long(name: str, gpu: str, ke
     mine, theirs = times(
         name, gpu, replace(lifted, kernels=(lifted.kernels[place],)), replace(hand, kernels=(hand.kernels[place],))
     )
-    known = 1.032 if name == "sparse" else 1.0  # 4 % at priors: the fitted numbers of before hid it
-    assert mine == pytest.approx(known * theirs, rel=0.02 if known == 1.0 else 0.005)
+    assert mine == pytest.approx(theirs, rel=0.02)
 
 
 def test_addresses_come_before_loads_and_loads_that_take_turns_begin_together() -> None:

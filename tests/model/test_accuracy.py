@@ -10,6 +10,7 @@ from rich.console import Console
 
 import attnsim.models
 from attnsim.cli.accuracy import print_tables
+from attnsim.models.arrays import Floats
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations
 from attnsim.models.calibrations.choose import priors_of
 from attnsim.models.calibrations.components import COMPONENTS
@@ -35,7 +36,7 @@ from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions, u
 from attnsim.validation.fitting.jobs import jobs, read_jobs, separate
 from attnsim.validation.fitting.problem import Problem
 from attnsim.validation.fitting.records import rows_digest
-from attnsim.validation.fitting.solver import Solution, fit_free, fit_numbers, solve
+from attnsim.validation.fitting.solver import STEPS, Solution, descend, fit_free, fit_numbers, solve
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import published_rows
 from attnsim.validation.measured.groups import groups
@@ -267,6 +268,22 @@ def test_a_fold_is_the_fit_of_its_rows_alone() -> None:
     assert all(sum(groups(row)[split] == group for row in problem.rows) >= SMALLEST_GROUP for split, group in folds)
 
 
+def test_a_fit_goes_down_stairs() -> None:
+    """Waves make the loss one: narrow steps alone stay on the stair where they began."""
+
+    class Stairs(Problem):
+        def residuals(self, units: Floats, owner: str = "") -> Floats:
+            return np.asarray(np.round((units - 0.3) * 12) / 12 + np.array([-0.01, 0.0, 0.01]))
+
+    key = ("flash-attn.2", "tensor_efficiency")
+    problem = Stairs(
+        tuple(published_rows())[:3], (key,), GpuNumbers(), {"flash-attn.2": ImplementationNumbers()}, {}, 0.85
+    )
+    start = np.array([0.8])
+    assert solve(problem, start, STEPS[-1]).units[0] > 0.7
+    assert descend(problem, start).units[0] == pytest.approx(0.3, abs=1 / 12)
+
+
 def test_of_two_numbers_that_do_the_same_one_is_held() -> None:
     keys = (("a", "step_clks"), ("a", "block_clks"), ("a", "tensor_efficiency"))
     slopes = np.array([[1.0, 1.0, 0.0], [0.5, 0.5, 1.0], [0.2, 0.2, 3.0]])
@@ -355,7 +372,7 @@ def test_a_fit_finds_the_numbers_that_made_its_rows() -> None:
     made = tuple(replace(row, case=replace(row.case, time_s=row.predict_s(truth))) for row in rows)
     keys = (("flash-attn.2", "tensor_efficiency"), ("flash-attn.2", "block_clks"))
     problem = Problem(made, keys, GpuNumbers(), {"flash-attn.2": ImplementationNumbers()}, {}, 0.85)
-    found = solve(problem, problem.priors(), 8)
+    found = descend(problem, problem.priors())
     assert np.abs(problem.residuals(found.units)).max() < 0.01
     assert found.numbers["flash-attn.2"].implementation.tensor_efficiency == pytest.approx(0.7, abs=0.05)
 

@@ -100,7 +100,7 @@ LIMITS = {
     # Numbers of triton.ops, which Triton shipped in 2023; 12.9 and 13 % with eight warps, which its source rules out.
     ("triton.tutorial", "fwd", "datasheet"): 0.169,
     ("triton.tutorial", "fwd", "gpu file"): 0.17,
-    ("nvidia.cudnn", "fwd", "gpu file"): 0.222,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md
+    ("nvidia.cudnn", "fwd", "gpu file"): 0.225,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md
 }
 
 

@@ -22,8 +22,6 @@ from attnsim.models.calibrations.numbers import (
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.measured.datasets import Row
 
-STEP = 0.02
-"""Finite-difference step of a unit coordinate. Smaller steps fall between the jumps that waves make in the loss."""
 NOISE = 0.05
 """Residual of a good fit, against which priors are weighed."""
 DOUBT = by_hand(0.25, "standard deviation of a prior in unit coordinates: a quarter of the range that is possible")
@@ -122,16 +120,19 @@ class Problem:
         """The residuals, then the pull of each prior, ``[rows + keys]``."""
         return np.concatenate([self.residuals(units), NOISE / self.doubts() * (units - self.priors())])
 
-    def jacobian(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Derivatives of `pulled`, ``[rows + keys, keys]``; a number of one implementation moves only its own rows."""
+    def jacobian(self, units: NDArray[np.float64], step: float) -> NDArray[np.float64]:
+        """Finite differences of `pulled`, ``[rows + keys, keys]``; a number of one implementation moves only its rows.
+
+        `step` is that of a unit coordinate.
+        """
         base = self.residuals(units)
         columns = [np.zeros((len(self.rows), 0))]
         for index, (owner, _) in enumerate(self.keys):
-            step = STEP if units[index] + STEP <= 1 else -STEP
+            change = step if units[index] + step <= 1 else -step
             moved = units.copy()
-            moved[index] += step
+            moved[index] += change
             there = self.residuals(moved, owner)
-            columns.append(np.where(np.isnan(there), 0.0, (there - base) / step)[:, None])
+            columns.append(np.where(np.isnan(there), 0.0, (there - base) / change)[:, None])
         return np.concatenate([np.concatenate(columns, axis=1), np.diag(NOISE / self.doubts())])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +13,17 @@ from attnsim.validation.fitting.problem import Key, Problem
 
 ROBUST_SCALE = 0.05
 """Residuals beyond about 5 % weigh linearly instead of quadratically (soft L1)."""
-TOLERANCE = 2e-3
-"""Relative change of the loss, or of a coordinate, at which a fit stops: below it waves make the loss a staircase."""
+STEPS = (0.1, 0.02)
+"""Finite-difference steps of unit coordinates. Waves make the loss a staircase: a fit goes down it by wide steps, which
+see over its jumps, and then by narrow ones. Narrower ones fall between the jumps."""
+TOLERANCE = 0.1
+"""Relative change of the loss, or of a coordinate, at which a fit stops: a part of its step."""
 STARTS = (0.25, 0.75)
 """Unit coordinates of all free numbers in the starts beside the priors."""
 THINNED = 3
 """Every third row tells a start that leads to a worse minimum."""
-SHORT, LONG = 3, 40
-"""Most evaluations of a start on these rows, and of the best of them on all rows."""
+SHORT, LONG = 6, 40
+"""Most evaluations of a start on these rows, and with each step from the best of them on all rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +90,8 @@ def fit_numbers(problem: Problem) -> Solution:
     while open_ := found.undetermined(problem.priors()):
         problem = problem.held_at_prior(open_)
         kept = found.units[[key not in open_ for key in found.keys]]
-        found = min((solve(problem, start, LONG) for start in (kept, problem.priors())), key=lambda one: one.loss)
+        again = solve(problem, kept, STEPS[-1]), descend(problem, problem.priors())
+        found = min(again, key=lambda one: one.loss)
     return found
 
 
@@ -98,11 +103,19 @@ def fit_free(problem: Problem) -> Solution:
     """
     few = replace(problem, rows=problem.rows[::THINNED])
     starts = [problem.priors(), *(np.full(len(problem.keys), place) for place in STARTS)]
-    best = min((solve(few, start, SHORT) for start in starts), key=lambda found: found.loss)
-    return solve(problem, best.units, LONG)
+    best = min((solve(few, start, STEPS[0], SHORT) for start in starts), key=lambda found: found.loss)
+    return descend(problem, best.units)
 
 
-def solve(problem: Problem, start: NDArray[np.float64], evaluations: int) -> Solution:
+def descend(problem: Problem, start: NDArray[np.float64]) -> Solution:
+    """Fit with one step after the other, to convergence, from unit coordinates ``[keys]``."""
+    for step in STEPS:
+        found = solve(problem, start, step)
+        start = found.units
+    return found
+
+
+def solve(problem: Problem, start: NDArray[np.float64], step: float, evaluations: int = LONG) -> Solution:
     """Minimise the soft-L1 loss of log time, and of the priors, within the bounds, from unit coordinates ``[keys]``."""
     from scipy.optimize import least_squares
 
@@ -111,14 +124,14 @@ def solve(problem: Problem, start: NDArray[np.float64], evaluations: int) -> Sol
     found = least_squares(
         problem.pulled,
         np.clip(start, 0.01, 0.99),
-        jac=problem.jacobian,
+        jac=partial(problem.jacobian, step=step),
         bounds=(0.0, 1.0),
         loss="soft_l1",
         f_scale=ROBUST_SCALE,
         max_nfev=evaluations,
         x_scale=0.2,
-        ftol=TOLERANCE,
-        xtol=TOLERANCE,
+        ftol=TOLERANCE * step,
+        xtol=TOLERANCE * step,
     )
     count = len(problem.rows)
     residuals, slopes = np.asarray(found.fun)[:count], np.asarray(found.jac)[:count]
