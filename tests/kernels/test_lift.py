@@ -226,6 +226,7 @@ def test_masks_gradients_and_passes_counted_take_as_long(name: str, gpu: str, ke
     mine, theirs = times(
         name, gpu, replace(lifted, kernels=(lifted.kernels[place],)), replace(hand, kernels=(hand.kernels[place],))
     )
+    # At the priors the masked sparse kernel is 4 % apart; the fitted numbers hide it.
     assert mine == pytest.approx(theirs, rel=0.02)
 
 
