@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from math import ceil, sqrt
+from math import ceil
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
         rounds = 0
         if size > 4 * places:
             counts, kinds = launch.counts, handed[: len(launch.counts)]
-            work, squares = launch.times * float(counts @ kinds), launch.times * float(counts @ kinds**2)
+            work = launch.times * float(counts @ kinds)
             # At the end at least what runs beside the longest block.
             last = max(last, ceil(places * kinds[counts > 0].max() / max(1.0, work / size)))
             rounds = (size - some - last) // places
@@ -55,7 +55,7 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
         first, final = handed[launch.at(np.arange(some))], handed[launch.at(np.arange(size - last, size))]
         left = work - float(first.sum() + final.sum())
         one_by_one(free, first)
-        _share(free, left, left / (rounds * places), sqrt(rounds * max(0.0, squares / size - (work / size) ** 2)))
+        _share(free, left, left / (rounds * places))
         one_by_one(free, final)
     ends = np.empty(places)
     ends[(free % places).astype(int)] = free // places * unit
@@ -104,18 +104,17 @@ def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
     return np.asarray(ends.min() + (_differences(done.reshape(-1)[order]) * np.maximum(1.0, asked)).cumsum())
 
 
-def _share(free: Floats, work: float, usual: float, wander: float) -> None:
-    """Let places share work who are free before it is done; each keeps its phase within the usual block.
+def _share(free: Floats, work: float, usual: float) -> None:
+    """Let places share work who are free before it is done; each keeps how far it is ahead, less whole usual blocks.
 
-    Places that wander by less than half a usual block, as their blocks are about equal, keep how far they are ahead.
+    One that is a little more than one ahead stays so: it gets a block less only where others come up to it.
     """
     order = free.argsort(kind="stable")
     times = free[order]
     needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # to bring all before a place up to it
     count = int((needed < work).sum()) + 1
     phase = times[:count] - times[0]
-    if wander > usual / 2:
-        phase %= usual
+    phase -= usual * np.maximum(0, phase / usual - 0.5).astype(np.int64)
     shared = (times[:count].sum() + work) / count + phase - phase.mean()
     free[order[:count]] = shared // len(free) * len(free) + times[:count] % len(free)
 

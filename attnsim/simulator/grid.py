@@ -18,7 +18,7 @@ from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.dispatch import Speeds, drained, ends_of_places
 from attnsim.simulator.players import Told, executions, play
 from attnsim.simulator.program import Program
-from attnsim.simulator.smaller import WHOLE, Chip, Smaller, held, smaller
+from attnsim.simulator.smaller import WHOLE, Chip, Smaller, beside_others, held, smaller
 
 BUDGET = by_hand(20_000, "segment executions by warpgroups that a call may play in the default mode")
 JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
@@ -116,9 +116,11 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
         time = (played.time - end) / made.part + end
         more = chip.sms / few.sms / made.part
     else:
-        whole, fewer = _durations(kernel, made, program, played.spent / kernel.warpgroups, launched, rows)
+        spent = played.spent / kernel.warpgroups
+        others = (played.ends[-few.places :].sum() - spent.sum()) / small.blocks  # warpgroups wait for at a block's end
+        whole, fewer = (lasts + others for lasts in _durations(kernel, made, program, chip, spent, launched, rows))
         if placed:
-            time = float(whole.max() - fewer.max() + played.time)
+            time = float(played.time * whole.max() / fewer.max())
         else:
             whole, used = _all_busy(kernel, whole, chip, *least)
             fewer, _ = _all_busy(small, fewer, few, *held(small, shared, few.sms))
@@ -179,7 +181,7 @@ def _rows(blocks: int, chip: Chip, placed: bool, every: bool) -> Ints:
 
 
 def _durations(
-    kernel: Kernel, made: Smaller, program: Program, spent: Floats, launched: Ints, rows: Ints
+    kernel: Kernel, made: Smaller, program: Program, chip: Chip, spent: Floats, launched: Ints, rows: Ints
 ) -> tuple[Floats, Floats]:
     """Time of a block of each class of the whole kernel and of the small one, from what blocks of the small one spent.
 
@@ -191,6 +193,8 @@ def _durations(
     kernel : Kernel
     made : Smaller
     program : Program
+    chip : Chip
+        Of the whole kernel.
     spent : ndarray, shape [rows, 2 x segments]
         Of the small kernel, by half of a loop.
     launched, rows : ndarray, shape [blocks]
@@ -215,9 +219,9 @@ def _durations(
             usual[unseen] = every[unseen]
     total, turned = time.sum(axis=1), count.sum(axis=1)
     mean_turn = total / np.maximum(turned, 1)
-    if not turned.all():  # a segment that no block has run takes as long beside the others as its work says
-        work = program.work()
-        mean_turn = np.where(turned > 0, mean_turn, work * total.sum() / max(1.0, float(turned @ work)))
+    if not turned.all():  # a segment that no block has run
+        least = beside_others(kernel, program, chip)
+        mean_turn = np.where(turned > 0, mean_turn, least * total.sum() / max(1.0, float(turned @ least)))
     loop = count[:, 1] >= np.maximum(2 * runs, 1)
     turn = np.where(loop, time[:, 1] / np.maximum(count[:, 1], 1), mean_turn)
     first = np.where(loop, (total - turn * turned) / np.maximum(runs, 1), 0.0)

@@ -67,6 +67,12 @@ def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
     return float((kernel.executions @ program.memory_times()).max()), units
 
 
+def beside_others(kernel: Kernel, program: Program, chip: Chip) -> Floats:
+    """Picoseconds that each segment takes at least while all places run it, shape [segments]."""
+    shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
+    return np.asarray(np.column_stack([program.work(), *shared]).max(axis=1))
+
+
 def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> Smaller:
     """A grid of the same shape, of about so many executions; of up to twice as many where those are all of its SMs.
 
@@ -87,8 +93,7 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     shorter = min(1.0, may / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
     if blocks > chip.places and chip.resident > 1 and len(kernel.repeats) > 1:  # as rows that see every key do
-        shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
-        usual = kernel.by_class(np.column_stack([program.work(), *shared]).max(axis=1))  # beside as many others
+        usual = kernel.by_class(beside_others(kernel, program, chip))
         time = part * (kernel.class_counts @ usual) / chip.places
         outlasting = usual > (time / 2 if part < 1 else time)  # the second half is carried over where waves are missing
         outlasting &= kernel.class_counts[outlasting].sum() <= part * blocks  # else they are usual
@@ -168,10 +173,13 @@ def _spaced(count: int, among: int) -> Ints:
 
 
 def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
-    """Repeats with loops cut to a part of their turns, given per class; the outer loop first, to no less than four."""
+    """Repeats with loops cut to a part of their turns, given per class; the outer loop first, to no less than four.
+
+    Of the outer loop the turn in the middle of each equal part is kept: the first and the last are not as most are.
+    """
     outer = repeats.shape[1]
     turns = min(outer, max(LEAST, round(outer * float(part.max()))))
     part = np.minimum(part * outer / turns, 1.0)[:, None, None]
-    repeats = repeats[:, np.linspace(0, outer - 1, turns).round().astype(int)]
+    repeats = repeats[:, ((np.arange(turns) + 0.5) * (outer / turns)).astype(int)]
     cut = np.minimum(repeats, np.maximum(2, np.round(repeats * part))).astype(np.int64)
     return np.where(loops, cut, repeats)
