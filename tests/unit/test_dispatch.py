@@ -146,3 +146,10 @@ def test_a_long_block_in_the_middle_of_a_long_launch_keeps_its_place() -> None:
     launches, times = launched(([0] * 25_000 + [1] + [0] * 15_000, 1)), np.array([1.0, 3000.0])
     assert max(one_by_one(launches, times, 10)) == 2500 + 3000
     assert ends_of_places(launches, times, 10).max() == pytest.approx(5500, abs=1)
+
+
+@pytest.mark.parametrize("usual", [[1.0, 1.0], [1.0, 1.02]])
+def test_blocks_that_begin_first_and_are_long_put_no_later_ones_off(usual: list[float]) -> None:
+    """Their places are hundreds of blocks ahead, and get none until the others come up (27 % too long before)."""
+    launches, times = launched(([2], 96), ([0, 1], 45_000)), 1e7 * np.array([*usual, 470.0])
+    assert ends_of_places(launches, times, 216).max() == pytest.approx(max(one_by_one(launches, times, 216)), rel=2e-3)
