@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil
@@ -17,7 +17,6 @@ from attnsim.simulator.players import faster
 ONE_BY_ONE = by_hand(
     20_000, "blocks of a grid that are handed out one by one; those between are work that places share"
 )
-QUEUES = by_hand(8, "different times of blocks up to which compiled code keeps a queue for each, and no heap")
 
 
 def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -> Floats:
@@ -37,7 +36,7 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
     unit = max(1.0, (blocks + places) * float(durations.max()) / 2**52)
     # Times are whole numbers, with the number of a place as the rest of a division.
     free, handed = np.arange(places, dtype=float), np.rint(durations / unit) * places
-    one_by_one = _hand_out(handed)
+    one_by_one = faster(hand_out)
     for launch in launches:
         size = len(launch) * launch.times
         some = last = ONE_BY_ONE * size // blocks // 2  # of its beginning, and of its end
@@ -114,7 +113,7 @@ def _share(free: Floats, work: float, usual: float) -> None:
     needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # to bring all before a place up to it
     count = int((needed < work).sum()) + 1
     phase = times[:count] - times[0]
-    phase -= usual * np.maximum(0, phase / usual - 0.5).astype(np.int64)
+    phase -= usual * (np.maximum(0, 2 * phase - usual) // (2 * usual))
     shared = (times[:count].sum() + work) / count + phase - phase.mean()
     free[order[:count]] = shared // len(free) * len(free) + times[:count] % len(free)
 
@@ -133,56 +132,3 @@ def hand_out(free: Floats, durations: Floats) -> None:
     for duration in durations:
         heapreplace(heap, heap[0] + duration)
     free[:] = np.array(heap)
-
-
-def in_heap(free: Floats, durations: Floats) -> None:
-    """The same, compiled in half the time: the heap is an array, with one beside the last that is never chosen."""
-    places = len(free)
-    heap = np.full(places + 1, np.inf)
-    heap[:places] = np.sort(free)
-    for duration in durations:
-        end, place, child = heap[0] + duration, 0, 1
-        while child < places:
-            child += heap[child + 1] < heap[child]
-            if heap[child] >= end:
-                break
-            heap[place] = heap[child]
-            place, child = child, 2 * child + 1
-        heap[place] = end
-    free[:] = heap[:places]
-
-
-def in_queues(free: Floats, durations: Floats, kinds: Floats) -> None:
-    """The same where durations are of few kinds: blocks of one end in the order in which they begin."""
-    queues, places = len(kinds), len(free)
-    ends = np.empty((queues + 1, places + len(durations) + 1))  # the last queue is of those that are free before
-    first, last = np.zeros(queues + 1, np.int64), np.zeros(queues + 1, np.int64)
-    ends[:, 0] = ends[queues, places] = np.inf
-    ends[queues, :places] = np.sort(free)
-    last[queues] = places
-    for duration in durations:
-        earliest = kind = 0
-        for queue in range(1, queues + 1):
-            if ends[queue, first[queue]] < ends[earliest, first[earliest]]:
-                earliest = queue
-        while kinds[kind] != duration:
-            kind += 1
-        ends[kind, last[kind]] = ends[earliest, first[earliest]] + duration
-        first[earliest] += 1
-        last[kind] += 1
-        ends[kind, last[kind]] = np.inf
-    at = 0
-    for queue in range(queues + 1):
-        left = ends[queue, first[queue] : last[queue]]
-        free[at : at + len(left)] = left
-        at += len(left)
-
-
-def _hand_out(durations: Floats) -> Callable[[Floats, Floats], None]:
-    """The quickest of them."""
-    queued, kinds = faster(in_queues), np.unique(durations)
-    if queued is in_queues:
-        return hand_out
-    if len(kinds) > QUEUES:
-        return faster(in_heap)
-    return lambda free, handed: queued(free, handed, kinds)

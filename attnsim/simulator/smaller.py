@@ -180,6 +180,6 @@ def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
     outer = repeats.shape[1]
     turns = min(outer, max(LEAST, round(outer * float(part.max()))))
     part = np.minimum(part * outer / turns, 1.0)[:, None, None]
-    repeats = repeats[:, ((np.arange(turns) + 0.5) * (outer / turns)).astype(int)]
+    repeats = repeats[:, (2 * np.arange(turns) + 1) * outer // (2 * turns)]
     cut = np.minimum(repeats, np.maximum(2, np.round(repeats * part))).astype(np.int64)
     return np.where(loops, cut, repeats)
