@@ -15,7 +15,7 @@ from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator.players import faster
 
 ONE_BY_ONE = by_hand(
-    20_000, "blocks of a grid that are handed out one by one; those between are work that places share"
+    5_000, "blocks of a grid that are handed out one by one; those between are work that places share"
 )
 
 
