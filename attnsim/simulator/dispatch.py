@@ -15,7 +15,7 @@ from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator.players import faster
 
 ONE_BY_ONE = by_hand(
-    5_000, "blocks of a grid that are handed out one by one; those between are work that places share"
+    10_000, "blocks of a grid that are handed out one by one; those between are work that places share"
 )
 
 
@@ -54,7 +54,7 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
         first, final = handed[launch.at(np.arange(some))], handed[launch.at(np.arange(size - last, size))]
         left = work - float(first.sum() + final.sum())
         one_by_one(free, first)
-        _share(free, left, left / (rounds * places))
+        _share(free, left, max(1.0, left / (rounds * places)))
         one_by_one(free, final)
     ends = np.empty(places)
     ends[(free % places).astype(int)] = free // places * unit
@@ -104,16 +104,16 @@ def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
 
 
 def _share(free: Floats, work: float, usual: float) -> None:
-    """Let places share work who are free before it is done; each keeps how far it is ahead, less whole usual blocks.
+    """Let places share work who are free before it is done; each keeps how far it is ahead, but for whole usual blocks.
 
-    One that is a little more than one ahead stays so: it gets a block less only where others come up to it.
+    A lead of up to one and a half blocks is kept, as each round gives each place one; of more 0.5 to 1.5 are left.
     """
     order = free.argsort(kind="stable")
     times = free[order]
     needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # to bring all before a place up to it
     count = int((needed < work).sum()) + 1
     phase = times[:count] - times[0]
-    phase -= usual * (np.maximum(0, 2 * phase - usual) // (2 * usual))
+    phase -= usual * np.maximum(0, (phase - usual / 2) // usual)
     shared = (times[:count].sum() + work) / count + phase - phase.mean()
     free[order[:count]] = shared // len(free) * len(free) + times[:count] % len(free)
 

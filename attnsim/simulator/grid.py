@@ -117,8 +117,9 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
         more = chip.sms / few.sms / made.part
     else:
         spent = played.spent / kernel.warpgroups
-        others = (played.ends[-few.places :].sum() - spent.sum()) / small.blocks  # warpgroups wait for at a block's end
-        whole, fewer = (lasts + others for lasts in _durations(kernel, made, program, chip, spent, launched, rows))
+        # At the end of a block its warpgroups wait for the last of them.
+        idle = (played.ends[-few.places :].sum() - spent.sum()) / small.blocks
+        whole, fewer = (lasts + idle for lasts in _durations(kernel, made, program, chip, spent, launched, rows))
         if placed:
             time = float(played.time * whole.max() / fewer.max())
         else:

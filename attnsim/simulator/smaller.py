@@ -175,7 +175,7 @@ def _spaced(count: int, among: int) -> Ints:
 def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
     """Repeats with loops cut to a part of their turns, given per class; the outer loop first, to no less than four.
 
-    Of the outer loop the turn in the middle of each equal part is kept: the first and the last are not as most are.
+    Of the outer loop the turn in the middle of each equal part is kept: its first and its last are not as most are.
     """
     outer = repeats.shape[1]
     turns = min(outer, max(LEAST, round(outer * float(part.max()))))

@@ -383,11 +383,18 @@ def test_a_block_of_several_warpgroups_lasts_until_the_last_of_them_ends() -> No
     assert fast == pytest.approx(exact, rel=0.003)
 
 
-@pytest.mark.parametrize(("batch", "seq"), [(4, 5120), (32, 2048)])
-def test_turns_of_an_outer_loop_are_those_of_its_middle(batch: int, seq: int) -> None:
+def test_turns_of_an_outer_loop_are_those_of_its_middle() -> None:
     """Its last turn visits few rows, and stood for as many as one of its middle (1.7 % too slow before)."""
-    gpu, w = load_gpu("rtx-4090"), Workload(batch, 32, seq, 128, 8, mask=CAUSAL)
-    s = find_implementation("flash-attn.1").build(w, gpu, None)
+    gpu = load_gpu("rtx-4090")
+    s = find_implementation("flash-attn.1").build(Workload(4, 32, 9344, 128, mask=CAUSAL), gpu, None)
+    fast, exact = (replay(s, gpu, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    assert fast == pytest.approx(exact, rel=0.005)
+
+
+def test_a_segment_that_was_never_run_is_weighed_by_what_holds_it() -> None:
+    """As the first visit of a row is, which only the first turn of an outer loop has (4.8 % too slow by its work)."""
+    gpu = load_gpu("rtx-4090")
+    s = find_implementation("flash-attn.1").build(Workload(32, 32, 2048, 128, 8, mask=CAUSAL), gpu, None)
     fast, exact = (replay(s, gpu, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
     assert fast == pytest.approx(exact, rel=0.01)
 
