@@ -26,7 +26,10 @@ Boxes = npt.NDArray[np.float64]
 
 DOT = 6
 """Pixels a side of the boxes that a line is made of."""
-CROSSED = by_hand(2.0, "a line right across a name is worse than eight heights of the name away from its point")
+CROSSED = by_hand(
+    2.0,
+    "a line right across a name, or another name on it, is worse than eight heights of the name away from its point",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> N
         cost = [
             40 * _shared(one, taken).sum() / (4 * half.prod())
             + CROSSED * _shared(one, lines).sum() / (DOT * box.height)
-            + CROSSED * (leads and bool(_shared(_dots(point, end), names).any()))
+            + CROSSED * bool(_shared(one, names).any() or (leads and _shared(_dots(point, end), names).any()))
             + (20 * _outside(one, frame) + 0.25 * far) / box.height
             for one, end, far, leads in zip(boxes[:, None], nearest, away, led, strict=True)
         ]

@@ -29,12 +29,12 @@ IN_STEP_AGAIN = {("a100-sxm4-80gb", 128, False): 16384}
 """Where two resident blocks fall in step again within a long walk, from which length on: the list's kernel is played
 2.4 % shorter there."""
 SHORTER = {
-    ("a100-sxm4-80gb", 64, True, 2048): 0.940,
-    ("a100-sxm4-80gb", 128, False, 4096): 0.867,
-    ("a100-sxm4-80gb", 128, True, 2048): 1.000,
-    ("a100-sxm4-80gb", 128, True, 8192): 0.998,
-    ("l40s", 128, False, 8192): 0.959,
-    ("l40s", 128, False, 16384): 0.990,
+    ("a100-sxm4-80gb", 64, True, 2048): 0.944,
+    ("a100-sxm4-80gb", 128, False, 4096): 0.866,
+    ("a100-sxm4-80gb", 128, False, 8192): 0.997,
+    ("a100-sxm4-80gb", 128, True, 4096): 0.996,
+    ("l40s", 128, False, 8192): 0.960,
+    ("l40s", 128, False, 16384): 0.989,
 }
 """Of 80 grids those that the list's kernel, which persists, does sooner on the tiles that both choose, and its part of
 the time: on an A100 or L40S residents that differ in number, or fall in step again."""

@@ -291,7 +291,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "latency (ms)",
         "not used: not known",
         "90 % range",
-        "16 of 18",
+        "14 of 18",
         "flash_attn_v3 is flash-attn.3",
         "left open",
     ):
@@ -361,7 +361,7 @@ def test_the_picture_holds_every_answered_row(tmp_path: Path) -> None:
     box = legend.get_window_extent()
     top = max(axes.transData.transform((0, end))[1] for bar in (*bars, (0.0, max(drawn))) for end in bar if end > 0)
     assert box.y0 >= top  # nothing lies behind it
-    assert sum(len(several) for line, several in heights if line.get_markerfacecolor() == "white") == 2
+    assert sum(len(several) for line, several in heights if line.get_markerfacecolor() == "white") == 4
     assert len(attnsim.plot.rows("check", found)) == 18
     one_length = found.frame[found.frame["SeqLen"] == "512"]
     alone = picture(attnsim.check(one_length, progress=False)).figure().axes[0]

@@ -22,7 +22,7 @@ PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "traffic": 3, 
 NAMED = {
     "roofline": ("flash-3: ", "datasheet 989 TFLOP/s", "kernels reach"),
     "roofline-set": ("flash*: ", "x (", "h100*: "),
-    "roofline-levels": ("smem 30.9 TB/s", "L2 5.16 of 9.7 TB/s", "mma.sync fp16", "exp "),
+    "roofline-levels": ("smem 30.9 TB/s", "L2 5.17 of 9.7 TB/s", "mma.sync fp16", "exp "),
     "roofline-gpus": ("flash, a100: ", "flash, h100: "),
     "roofline-measured": ("flash-attn.3", "predicted over measured time"),
     "scaling": ("naive: up to 32k", "linear (error 70 %)", "speedup over flash"),

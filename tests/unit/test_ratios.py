@@ -206,13 +206,11 @@ def test_the_committed_widths_hold_nine_steps_in_ten_with_their_pair_of_gpus_lef
         ("a100-sxm4-80gb", "b200-sxm-180gb", "carried"),
         ("a100-sxm4-80gb", "b300-sxm", "carried"),
         ("a100-sxm4-80gb", "gb200", "own"),
-        ("a100-sxm4-80gb", "l40s", "carried"),
         ("a100-sxm4-80gb", "l40s", "own"),
         ("a100-sxm4-80gb", "rtx-pro-6000-server", "carried"),
         ("gb200", "b300-sxm", "carried"),
         ("gb200", "rtx-pro-6000-server", "own"),
         ("h100-sxm5-80gb", "gb200", "own"),
-        ("h200-sxm-141gb", "gb200", "own"),
         ("h200-sxm-141gb", "rtx-pro-6000-server", "carried"),
     ]
     assert (sum(share >= 0.85 for share in held.values()), len(held)) == (46, 60)  # wanted: all; docs/hypothetical.md
