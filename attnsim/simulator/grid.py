@@ -121,7 +121,7 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
         idle = (played.ends[-few.places :].sum() - spent.sum()) / small.blocks
         whole, fewer = (lasts + idle for lasts in _durations(kernel, made, program, chip, spent, launched, rows))
         if placed:
-            time = float(played.time * whole.max() / fewer.max())
+            time = float(played.time * whole[kernel.class_counts > 0].max() / fewer.max())
         else:
             whole, used = _all_busy(kernel, whole, chip, *least)
             fewer, _ = _all_busy(small, fewer, few, *held(small, shared, few.sms))

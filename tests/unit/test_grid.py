@@ -383,6 +383,15 @@ def test_a_block_of_several_warpgroups_lasts_until_the_last_of_them_ends() -> No
     assert fast == pytest.approx(exact, rel=0.003)
 
 
+def test_blocks_that_no_launch_has_are_not_the_longest() -> None:
+    """A product whose rows divide has none of the last rows' blocks (50 % too slow before)."""
+    s = find_implementation("efficient-attention.eager").build(Workload(1, 16, 131_072, 64), A100, None)
+    s = replace(s, kernels=s.kernels[2:3])
+    fast, exact = (replay(s, A100, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
+    assert not s.main.class_counts.all() and executions(s.main) > WHOLE * grid.BUDGET
+    assert fast == pytest.approx(exact, rel=0.005)
+
+
 def test_turns_of_an_outer_loop_are_those_of_its_middle() -> None:
     """Its last turn visits few rows, and stood for as many as one of its middle (1.7 % too slow before)."""
     gpu = load_gpu("rtx-4090")
