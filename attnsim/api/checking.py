@@ -194,10 +194,17 @@ class Check:
         return same, [{name: cell for name, cell in row.items() if name not in same} for row in cells]
 
     @property
-    def assumed(self) -> list[str]:
-        """What all answered rows leave open, and how it is taken."""
-        texts = [set(row.case.assumed.values()) for row in self.answered if row.case and row.ratio]
-        return sorted(set.intersection(*texts)) if texts else []
+    def assumed(self) -> dict[tuple[object, ...], list[str]]:
+        """What answered rows leave open, and how it is taken, by the lines of these rows; by none where all do."""
+        answered = [(line, row.case) for line, row in self.lines if row.case and row.ratio is not None]
+        lines: dict[str, list[object]] = {}
+        for line, case in answered:
+            for text in case.assumed.values():
+                lines.setdefault(text, []).append(line)
+        found: dict[tuple[object, ...], list[str]] = {}
+        for text in sorted(lines):
+            found.setdefault(tuple(lines[text] if len(lines[text]) < len(answered) else ()), []).append(text)
+        return found
 
     def to_dicts(self) -> list[dict[str, object]]:
         """Mapping, rows and summary, ready for JSON; `table` says which."""
@@ -286,8 +293,8 @@ def check(
     if columns.time is None:
         names = ", ".join(map(shown, columns.unused)) or "none that is not used"
         raise InputError(
-            f"{where}no column is a time or a throughput (left over: {names}); write --map {MEASURED[0]}=COLUMN and "
-            "--time-unit"
+            f"{where}no column is a time or a throughput (left over: {names}); write --map {MEASURED[0]}=COLUMN, and "
+            "--time-unit where its name has no unit"
         )
     if not len(frame):
         raise InputError(f"{where}no rows below the column names; a table to check has a call a line")

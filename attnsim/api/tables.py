@@ -21,28 +21,18 @@ from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.column_names import read_columns
-from attnsim.models.question.columns import NOTHING_SAID, OPTIONS, Columns, Naming
+from attnsim.models.question.columns import (
+    ADDED_COLUMNS,
+    MEASURED_COLUMNS,
+    NOTHING_SAID,
+    OPTIONS,
+    Columns,
+    Naming,
+)
 from attnsim.models.question.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ADDED_COLUMNS = (
-    "predicted_s",
-    "predicted_low_s",
-    "predicted_high_s",
-    "hbm_read_bytes",
-    "hbm_write_bytes",
-    "bound",
-    "used_implementation",
-    "trust",
-    "error",
-)
-"""Columns that a prediction appends, in order."""
-
-MEASURED_COLUMNS = ("measured_s", "error_percent", "in_range")
-"""Columns appended after these where a table has a time: that in seconds, how far the prediction is above it, and
-whether it lies in the prediction's 90 % range."""
 
 IN_ONE_PROCESS = 200
 """Questions up to which starting worker processes costs more than it saves."""

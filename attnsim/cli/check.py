@@ -9,6 +9,7 @@ import typer
 
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.question_flags import asking
+from attnsim.models.errors import some
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,8 +101,9 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
     for name, (here, flag) in found.spoken.items():
         out.print(f"{name} in a table is {here}; as --implementation it is {flag}: where that was timed, write {flag}")
-    if found.assumed:
-        out.print(f"left open: {'; '.join(found.assumed)}")
+    for lines_of, texts in sorted(found.assumed.items(), key=lambda item: len(item[0])):
+        of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
+        out.print(f"{of_lines}left open: {'; '.join(texts)}")
     for reason, where in found.failed.items():
         out.print(f"{found.line_name} {', '.join(map(str, where))} without an answer: {reason}")
     for path in written:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from attnsim.api import answering
 from attnsim.api.lifted import predict_kernel
-from attnsim.api.tables import ADDED_COLUMNS, Answer, answer_columns, kernel_columns, one_line
+from attnsim.api.tables import Answer, answer_columns, kernel_columns, one_line
+from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.studies.axes import COLUMNS, Values
 from attnsim.studies.closed_answers import Texts, closed_forms
 from attnsim.studies.closed_form import BOUNDS
@@ -39,8 +40,9 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        ``point``, the axes, the workload (none of a kernel file), ``method`` and `attnsim.api.tables.ADDED_COLUMNS`. A
-        point that cannot be answered has an empty ``predicted_s`` and the reason in ``error``.
+        ``point``, the axes, the workload (none of a kernel file), ``method`` and
+        `attnsim.models.question.columns.ADDED_COLUMNS`. A point that cannot be answered has an empty ``predicted_s``
+        and the reason in ``error``.
     """
     import pyarrow as pa
 

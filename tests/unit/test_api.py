@@ -19,7 +19,6 @@ from attnsim.api.answering import answer
 from attnsim.api.building import _built
 from attnsim.api.explaining import explain
 from attnsim.api.layer import layer
-from attnsim.api.tables import ADDED_COLUMNS
 from attnsim.api.trust import LEVELS, Reason, Trust, assess
 from attnsim.cli import main
 from attnsim.models.calibrations.calibration import Calibration, Domain, ErrorSummary
@@ -28,6 +27,7 @@ from attnsim.models.calibrations.components import NORMAL_90, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.simulator import players
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
 from attnsim.simulator.replay import replay

@@ -231,6 +231,7 @@ class TestFile:
             ("h100,1,2,3,4\n", "no column gpu"),
             ("1,2,3,4\n5,6,7,8\n", "the first line holds numbers"),
             (f"{HEADER.replace(',', ';')}\na;1;1;8;64\n", "separated by ';'"),
+            (f"{HEADER.replace(',', ';')}\na;1;1;8;64,5\n", "separated by ';'"),
             (f"{HEADER},gpu\n", "column 'gpu' appears more than once"),
             (f"{HEADER}\na,1,1,8,64,an, unquoted note\n", "line 2: 7 cells under 5 column names"),
             (f'{HEADER}\n"a,1,1,8,64\n', "not CSV"),
@@ -285,6 +286,13 @@ class TestFile:
 
 class TestWrite:
     FRAME = pd.DataFrame([SMALLEST])
+
+    def test_a_file_that_cannot_be_written_is_told_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "none" / "out.csv"
+        with pytest.raises(InputError) as caught:
+            write_table(self.FRAME, path)
+        reason = "No such file or directory; give a folder that exists"
+        assert str(caught.value) == f"{path} cannot be written: {reason}"
 
     def test_an_interrupted_write_leaves_the_old_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "out.csv"

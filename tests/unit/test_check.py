@@ -11,13 +11,12 @@ import pandas as pd
 import pytest
 
 import attnsim
-from attnsim.api.tables import MEASURED_COLUMNS
 from attnsim.cli import main
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.column_names import read_columns
-from attnsim.models.question.columns import Naming, key, known_columns
+from attnsim.models.question.columns import MEASURED_COLUMNS, Naming, key, known_columns
 from attnsim.plots.check import check as picture
 from attnsim.validation.measured.own_runs import rows_of
 from tests.unit.answering import refusal
@@ -120,12 +119,23 @@ def test_what_is_said_goes_over_the_names() -> None:
     assert mapped("time_s", "time") == {"time_s": "time_s"}  # our own name counts
     columns = read_columns(pd.DataFrame({**MINE, "run": [1]}), Naming(gpu="l4"))
     assert columns.unused == {"GPU": "gpu is given as l4", "run": "not known"} and columns.given == {"gpu": "l4"}
+    for name, unit in (("time/ms", "ms"), ("median / us", "us"), ("fwd_ms", "ms")):
+        (time,) = read_columns(pd.DataFrame({**SHAPE, name: [1]}), Naming({"time_s": name})).columns[-1:]
+        assert (time.ours, time.unit) == ("time_s", unit), name
+
+
+def test_a_column_that_the_answer_replaces_is_named() -> None:
+    columns = read_columns(pd.DataFrame({**MINE, "trust": [1], "in_range": [1], "run": [1]}))
+    replaced = "the answer has a column of this name in its place"
+    assert columns.unused == {"trust": replaced, "in_range": replaced, "run": "not known"}
 
 
 @pytest.mark.parametrize(
     ("table", "said", "words"),
     [
-        ({**SHAPE}, {}, ("no column is a time", "--map time_s=COLUMN")),
+        ({**SHAPE}, {}, ("no column is a time", "--map time_s=COLUMN, and --time-unit where its name has no unit")),
+        ({**SHAPE, "iter/s": [9]}, {"maps": {"time_s": "iter/s"}}, ("a number per s is no time_s",)),
+        ({**SHAPE, "calls per ms": [9]}, {"maps": {"time_s": "calls per ms"}}, ("a number per ms is no time_s",)),
         ({**SHAPE, "time": [0.9]}, {}, ("'time' has no unit", "median 0.9: looks like ms; give --time-unit ms")),
         ({**SHAPE, "time": [900]}, {}, ("looks like us",)),
         ({**SHAPE, "time": [0.9]}, {"time_unit": "weeks"}, ("'weeks' is not known; allowed: s, ms, us, ns",)),
@@ -301,6 +311,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     drawn = list(csv.DictReader((tmp_path / "ratio.csv").open()))
     assert [row["in_range"] for row in drawn] == [row["in_range"] for row in rows]
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(("written", "names", "left")))
+
+
+def test_what_some_rows_leave_open_is_said_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, row = tmp_path / "mine.csv", "h100,flash-attn.3,4,16,4096,128,470"
+    table.write_text(f"gpu,kernel,B,H,N,d,us,causal,dtype\n{row},1,fp16\n{row}\n{row},1,\n{row},0,bf16\n")
+    assert main(["check", str(table)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "left open" in line]
+    assert len(lines) == 3 and lines[0].startswith("left open: algorithm empty")
+    assert lines[1:] == [
+        "line 3 left open: causal empty, taken as 0",
+        "line 3, 4 left open: dtype empty, taken as bf16",
+    ]
 
 
 def test_the_exit_code_says_whether_all_rows_were_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

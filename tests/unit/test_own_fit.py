@@ -220,3 +220,6 @@ def test_a_fit_takes_the_names_that_it_prints() -> None:
         InputError, match=r"'papers-a100:flash-attn\.4' is not known; nearest: papers-a100:flash-attn\.2"
     ):
         jobs.chosen(["papers-a100:flash-attn.4"])
+    with pytest.raises(InputError) as caught:
+        jobs.chosen(["own-GPU"])
+    assert Path(str(caught.value).rpartition("; all: ")[2]).is_file()

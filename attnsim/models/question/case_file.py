@@ -120,6 +120,8 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
                 header = [name.strip() for name in cells]
                 while header and not header[-1]:  # a spreadsheet's trailing commas
                     header.pop()
+                if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
+                    raise InputError(f"{path} is separated by {mark!r}; save it as CSV with commas")
             elif cells:
                 if any(cell.strip() for cell in cells[len(header) :]):
                     raise InputError(
@@ -130,8 +132,6 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
                 rows.append((cells + [""] * (len(header) - len(cells)))[: len(header)])
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
-    if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
-        raise InputError(f"{path} is separated by {mark!r}; save it as CSV with commas")
     if header and all(NUMBER.fullmatch(name) or name.casefold() in EMPTY for name in header):
         raise InputError(f"{path}: the first line holds numbers; it must hold column names")
     return pd.DataFrame(rows, index=pd.Index(lines, name="line", dtype=int), columns=pd.Index(header), dtype=str)
@@ -190,6 +190,8 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
                 frame.to_csv(file, index=False, lineterminator="\n")
             else:
                 frame.to_parquet(file, index=False, engine="pyarrow")
+    except InputError:
+        raise
     except ImportError:
         raise InputError(f'{path}: Parquet needs pyarrow: pip install "attnsim[datasets]", or name a .csv') from None
     except (TypeError, ValueError) as error:  # a column of mixed types, which Parquet cannot hold

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.question.columns import (
+    ADDED_COLUMNS,
     MEASURED,
+    MEASURED_COLUMNS,
     NOTHING_SAID,
     Column,
     Columns,
@@ -30,6 +32,7 @@ LENGTHS_SAY = ("batch", "seq_q")
 _INSTEAD = {"seq_q": "seq"}
 """A column that may stand for another."""
 
+_ANSWERED = (*ADDED_COLUMNS, *MEASURED_COLUMNS)
 _BRACKETS = re.compile(r"(.*?)[\[(]([^\])]*)[\])]\s*", re.DOTALL)
 TYPICAL_S = by_hand(
     1e-3, "time of a call in seconds, to which the unit that is offered for times without one leads nearest"
@@ -132,7 +135,9 @@ def _mapped(ours: str, theirs: str) -> Column:
     known = known_columns()[ours]
     if theirs.strip().casefold() == ours:
         return Column(theirs, ours, *_own_unit(ours))
-    unit = next((unit for _, unit in _parts(theirs, known.units)), "")
+    rest, unit = next(_parts(theirs, known.units), ("", ""))
+    if rest and rest not in known.names and re.search(rf"(/|\bper)\s*{unit}\W*$", spelt(theirs)):
+        raise InputError(f"--map {ours}={theirs}: a number per {unit} is no {ours}; convert it, or name another column")
     return Column(theirs, ours, unit, known.units.get(unit, 1.0))
 
 
@@ -252,4 +257,6 @@ def _check_needed(have: Collection[str], left: Sequence[str]) -> None:
 def _why_not(name: str, claims: Mapping[str, Sequence[Column]]) -> str:
     """Why a column does not count: another does, or nobody knows it."""
     ours = next((one.ours for one in _read(name)), None)
-    return f"{shown(claims[ours][0].theirs)} counts as {ours}" if ours and ours in claims else "not known"
+    if ours and ours in claims:
+        return f"{shown(claims[ours][0].theirs)} counts as {ours}"
+    return "the answer has a column of this name in its place" if name in _ANSWERED else "not known"

@@ -12,6 +12,23 @@ from typing import NamedTuple
 MEASURED = ("time_s", "tflops")
 """Columns that say how long a call took; the first counts where a table has both."""
 
+ADDED_COLUMNS = (
+    "predicted_s",
+    "predicted_low_s",
+    "predicted_high_s",
+    "hbm_read_bytes",
+    "hbm_write_bytes",
+    "bound",
+    "used_implementation",
+    "trust",
+    "error",
+)
+"""Columns that a prediction appends, in order."""
+
+MEASURED_COLUMNS = ("measured_s", "error_percent", "in_range")
+"""Columns appended after these where a table has a time: that in seconds, how far the prediction is above it, and
+whether it lies in the prediction's 90 % range."""
+
 
 class Known(NamedTuple):
     """What the data file says of a column; names, units and words as :func:`key` gives them."""

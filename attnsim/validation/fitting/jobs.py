@@ -61,6 +61,9 @@ class Job:
         )
 
 
+_JOBS = Path(str(resources.files("attnsim.models").joinpath("calibrations", "jobs.yaml")))
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     sets: Mapping[str, tuple[str, ...]]
@@ -70,7 +73,7 @@ class _File:
 @lru_cache(maxsize=1)
 def jobs() -> tuple[Job, ...]:
     """The committed jobs, in their order; then those of our own measurements."""
-    committed = read_jobs(Path(str(resources.files("attnsim.models").joinpath("calibrations", "jobs.yaml"))))
+    committed = read_jobs(_JOBS)
     return (*committed, *own_jobs(own_rows(), committed))
 
 
@@ -177,5 +180,5 @@ def chosen(names: Sequence[str]) -> list[Job]:
     known = list(dict.fromkeys(each for part in parts for each in (part.name.partition(":")[0], part.name)))
     for name in names:
         if name not in known:
-            raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: models/calibrations/jobs.yaml")
+            raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: {_JOBS}")
     return [part for part in parts if not names or {part.name, part.name.partition(":")[0]} & {*names}]
