@@ -221,7 +221,8 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    """Of a user, whose modules have been compiled by the first run."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _printed(command: list[str]) -> float | None:

@@ -54,8 +54,9 @@ class KernelPrediction:
     memory_bytes : int
         All arguments.
     blocks_per_sm : int
+        Of the longest kernel: as many as fit an SM, or fewer where it has no more.
     waves : float
-        Of the longest kernel.
+        Of the longest kernel: its blocks over as many as fit the GPU.
     units_s : mapping of str to float
         Busy seconds of each unit, and "idle".
     clock_hz, exposed_s, launch_s, spread : float

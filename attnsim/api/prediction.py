@@ -66,8 +66,9 @@ class Prediction:
     bound : str or None
         Unit that was busy longest, or "launch" or "latency" where no unit explains the time.
     blocks_per_sm : int or None
+        Of the longest kernel: as many as fit an SM, or fewer where it has no more.
     waves : float or None
-        Of the longest kernel.
+        Of the longest kernel: its blocks over as many as fit the GPU.
     speedup_vs_naive : float or None
         Over the unfused default implementation without the window, under the same conditions (always in fast
         mode); None when either does not fit or it was not asked for.

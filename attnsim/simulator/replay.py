@@ -58,9 +58,11 @@ class KernelReplay:
     launch_s : float
     blocks : int
     blocks_per_sm : int
+        As many as fit an SM, or fewer where the kernel has no more.
     limited_by : str
         Resource that allows no more resident blocks.
     waves : float
+        Blocks over as many as fit the GPU.
     units_s : mapping of str to float
         Busy seconds of each unit, averaged over the chip's SMs (for L2 and HBM, of the chip's bandwidth).
     exposed_s : float

@@ -38,7 +38,7 @@ Timed = tuple[Value, Value]
 """Time of a call, and the part of it that the clock does not change."""
 
 
-MOST_PLAYS = by_hand(8, "times that a call is played to find the clock that its power allows")
+MOST_PLAYS = by_hand(5, "times that a call is played to find the clock that its power allows")
 SAME_CLOCK = by_hand(0.002, "relative difference of clocks below which a call is not played again")
 
 
@@ -121,9 +121,9 @@ def settled(
 ) -> Floats:
     """Part of the full clock at which a call runs.
 
-    Each play says which clock its power would allow, if what no clock changes stayed as it is (a tangent). Where such
-    steps do not halve, as the memory begins to hold a kernel up, and the clock lies between two below the full one that
-    were played, the next is on the straight line between these two.
+    Each play says which clock its power would allow, if what no clock changes stayed as it is (a tangent). From the
+    second play below the full clock on, the next is on the straight line through the last two: as the memory begins to
+    hold kernels up, tangents come closer by less than half each time, or go to and fro.
 
     Parameters
     ----------
@@ -141,19 +141,17 @@ def settled(
     """
     time_s, held_s = full
     share = np.ones_like(time_s, dtype=float)
-    step, low, high = np.ones_like(share), *np.full((2, 2, *share.shape), np.nan)
+    last = np.full((2, *share.shape), np.nan)
     for _ in range(MOST_PLAYS - 1):
-        found = clock_share((time_s - held_s) * share, held_s, chip_j, memory_j, power_w)
-        found = np.clip(found, least, 1.0) ** felt
-        gap = found - share
-        played = np.array([share, gap])
-        low, high = np.where(gap >= 0, played, low), np.where((gap < 0) & (share < 1), played, high)
-        across = (low[0] * high[1] - high[0] * low[1]) / (high[1] - low[1])
-        found = np.where((np.abs(gap) > np.abs(step) / 2) & np.isfinite(across), across, found)
+        allowed = clock_share((time_s - held_s) * share, held_s, chip_j, memory_j, power_w)
+        gap = np.clip(allowed, least, 1.0) ** felt - share
+        slope = (gap - last[1]) / (share - last[0])
+        found = share + np.divide(gap, -slope, out=np.array(gap), where=slope < 0)
+        found = np.clip(found, least**felt, 1.0)
         moved = np.abs(found - share) >= SAME_CLOCK * share
         if not moved.any():
             break
-        step = np.where(moved, found - share, step)
+        last = np.where(moved & (share < 1), (share, gap), last)
         share = np.where(moved, found, share)
         time_s, held_s = time_at(share)
     return share

@@ -19,7 +19,7 @@ from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Part, Spans, Tiles
 FULL, EMPTY = -1, -2
 """Pattern of a tile that is seen whole, and of one that is not seen at all; other patterns are numbers of bit masks."""
 
-ROW_TILES_AT_ONCE = 1024
+ROW_TILES_AT_ONCE = 4096
 """Row tiles that are classified together, unless they have too many tiles."""
 
 TILES_AT_ONCE = 1 << 21
