@@ -10,12 +10,15 @@ from attnsim.api.answering import compared
 from attnsim.api.asking import read_conditions
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio, speedup
+from attnsim.models.by_hand import by_hand
 from attnsim.models.errors import InputError, shown
+from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import match
 from attnsim.models.question.workload import Workload
 
+SLOWER = by_hand(0.995, "ratio below which a GPU with better figures is said to be slower")
 UNFUSED, UNCHANGED = "naive", "base"
 """What ratios are over where nothing is named: unfused attention on the same GPU; of a changed GPU, the unchanged."""
 
@@ -31,7 +34,7 @@ class Ratios:
     ratios : tuple of Ratio or None
         Of each prediction; None where it or its baseline does not fit the memory.
     note : str
-        Why they are over something else than was asked for; "" where they are not.
+        Why they are over something else than was asked for, or that a better GPU is slower; "" where neither holds.
     """
 
     over: str
@@ -76,8 +79,21 @@ def ratios_over(
 def ratios_over_unchanged(predictions: Sequence[Prediction], unchanged: Sequence[Prediction]) -> Ratios:
     """Ratios of predictions on changed GPUs over the same on the unchanged ones; others are over themselves."""
     bases = [base for base in unchanged if not base.changes]
-    found = (_over(_twin(one, [base for base in bases if base.gpu == one.gpu]), one) for one in predictions)
-    return Ratios(UNCHANGED, tuple(found))
+    twins = [_twin(one, [base for base in bases if base.gpu == one.gpu]) for one in predictions]
+    found = tuple(map(_over, twins, predictions))
+    slower = [
+        one.algorithm
+        for base, one, ratio in zip(twins, predictions, found, strict=True)
+        if base and ratio and ratio.value < SLOWER and all(map(_better, set(one.changes) - set(base.changes)))
+    ]
+    told = "a better figure makes a call slower where blocks fall into step or are handed out in another order"
+    return Ratios(UNCHANGED, found, f"{', '.join(slower)}: {told}; do not trust the size" if slower else "")
+
+
+def _better(change: Change) -> bool:
+    """Whether a figure that changed is one of which more, or of a latency less, never makes a GPU worse."""
+    rises = change.unit.endswith(("/s", "/clk")) or change.unit in ("Hz", "W")
+    return (rises and change.new > change.old) or (change.unit in ("s", "clk") and change.new < change.old)
 
 
 def _over_unfused(one: Prediction) -> Ratio | None:

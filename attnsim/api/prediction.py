@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from html import escape
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change, told
-from attnsim.models.hardware.clock_law import ClockBy
+from attnsim.models.hardware.clock_law import ClockBy, clock_law
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, bound_text
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
@@ -247,6 +248,13 @@ def _as_shipped(run: Played) -> bool:
         return False  # what is shipped does not fit this GPU
 
 
+def _power_felt(gpu: Gpu, time_s: float) -> Iterator[str]:
+    """That a power limit which was changed does not hold a call, or not wholly, because it is short."""
+    law = clock_law(gpu)
+    if time_s < law.to_s and not gpu.clock.held_hz and any(one.key == "power.limit" for one in gpu.changes):
+        yield f"power.limit is felt by calls of more than {1e3 * law.from_s:g} ms, wholly from {1e3 * law.to_s:g} ms on"
+
+
 def prediction(run: Played) -> Prediction:
     """The answer that a played question gives."""
     asked, schedule, played = run.question, run.schedule, run.replay
@@ -263,7 +271,7 @@ def prediction(run: Played) -> Prediction:
         trust = replace(trust, reasons=(Reason("memory", run.too_large), *trust.reasons))
     if mechanism.splits and schedule is not None and not schedule.splits.partial:
         notes = (*notes, f"{record.name} does not split the keys of this question")
-    notes = (*notes, *w.unusual)
+    notes = (*notes, *w.unusual, *(_power_felt(gpu, played.time_s) if played else ()))
     useful = mechanism.useful(w)
     time = played.time_s if played else None
     main = played.main if played else None

@@ -231,14 +231,17 @@ def words(values: list[str], flag: str) -> list[str]:
     Raises
     ------
     InputError
-        When there are none.
+        When there are none, or one twice.
     """
     found = [word.strip() for value in values for word in value.split(",")]
     if not found or not all(found):
         raise InputError(
             f"{flag} is {', '.join(map(repr, values)) or 'missing'}; give one name, or several with commas"
         )
-    return list(dict.fromkeys(found))
+    for word in found:
+        if found.count(word) > 1:
+            raise InputError(f"{flag} names {word} twice; keep one")
+    return found
 
 
 def drawn(names: str, question: Workload) -> list[str]:

@@ -104,8 +104,8 @@ def predict(
     over = [_over(group, baseline, bool(changes), everything) for group in groups]
     if json:
         for group in groups:
-            if group.refusal:
-                print(f"{group.title}: {group.refusal}", file=sys.stderr)
+            if group.refusal or group.same:
+                print(f"{group.title}{': ' if group.refusal else ''}{group.refusal}", file=sys.stderr)
         if split_changes:
             show.print_json(item.to_dict() for item in splits)
             return
@@ -113,6 +113,7 @@ def predict(
             item.to_dict()
             | {"ratios": {one.over: ratio and ratio.to_dict() for one in columns for ratio in [one.ratios[place]]}}
             for group, columns in zip(groups, over, strict=True)
+            if not group.same
             for place, item in enumerate(group.predictions)
         )
         return
@@ -186,7 +187,7 @@ class _Asked:
         except InputError as error:
             refusal = str(error)  # a number format that only the changed GPU has
         found = [_Group(f"{base.id}, unchanged", unchanged, [], refusal)]
-        told = "; ".join(map(str, machine.changes))
+        told = "; ".join(str(one) for one in machine.changes if one not in base.changes)
         for number, way in enumerate(ways):
             title = f"the same changes, {way} tiles" if number else f"{base.id} with {told}; {way} tiles"
             try:

@@ -154,12 +154,14 @@ def hardware(
     )
     if json:
         show.print_json([best.to_dict()] if best else rows)
-        return
-    print_search(found, rows, questions, cost)
-    if split:
-        print_best(best)
-    files = dict.fromkeys(filter(None, (out, plot, plot and plot.with_suffix(".csv"))))
-    print(f"written: {', '.join(map(str, files))}" if files else "", end="\n" * bool(files))
+    else:
+        print_search(found, rows, questions, cost)
+        if split:
+            print_best(best)
+        files = dict.fromkeys(filter(None, (out, plot, plot and plot.with_suffix(".csv"))))
+        print(f"written: {', '.join(map(str, files))}" if files else "", end="\n" * bool(files))
+    if not found.feasible:
+        raise typer.Exit(1)
 
 
 def _tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str) -> dict[str, object]:

@@ -131,6 +131,9 @@ def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design],
     out.print(f"of all within the limits the model cannot tell apart from machine 1: {others}")
     answer = best.answer
     assert answer is not None
+    notes = [note for one in shown if one.answer for item in one.answer.predictions for note in item.notes]
+    for note in dict.fromkeys(notes):
+        out.print(note)
     for limit in found.space.limits:
         interval = answer.results.get(limit.name) if limit.name != "time" else None
         if interval is not None and interval.low < interval.high:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from attnsim.api import Prediction
     from attnsim.api.baselines import Ratios
+    from attnsim.models.hardware.changes import Change
 
 __all__ = [
     "NOTHING",
@@ -222,14 +223,15 @@ def _clocks(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str
         if len(set(zip(gpus, clocks, strict=True))) == len(set(gpus)):  # each GPU has one
             timed = gpus
         elif len({item.changes for item, _ in known}) > 1:
-            timed = [f"{name} {_machine(item)}" for (item, _), name in zip(known, timed, strict=True)]
+            own = {item.gpu: item.changes for item, _ in reversed(known)}  # as its file or name has it: its first table
+            timed = [f"{name} {_machine(item, own[item.gpu])}" for (item, _), name in zip(known, timed, strict=True)]
         clocks = [f"{name} {text}" for name, text in zip(timed, clocks, strict=True)]
     return [f"SM clock: {', '.join(dict.fromkeys(clocks))}"] if clocks else []
 
 
-def _machine(item: Prediction) -> str:
-    """Which of the tables of a changed GPU a prediction stands in."""
-    if not item.changes:
+def _machine(item: Prediction, own: Sequence[Change]) -> str:
+    """Which of the tables of a changed GPU a prediction stands in; `own` is what its file changes."""
+    if item.changes == own:
         return "unchanged"
     return "changed" if item.tiles == "shipped" else item.tiles
 

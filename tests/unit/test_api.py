@@ -213,6 +213,16 @@ def test_a_shipped_tile_that_no_longer_fits_points_to_retuning() -> None:
     assert predict(CAUSAL, small, tiles="retuned").fits
 
 
+def test_a_smaller_register_file_is_retuned_to() -> None:
+    times = []
+    for registers in (65536, 49152, 32768):
+        gpu = load_gpu(H100).replace("sm.registers", str(registers))
+        answer = predict(CAUSAL, gpu, tiles="retuned", implementation="flash-attn.3")
+        assert answer.fits and (answer.tiles == "retuned" or registers == 65536)
+        times.append(time_of(answer))
+    assert times == sorted(times)
+
+
 def test_a_given_tile_is_used_and_named() -> None:
     answer = predict(CAUSAL.with_passes("fwd+bwd"), A100, tile="64x64")
     assert answer.tiles == "given" and answer.tile.startswith("64 x 64")

@@ -236,6 +236,28 @@ def test_tiles_that_a_retuning_leaves_are_shown_once(capsys: pytest.CaptureFixtu
     text = run(capsys, "predict", *gpu, "--set", "hbm.bandwidth=2x")
     assert text.count("HBM\n") and "the same changes: no other tiles are faster" in text
     assert "nobody has timed" not in text
+    assert main(["predict", *gpu, "--set", "hbm.bandwidth=2x", "--json"]) == 0
+    out, told = capsys.readouterr()
+    assert [bool(one["changes"]) for one in json.loads(out)] == [False, True]
+    assert told == "the same changes: no other tiles are faster\n"
+
+
+def test_a_gpu_file_that_holds_changes_is_the_unchanged_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    run(capsys, "gpus", "new", str(path), "--from", "h100-sxm5-80gb", "--set", "sm.count=160")
+    capsys.readouterr()
+    text = run(capsys, "predict", *asked(str(path), 65536), "--algorithm", "flash", "--set", "sm.count=132")
+    assert "\nmine, unchanged\n" in text and "\nmine with sm.count = 132 (was 160); shipped tiles\n" in text
+    clocks = " ".join(text[text.index("SM clock") :].split())
+    assert re.search(r"flash unchanged \d+ MHz \([\w ]+\), flash changed \d+ MHz", clocks), clocks
+
+
+def test_a_power_limit_that_a_call_is_too_short_to_feel_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    felt = "power.limit is felt by calls of more than 1 ms, wholly from 10 ms on"
+    short = run(capsys, "predict", *QUESTION, "--algorithm", "flash", "--set", "power.limit=200W")
+    assert felt in " ".join(short.split())
+    assert felt not in run(capsys, "predict", *asked(seq=65536), "--algorithm", "flash", "--set", "power.limit=200W")
+    assert felt not in run(capsys, "predict", *QUESTION, "--algorithm", "flash", "--set", "hbm.bandwidth=2x")
 
 
 def test_a_number_format_that_only_the_changed_gpu_has(capsys: pytest.CaptureFixture[str]) -> None:

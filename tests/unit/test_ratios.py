@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,6 +148,25 @@ def test_changed_rows_are_over_their_own_unchanged_ones() -> None:
     after = attnsim.compare(PREFILL, gpu.replace("hbm.bandwidth", "2x"))
     found = ratios_over_unchanged(after, before)
     assert found.ratios == tuple(new.speedup_over(old) for new, old in zip(after, before, strict=True))
+    assert not found.note
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "slower", "told"),
+    [
+        ("hbm.bandwidth", "2x", 1.01, True),
+        ("l2.latency", "0.5x", 1.01, True),
+        ("hbm.bandwidth", "2x", 1.001, False),
+        ("hbm.bandwidth", "0.5x", 1.01, False),
+        ("sm.count", "1.2x", 1.01, False),
+    ],
+)
+def test_a_better_figure_that_makes_a_call_slower_is_said(figure: str, value: str, slower: float, told: bool) -> None:
+    gpu = attnsim.load_gpu(H100)
+    before = attnsim.predict(PREFILL, gpu, "flash", baseline=False)
+    after = replace(before, changes=gpu.replace(figure, value).changes, time_s=slower * (before.time_s or 0.0))
+    note = ratios_over_unchanged([after], [before]).note
+    assert note.startswith("flash: a better figure makes a call slower") if told else note == "", note
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_the_hardware_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     found = json.loads(capsys.readouterr().out)
     assert [str(one["feasible"]) for one in found] == [row["feasible"] for row in rows]
     one = ["--vary", "sm.count=132,264"]
-    assert main(["search", "hardware", *DECODE_FLAGS, *one, "--limit", "power<=50 W"]) == 0
+    assert main(["search", "hardware", *DECODE_FLAGS, *one, "--limit", "power<=50 W"]) == 1
     assert "no machine keeps the limits" in capsys.readouterr().out
     assert main(["search", "hardware", *DECODE_FLAGS, *one, "--limit", "power<=50 W", "--plot", str(picture)]) == 2
     assert main(["search", "hardware", "--model", "llama-3-8b", "--seq", "512", *one, "--minimise", "energy"]) == 0

@@ -117,7 +117,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
         if shape.rows != ROWS or shape.keys not in KEYS:
             known = " or ".join(f"{ROWS} x {keys}" for keys in KEYS)
             raise InputError(f"{NAME} has the tile {known}, not {shape}; take it or leave --tile out")
-        tile = with_tile(tile, shape)
+        tile = with_tile(tile, shape, gpu)
     check_tile(tile, w, gpu)
     return tile
 

@@ -59,7 +59,7 @@ def workload(
         if flag == "--seq" and lengths is not None:
             continue
         if value is None and (model is None or flag == "--seq"):
-            raise InputError(f"{flag} is missing; give {flag} N, or a table of questions with --cases")
+            raise InputError(f"{flag} is missing; give {flag} N")
     if model is not None and latent is not None:
         raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
     if model is not None and (of_each or seq is not None):

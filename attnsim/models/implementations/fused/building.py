@@ -62,7 +62,7 @@ def alike(w: Workload, name: str, instead: str) -> Workload:
 
 def override(tile: FlashTile, shape: TileRequest | None, w: Workload, gpu: Gpu) -> FlashTile:
     """The user's tile in place of the implementation's, refused if its buffers do not fit."""
-    chosen = tile if shape is None else with_tile(tile, shape)
+    chosen = tile if shape is None else with_tile(tile, shape, gpu)
     check_tile(chosen, w, gpu)
     return chosen
 

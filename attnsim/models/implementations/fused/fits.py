@@ -41,7 +41,7 @@ def candidates(tile: FlashTile, w: Workload, gpu: Gpu) -> Iterator[FlashTile]:
     """Tiles of the same kernel that fit `gpu`, those of the most similar rows and then keys first."""
     rows = [r for r in ROWS if r % 64 == 0] if tile.path != "mma_sync" else [r for r in ROWS if r <= 128]
     for shape in sorted(product(rows, KEYS), key=lambda one: (abs(one[0] - tile.rows), abs(one[1] - tile.keys))):
-        other = with_tile(tile, TileRequest(*shape))
+        other = with_tile(tile, TileRequest(*shape), gpu)
         if fits(other, w, gpu):
             yield other
 

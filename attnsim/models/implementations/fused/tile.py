@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import Buffers, bytes_of
@@ -261,10 +262,12 @@ class FusedTiles:
         return "; ".join(str(tile) for tile in (self.forward, self.backward) if tile is not None)
 
 
-def with_tile(tile: FlashTile, request: TileRequest) -> FlashTile:
+def with_tile(tile: FlashTile, request: TileRequest, gpu: Gpu) -> FlashTile:
     """The same implementation on another tile: warps follow the rows, 16 or more of them each, or 64 a warpgroup.
 
     A request with stages changes the buffers of K and V too; a loop of one buffer becomes the ring that has several.
+    A block of warpgroups is compiled for a whole register file: that of all GPUs with them, or of `gpu` where it is
+    smaller.
     """
     rows, keys, stages = request.rows, request.keys, request.stages
     tile = _asked(tile, request)
@@ -279,7 +282,7 @@ def with_tile(tile: FlashTile, request: TileRequest) -> FlashTile:
     if tile.path == "tcgen05":
         return replace(tile, rows=rows, keys=keys)
     groups = max(1, rows // 64)
-    registers = min(255, 65536 // (groups * 128 + tile.extra_threads) // 8 * 8)
+    registers = min(255, min(65536, gpu.sm.registers) // (groups * 128 + tile.extra_threads) // 8 * 8)
     return replace(tile, rows=rows, keys=keys, warps=4 * groups, warpgroups=groups, registers=registers)
 
 
