@@ -88,7 +88,7 @@ def trace(
                 "time_s": kernel.time_s,
                 "sms": kernel.sms,
                 "slices": len(kernel.slices),
-                "left_out": kernel.left_out,
+                "shown": kernel.shown or "everything",
             }
             for machine, name, implementation, kernel in kernels
         )
@@ -104,7 +104,7 @@ def trace(
                 "start": show.time_text(kernel.start_s),
                 "time": show.time_text(kernel.time_s),
                 "slices": f"{len(kernel.slices):,}",
-                "shown": kernel.left_out or "everything",
+                "shown": kernel.shown or "everything",
             }
             for owner, name, implementation, kernel in kernels
             if owner == machine

@@ -63,7 +63,6 @@ def write_trace(found: Trace, out: Path, about: Mapping[str, str] | None = None)
 
 def document(found: Trace, about: Mapping[str, str]) -> dict[str, Any]:
     """The whole file: events, unit of display, and what the trace is of."""
-    left_out = {kernel.name: kernel.left_out for kernel in found.kernels if kernel.left_out}
     return {
         "traceEvents": list(events(found)),
         "displayTimeUnit": "ns",
@@ -71,7 +70,7 @@ def document(found: Trace, about: Mapping[str, str]) -> dict[str, Any]:
             **about,
             "schedule": f"{found.schedule.implementation}, tile {found.schedule.tile_text}",
             "time": f"{found.replay.time_s * US:.3f} us",
-            **{f"not shown of {name}": text for name, text in left_out.items()},
+            **{f"shown of {kernel.name}": kernel.shown for kernel in found.kernels if kernel.shown},
         },
     }
 
@@ -83,7 +82,7 @@ def events(found: Trace) -> Iterator[Event]:
     for kernel in found.kernels:
         about = {
             "blocks a SM": kernel.blocks_per_sm,
-            "shown": f"all but: {kernel.left_out}" if kernel.left_out else "all",
+            "shown": kernel.shown or "everything",
         }
         yield _complete(0, 0, kernel.name, kernel.start_s, kernel.time_s, about)
         yield from _hbm_rate(kernel)

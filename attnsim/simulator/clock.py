@@ -82,17 +82,12 @@ class Clock(simpy.Environment):
 
     def __init__(self) -> None:
         # SimPy's own also binds `timeout`, `process` and the like, which takes as long as a short replay.
-        self.now, self._eid, self._active_proc = 0, count(), None
+        self.now, self._eid = 0, count()
         self.due: list[tuple[int, EventPriority, int, Callable[[None], Any] | None, Any]] = []
 
-    def schedule(
-        self,
-        event: simpy.Event,
-        priority: EventPriority = NORMAL,
-        delay: int = 0,  # type: ignore[override]
-    ) -> None:
+    def schedule(self, event: simpy.Event) -> None:  # type: ignore[override]
         """Make an event due, as SimPy asks for it."""
-        self.put(self.now + delay, priority, None, event)
+        self.put(self.now, NORMAL, None, event)
 
     def put(self, at: int, priority: EventPriority, send: Callable[[None], Any] | None, event: simpy.Event) -> None:
         """Make an event due, or a process that goes on by `send`."""

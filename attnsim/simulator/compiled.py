@@ -34,9 +34,9 @@ KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = r
 # each tensor, the loads that it has waited for and those whose buffer it has freed, and last the ends of those MMAs.
 STEP, END, LEFT, RUN, AT, SINCE, LAST_LOAD, ASLEEP, MMA_HEAD, MMA_TAIL = range(10)
 FOR_TENSOR, FOR_TURN, FOR_ORDER, GROUP = range(10, 14)
-# Columns of a block: its class (-1: none), its number in launch order, whether loads were issued before it began. Then,
+# Columns of a block: its class (-1: none) and its number in launch order. Then,
 # of each tensor, the loads issued, and those of them that were issued before it began.
-CLASS, NUMBER, FETCHED, BLOCK = range(4)
+CLASS, NUMBER, BLOCK = range(3)
 # Columns of a leaf: what happens when it is due, and of which slot it is.
 EVENT, SLOT = range(2)
 RESUME, BEGIN, ENDED, ALL_ENDED, WAKE = range(5)
@@ -218,7 +218,6 @@ def start(now, flat, groups, own, block_class):
 def fetch(now, flat, blocks, landing, row, units, sm, whole):
     """Issue the loads that a block begins with, before it begins."""
     tensors, ring = landing.shape[1], landing.shape[2] - 1
-    blocks[row, FETCHED] = 1
     for run in range(flat.classes[blocks[row, CLASS]], flat.classes[blocks[row, CLASS] + 1]):
         segment = flat.runs[run, 0]
         for _ in range(flat.runs[run, 1]):
@@ -359,11 +358,10 @@ def advance(flat, state, record, members, most):
                 groups[own, SINCE] = at
                 step += 1
                 continue
-            elif kind == LOAD and blocks[row, FETCHED]:
-                if groups[own, freed + tensor] < blocks[row, BLOCK + tensors + tensor]:
-                    groups[own, freed + tensor] += 1
-                    step += 1
-                    continue
+            elif kind == LOAD and groups[own, freed + tensor] < blocks[row, BLOCK + tensors + tensor]:
+                groups[own, freed + tensor] += 1
+                step += 1
+                continue
             if at > now:
                 puts += 1
                 if not put(due, own, at, NORMAL, puts) or waking_tensor >= 0:  # all that are woken go on first

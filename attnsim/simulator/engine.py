@@ -61,10 +61,6 @@ class Memory:
         self.stored = [0] * tensors
 
 
-NOT_LOADED: list[int] = []
-"""Landings of a tensor of which nothing has been loaded yet; shared, so never added to."""
-
-
 class Block:
     """The shared state of a thread block's warpgroups: which loads have been issued and when they land."""
 
@@ -73,8 +69,8 @@ class Block:
     def __init__(self, tensors: int, marks: int, number: int, steps: Iterable[Step]) -> None:
         self.number, self.steps = number, steps
         self.spent = [0] * marks
-        self.prefetched: list[int] = []  # loads of each tensor issued before the block began, if any were
-        self.landing: list[list[int]] = [NOT_LOADED] * tensors
+        self.prefetched = [0] * tensors  # loads of each tensor issued before the block began
+        self.landing: list[list[int]] = [[] for _ in range(tensors)]
         self.arrivals: dict[tuple[int, int], int] = {}
         self.wakeups: dict[tuple[int, int], simpy.Event] = {}
         self.next: Block | None = None  # the one after it, if its loads have begun
@@ -189,7 +185,7 @@ def prefetch(sm: Sm, block: Block, number: int) -> None:
     for kind, tensor, _, _, _, copy in block.steps:
         if kind == LOAD:
             landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
-            block.landing[tensor] = [*block.landing[tensor], landed]
+            block.landing[tensor].append(landed)
             if note is not None:
                 note(LOAD, number, tensor, now, landed, copy.size, copy.hbm)
         elif kind not in (DELAY, MARK):
@@ -204,8 +200,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
     for block in blocks:
         waits = [0] * tensors  # loads of each tensor this warpgroup has waited for
         prefetched = block.prefetched
-        counted = members > 1 or prefetched
-        frees = [0] * tensors if counted else []  # and those whose buffer it has freed
+        frees = [0] * tensors  # and those whose buffer it has freed
         issued: list[int] = []  # ends of its asynchronous MMAs
         landings = block.landing
         last_load = -1
@@ -226,10 +221,10 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
                         clock.now = at
                     now = at
                 if landed is None:
-                    if turn >= len(landings[tensor]):
+                    if turn >= len(landing):
                         yield block.wakeup(clock, tensor, turn)
                         now = clock.now
-                    landed = max(landings[tensor][turn], now)
+                    landed = max(landing[turn], now)
                 sm.waited += landed - at
                 at = landed
                 continue
@@ -244,10 +239,10 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
                 block.spent[tensor] += at - since
                 since = at
                 continue
-            if counted and kind == LOAD:
+            if kind == LOAD:
                 turn = frees[tensor]
                 frees[tensor] = turn + 1
-                if prefetched and turn < prefetched[tensor]:
+                if turn < prefetched[tensor]:
                     continue
             if at > now:
                 if due and due[0][0] <= at:
@@ -264,10 +259,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
                 last_load = now
                 landed = transfer(now, sm, memory, memory.loaded, tensor, copy)
                 landing = landings[tensor]
-                if landing:
-                    landing.append(landed)
-                else:
-                    landings[tensor] = landing = [landed]
+                landing.append(landed)
                 if note is not None:
                     note(LOAD, number, tensor, now, landed, copy.size, copy.hbm)
                 if block.wakeups:
@@ -344,4 +336,4 @@ def play(
     rows = np.arange(len(ended)) if rows is None else rows
     spent = np.zeros((rows.max() + 1, program.marks), np.int64)
     np.add.at(spent, rows[order], [block.spent for _, block in ended])
-    return Played(max(clock.now, drained), ends, order, waited, tuple(memory.loaded), tuple(memory.stored), spent)
+    return Played(max(clock.now, drained, 1), ends, order, waited, tuple(memory.loaded), tuple(memory.stored), spent)

@@ -16,9 +16,9 @@ from attnsim.models.arrays import Floats, Ints
 from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.dispatch import Speeds, drained, ends_of_places
-from attnsim.simulator.players import Told, executions, play
+from attnsim.simulator.players import Ended, executions, play
 from attnsim.simulator.program import Program
-from attnsim.simulator.smaller import WHOLE, Chip, Smaller, beside_others, held, smaller
+from attnsim.simulator.smaller import WHOLE, Chip, Smaller, held, least_times, smaller
 
 BUDGET = by_hand(20_000, "segment executions by warpgroups that a call may play in the default mode")
 JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
@@ -54,7 +54,7 @@ class GridTime:
 
 
 def grid_time(
-    kernel: Kernel, program: Program, sms: int, slots_per_sm: int, budget: float = np.inf, told: Told | None = None
+    kernel: Kernel, program: Program, sms: int, slots_per_sm: int, budget: float = np.inf, told: Ended | None = None
 ) -> GridTime:
     """Time of the whole grid.
 
@@ -80,20 +80,19 @@ def grid_time(
     # Unequal blocks that share an SM fall into step or out of it, now and then for a difference of a few picoseconds.
     again = JITTER[1:] if size <= budget and chip.resident > 1 and len(kernel.repeats) > 1 else ()
     plays = [play(kernel, program, chip.sms, chip.resident, _told_of(0, kernel, told) if again else told)]
-    if again:
-        for latency in again:
-            ended = _told_of(len(plays), kernel, told)
-            plays.append(play(kernel, program.delayed(latency), chip.sms, chip.resident, ended))
-            if abs(plays[1].time / plays[0].time - 1) < SENSITIVE:
-                plays = plays[:1]
-                break
+    for latency in again:
+        ended = _told_of(len(plays), kernel, told)
+        plays.append(play(kernel, program.delayed(latency), chip.sms, chip.resident, ended))
+        if abs(plays[1].time / plays[0].time - 1) < SENSITIVE:
+            plays = plays[:1]
+            break
     times = [float(one.time) for one in plays]
     waited = fmean(one.waited for one in plays) / (min(chip.places, kernel.blocks) * kernel.warpgroups)
     spread = (max(times) - min(times)) / 2 / fmean(times)
     return GridTime(fmean(times), waited, chip.resident, waves, plays[0].loaded, plays[0].stored, spread)
 
 
-def _told_of(number: int, kernel: Kernel, told: Told | None) -> Told | None:
+def _told_of(number: int, kernel: Kernel, told: Ended | None) -> Ended | None:
     """Who is told of a play of several, so many of which are done: each gets half of what is left of the blocks."""
     if told is None:
         return None
@@ -221,7 +220,7 @@ def _durations(
     total, turned = time.sum(axis=1), count.sum(axis=1)
     mean_turn = total / np.maximum(turned, 1)
     if not turned.all():  # a segment that no block has run
-        least = beside_others(kernel, program, chip)
+        least = least_times(kernel, program, chip)
         mean_turn = np.where(turned > 0, mean_turn, least * total.sum() / max(1.0, float(turned @ least)))
     loop = count[:, 1] >= np.maximum(2 * runs, 1)
     turn = np.where(loop, time[:, 1] / np.maximum(count[:, 1], 1), mean_turn)

@@ -14,7 +14,7 @@ class Played:
     Parameters
     ----------
     time : int
-        Picoseconds from the first block's start until the last byte was stored.
+        Picoseconds from the first block's start until the last byte was stored; 1 of blocks that do nothing.
     ends : ndarray of int, shape [blocks]
         When each block ended, one after the other.
     order : ndarray of int, shape [blocks]

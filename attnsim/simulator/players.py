@@ -26,7 +26,7 @@ PLAYED_BY_SIMPY = by_hand(
 
 F = TypeVar("F")
 
-Told = Callable[[int], None]
+Ended = Callable[[int], None]
 """Called now and then with the number of blocks that have ended."""
 
 TELLING = by_hand(256, "blocks that SimPy begins between two calls of who watches a play")
@@ -39,7 +39,7 @@ def play(
     program: Program,
     sms: int,
     slots_per_sm: int,
-    told: Told | None = None,
+    told: Ended | None = None,
     rows: Ints | None = None,
 ) -> Played:
     """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each.
@@ -47,8 +47,7 @@ def play(
     What blocks spend is summed by `rows`, one of each in launch order; without, each has a row of its own.
     """
     global _left  # noqa: PLW0603 (of this process)
-    if _left >= 0:
-        _left -= executions(kernel)
+    _left -= executions(kernel)
     if _left < 0 and (player := twin()) is not None:
         played: Played = player.play(kernel, program, sms, slots_per_sm, told, rows)
         return played
@@ -60,7 +59,7 @@ def by_simpy(
     program: Program,
     sms: int,
     slots_per_sm: int,
-    told: Told | None = None,
+    told: Ended | None = None,
     rows: Ints | None = None,
 ) -> Played:
     """The same by SimPy."""
@@ -70,7 +69,7 @@ def by_simpy(
     return engine.play(program, sms, slots_per_sm, (blocks[block_class] for block_class in taken), rows=rows)
 
 
-def _telling(classes: Iterator[int], told: Told) -> Iterator[int]:
+def _telling(classes: Iterator[int], told: Ended) -> Iterator[int]:
     """Pass classes of blocks on, and tell now and then how many have been."""
     for number, block_class in enumerate(classes):
         if number and number % TELLING == 0:

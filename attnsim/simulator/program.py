@@ -129,10 +129,9 @@ class Program:
         """Picoseconds of each segment, [segments, 8]: three that :meth:`work` reads, then those of units and memory."""
         kind, one, two = self.table[:, KIND], self.table[:, ONE], self.table[:, TWO]
         tensor, vector, delay = (kind == MMA) | (kind == MMA_ASYNC), kind == VECTOR, kind == DELAY
-        busy, copy = one + self.table[:, PORT], (kind == LOAD) | (kind == STORE)
         units = one * tensor + two * vector, two * tensor + one * vector, self.table[:, ISSUE]
         memory = self.table[:, L2], self.table[:, HBM]
-        return self._summed(busy * (tensor | vector), busy * copy, busy * delay, *units, *memory)
+        return self._summed(one * (tensor | vector), self.table[:, PORT], one * delay, *units, *memory)
 
     def work(self) -> Floats:
         """Picoseconds that a warpgroup with an SM to itself needs for each segment, shape [segments]."""
@@ -212,13 +211,12 @@ def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int
     than its instructions take on the pipe that they need longest. What they take from the tensor unit, which reads the
     same registers, goes by the instructions of all pipes.
     """
+    issue = round(op.issues * costs.issue)
     match op.kind:
         case "mma" | "mma_async":
             exposed = costs.smem_exposed * (op.smem_bytes * costs.pipes["smem_bytes"])
-            busy = max(op.flops * costs.tensor + exposed, _on_pipes(op, costs))
+            busy = max(op.flops * costs.tensor + exposed, _on_pipes(op, costs), _counted(op, costs))
             kind = MMA if op.kind == "mma" else MMA_ASYNC
-            busy = max(busy, _counted(op, costs))
-            issue = round(op.issues * costs.issue)
             return (kind, tensor, round(busy), round(busy * costs.interference), issue)
         case "vector":
             if op.issues:
@@ -228,7 +226,6 @@ def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int
                 busy = disturbs = op.exps * costs.exp + lanes + op.int32 * (costs.integers * costs.int32)
             on_pipes = _on_pipes(op, costs)
             busy, disturbs = max(busy, on_pipes), max(disturbs, on_pipes)
-            issue = round(op.issues * costs.issue)
             return (VECTOR, tensor, round(busy), round(disturbs * costs.interference), issue)
         case "delay":
             named = {

@@ -237,9 +237,7 @@ def _play(
     told: Told | None,
 ) -> Replay:  # fmt: skip
     """Replay at the full clock of `gpu`."""
-    overhead = {"stream": gpu.launch.stream_s, "host": gpu.launch.stream_s, "graph": gpu.launch.graph_s, "kernel": 0.0}[
-        launch
-    ]
+    overhead = {"graph": gpu.launch.graph_s, "kernel": 0.0}.get(launch, gpu.launch.stream_s)
     overhead *= numbers.gpu.launch_scale
     grids: Grids = {}
     prepared = prepare(schedule, gpu, numbers, cache)

@@ -67,7 +67,7 @@ def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
     return float((kernel.executions @ program.memory_times()).max()), units
 
 
-def beside_others(kernel: Kernel, program: Program, chip: Chip) -> Floats:
+def least_times(kernel: Kernel, program: Program, chip: Chip) -> Floats:
     """Picoseconds that each segment takes at least while all places run it, shape [segments]."""
     shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
     return np.asarray(np.column_stack([program.work(), *shared]).max(axis=1))
@@ -93,7 +93,7 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
     shorter = min(1.0, may / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
     if blocks > chip.places and chip.resident > 1 and len(kernel.repeats) > 1:  # as rows that see every key do
-        usual = kernel.by_class(beside_others(kernel, program, chip))
+        usual = kernel.by_class(least_times(kernel, program, chip))
         time = part * (kernel.class_counts @ usual) / chip.places
         outlasting = usual > (time / 2 if part < 1 else time)  # the second half is carried over where waves are missing
         outlasting &= kernel.class_counts[outlasting].sum() <= part * blocks  # else they are usual

@@ -78,8 +78,8 @@ class KernelTrace:
     stands_for : float
         SMs of the chip for each of them.
     slices : tuple of Slice
-    left_out : str
-        What the slices do not show, in words; "" when they show everything.
+    shown : str
+        What the slices show, in words; "" when they show everything.
     """
 
     name: str
@@ -91,7 +91,7 @@ class KernelTrace:
     sms: int
     stands_for: float
     slices: tuple[Slice, ...]
-    left_out: str
+    shown: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,20 +136,20 @@ def trace(
     return Trace(schedule, whole, tuple(kernels))
 
 
-def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s: float) -> KernelTrace:
+def _kernel_trace(item: Prepared, chip: int, sms: int, start_s: float, time_s: float) -> KernelTrace:
     kernel = item.kernel
     active, resident = min(chip, kernel.blocks), min(item.fit.blocks_per_sm, -(-kernel.blocks // chip))
-    left_out = ""
+    shown = ""
     queue = launch_order(kernel)
     if executions(kernel) <= PLAYED_WHOLE:
-        sharers, played, shown = 1.0, active, min(shown, active)
-        if shown < active:
-            left_out = f"{shown} of {active} SMs"
+        sharers, played, sms = 1.0, active, min(sms, active)
+        if sms < active:
+            shown = f"{sms} of {active} SMs"
     else:
-        sharers, played, shown = float(active), 1, 1
+        sharers, played, sms = float(active), 1, 1
         count = min(SAMPLED_ROUNDS * resident, -(-kernel.blocks // active))
         queue = islice(queue, 0, count * active, active)
-        left_out = f"{count} of {kernel.blocks} blocks, on one SM that stands for {active}"
+        shown = f"{count} of {kernel.blocks} blocks, on one SM that stands for {active}"
     program = item.compiled().shared_by(sharers)
     blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     slices: list[Slice] = []
@@ -166,11 +166,11 @@ def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s:
             unit = _UNIT.get(kind, "tensor")
             slices.append(Slice(sm, unit, name, start / PS, end / PS, warpgroup, size, hbm_bytes))
 
-        return note if sm < shown else None
+        return note if sm < sms else None
 
     play(program, played, resident, (blocks[block_class] for block_class in queue), noted)
     if dropped:
-        left_out = "; ".join(part for part in (left_out, f"the first {MOST_SLICES:,} operations") if part)
+        shown = "; ".join(part for part in (shown, f"the first {MOST_SLICES:,} operations") if part)
     return KernelTrace(
         kernel.name,
         start_s,
@@ -178,10 +178,10 @@ def _kernel_trace(item: Prepared, chip: int, shown: int, start_s: float, time_s:
         resident,
         kernel.warpgroups,
         kernel.shared_memory_bytes,
-        shown,
-        active / shown,
+        sms,
+        active / sms,
         tuple(slices),
-        left_out,
+        shown,
     )
 
 

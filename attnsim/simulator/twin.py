@@ -59,7 +59,7 @@ def play(
     whole = state.whole
     if whole[LAUNCH] < len(flat.times) or (state.slots[:, 2] >= 0).any():
         raise RuntimeError("a thread block waits for a load that its loop nest never starts")
-    time = max(whole[NOW], whole[L2_FREE], whole[HBM_FREE], state.units[:, 2].max())
+    time = max(whole[NOW], whole[L2_FREE], whole[HBM_FREE], state.units[:, 2].max(), 1)
     loaded, stored = whole[WHOLE:].reshape(2, -1).tolist()
     return Played(int(time), record.ends, record.order, int(whole[WAITED]), tuple(loaded), tuple(stored), record.spent)
 

@@ -86,7 +86,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     return UnitCosts(
         clk=work,
         tensor=work / (rate * fitted.tensor_efficiency),
-        pipes={one.amount: work / rate for one in PIPES if (rate := gpu.get(one.figure))},
+        pipes={one.amount: work / per_clk for one in PIPES if (per_clk := gpu.get(one.figure))},
         exp=work / gpu.sm.exp_per_clk,
         fp32=work / (gpu.sm.fp32_flops_per_clk / 2),
         issue=work / gpu.sm.issues_per_clk,

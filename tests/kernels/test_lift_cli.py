@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from attnsim.cli import BAD_INPUT, main
+from tests.unit.answering import refusal
 
 FOREIGN = str(Path(__file__).parents[1] / "data" / "foreign.ptx")
 GOOD = ["--arg", "x=fp32[1000]", "--arg", "y=fp32[1000]:empty", "--arg", "n=1000", "--arg", "scale=0.5"]
@@ -123,6 +125,45 @@ def test_a_kernel_file_that_is_wrong_is_one_line(
     assert main(["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb"]) == BAD_INPUT
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"segments": [{"name": "s", "ops": [], "instructions": {}}], "repeats": [[1]]}, "runs an operation"),
+        ({"repeats": [[0], [1]]}, "no block that is launched runs an operation"),
+        (
+            {"repeats": [[10**15]], "launches": [{"classes": [[0, 100_000]], "times": 1}]},
+            "its blocks run 1e+20 segments",
+        ),
+    ],
+)
+def test_a_kernel_that_runs_nothing_or_too_much_is_refused(
+    changed: dict[str, object], told: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = yaml.safe_load(file.read_text())
+    (one,) = whole["kernels"]
+    one["segments"], one["uses"] = one["segments"][:1], []
+    one["segments"][0]["ops"] = [{"kind": "vector", "tensor": "P", "fp32": 1000, "issues": 40}]
+    one |= {"repeats": [[1]], "launches": [{"classes": [[0, 10]], "times": 1}], **changed}
+    file.write_text(yaml.safe_dump(whole))
+    assert told in refusal(capsys, "predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb")
+
+
+def test_a_kernel_whose_work_rounds_to_nothing_takes_picoseconds(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = yaml.safe_load(file.read_text())
+    (one,) = whole["kernels"]
+    one["segments"], one["uses"] = one["segments"][:1], []
+    one["segments"][0]["ops"] = [{"kind": "mma", "tensor": "S", "flops": 0}]
+    for blocks in (10, 300_000):  # played whole, and by a smaller grid
+        one |= {"repeats": [[1]], "launches": [{"classes": [[0, blocks]], "times": 1}]}
+        file.write_text(yaml.safe_dump(whole))
+        command = ["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb", "--launch", "kernel", "--json"]
+        assert main(command) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert 0 < found["time_s"] < 1e-9
 
 
 def test_a_launch_is_traced_as_json_and_one_that_does_nothing_is_refused(

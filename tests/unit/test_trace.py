@@ -62,7 +62,7 @@ def test_what_is_shown_whole_moves_the_schedules_bytes(name: str) -> None:
     found = trace(SMALL, few, name, sms=8)
     assert any(kernel.stands_for == 1 for kernel in found.kernels)
     for kernel, shown in zip(found.schedule.kernels, found.kernels, strict=True):
-        if shown.stands_for == 1 and not shown.left_out:
+        if shown.stands_for == 1 and not shown.shown:
             for unit, kind in (("copy", "load"), ("store", "store")):
                 moved = sum(piece.bytes for piece in shown.slices if piece.unit == unit)
                 assert moved == sum(size for (what, _), size in kernel.requested().items() if what == kind)
@@ -114,7 +114,10 @@ def test_the_counters_are_those_of_a_gpu() -> None:
 def test_a_large_grid_is_sampled_and_says_so() -> None:
     found = trace(LARGE, GPU)
     (kernel,) = found.kernels
-    assert "on one SM that stands for 132" in kernel.left_out and len(kernel.slices) <= MOST_SLICES
+    assert "on one SM that stands for 132" in kernel.shown and len(kernel.slices) <= MOST_SLICES
+    file = document(found, {})
+    assert file["otherData"][f"shown of {kernel.name}"] == kernel.shown
+    assert [one["args"]["shown"] for one in file["traceEvents"] if one["name"] == kernel.name] == [kernel.shown]
     assert {piece.sm for piece in kernel.slices} == {0}
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from attnsim.models.errors import InputError
 from attnsim.models.files import read_typed
-from attnsim.models.schedule.kernel_checks import MOST_BLOCKS, check_number, check_uses, check_waits, read_op
+from attnsim.models.schedule.kernel_checks import MOST, MOST_BLOCKS, check_number, check_uses, check_waits, read_op
 from attnsim.models.schedule.lifted import Lifted, LiftedCall, Origin
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch
@@ -194,8 +194,6 @@ def _lifted(one: _Kernel) -> Lifted:
         raise InputError(f"{one.name}: repeats: give each class a count for each of the {len(segments)} segments")
     for turns in (turns for row in one.repeats for turns in row):
         check_number(f"{one.name}: repeats", turns)
-    if not any(map(any, one.repeats)):
-        raise InputError(f"{one.name}: no class runs any segment; give some repeats of 1 or more")
     repeats = np.array(one.repeats, np.int64)
     kernel = Kernel(
         name=one.name,
@@ -208,6 +206,11 @@ def _lifted(one: _Kernel) -> Lifted:
     )
     if not kernel.launches:
         raise InputError(f"{one.name}: launches: give one or more")
+    runs = float(kernel.class_counts.astype(float) @ repeats.sum(axis=1, dtype=float)) * kernel.warpgroups
+    if runs > MOST:
+        raise InputError(f"{one.name}: its blocks run {runs:.3g} segments; allowed: up to {MOST:.3g}")
+    if not any(count and part.ops for count, part in zip(kernel.executions.tolist(), segments, strict=True)):
+        raise InputError(f"{one.name}: no block that is launched runs an operation; give ops, and repeats of 1 or more")
     check_uses(kernel)
     for number in range(len(repeats)):
         check_waits(kernel, number)
