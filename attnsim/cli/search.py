@@ -109,7 +109,10 @@ def hardware(
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:
-    """Find the hardware that answers a question best within limits, and what it trades."""
+    """Find the hardware that answers a question best within limits, and what it trades.
+
+    Ends with 1 if no machine keeps the limits.
+    """
     from attnsim.cli.cases import cases_of
     from attnsim.cli.search_hardware import print_best, print_search
     from attnsim.models.hardware.files import load_gpu
