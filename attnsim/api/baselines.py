@@ -77,8 +77,12 @@ def ratios_over(
 
 
 def ratios_over_unchanged(predictions: Sequence[Prediction], unchanged: Sequence[Prediction]) -> Ratios:
-    """Ratios of predictions on changed GPUs over the same on the unchanged ones; others are over themselves."""
-    bases = [base for base in unchanged if not base.changes]
+    """Ratios of predictions on changed GPUs over the same on the unchanged ones; others are over themselves.
+
+    Unchanged is a GPU as its first row has it: a file of a hypothetical GPU holds changes of its own.
+    """
+    own = {base.gpu: base.changes for base in reversed(unchanged)}
+    bases = [base for base in unchanged if base.changes == own[base.gpu]]
     twins = [_twin(one, [base for base in bases if base.gpu == one.gpu]) for one in predictions]
     found = tuple(map(_over, twins, predictions))
     slower = [

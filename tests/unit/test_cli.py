@@ -248,6 +248,8 @@ def test_a_gpu_file_that_holds_changes_is_the_unchanged_one(tmp_path: Path, caps
     capsys.readouterr()
     text = run(capsys, "predict", *asked(str(path), 65536), "--algorithm", "flash", "--set", "sm.count=132")
     assert "\nmine, unchanged\n" in text and "\nmine with sm.count = 132 (was 160); shipped tiles\n" in text
+    slower = re.search(r"^flash .*?([\d.]+)x \(", text[text.index("mine with") :], re.MULTILINE)
+    assert slower and 0.7 < float(slower[1]) < 1
     clocks = " ".join(text[text.index("SM clock") :].split())
     assert re.search(r"flash unchanged \d+ MHz \([\w ]+\), flash changed \d+ MHz", clocks), clocks
 
