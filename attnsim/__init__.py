@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attnsim.api.splitting import Split, split
     from attnsim.api.tracing import trace
     from attnsim.api.trust import Trust
-    from attnsim.models.errors import InputError
+    from attnsim.errors import InputError
     from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.llm.files import builtin_model_ids, load_model
@@ -78,7 +78,7 @@ _HOMES = {
     "api.splitting": "Split split",
     "api.tracing": "trace",
     "api.trust": "Trust",
-    "models.errors": "InputError",
+    "errors": "InputError",
     "models.hardware.files": "builtin_gpu_ids load_gpu",
     "models.hardware.gpu": "Gpu",
     "models.llm.files": "builtin_model_ids load_model",

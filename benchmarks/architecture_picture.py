@@ -53,7 +53,7 @@ COLOURS = {"models": "#dbe9f6", "": "#fdeed7"}
 
 
 def arrows() -> Arrows:
-    """What each room imports, other rooms only; the files beside the folders of `models` are everybody's words."""
+    """What each room imports, other rooms only; the files beside the folders are everybody's words."""
     import grimp
 
     graph = grimp.build_graph("attnsim")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 from joblib import Parallel, delayed
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.clock_law import clock_law, limit_felt, settled

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.calibration import numbers_of
 from attnsim.models.calibrations.choose import choose, priors_of
 from attnsim.models.calibrations.numbers import Numbers

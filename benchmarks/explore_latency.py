@@ -34,8 +34,8 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from attnsim.errors import InputError
 from attnsim.explore.state import FIGURES
-from attnsim.models.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 MOVES = 250

@@ -30,7 +30,7 @@ from attnsim.validation.measured.groups import even_sample, strata
 from attnsim.validation.measured.implausible import Measured, rejected_by
 
 if TYPE_CHECKING:
-    from attnsim.models.arrays import Floats
+    from attnsim.arrays import Floats
 
 GPUS = ("l40s", "rtx-pro-6000-server")
 NAME, KERNEL = "sglang.flashinfer", "flashinfer"

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.simulator.replay import Mode
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -16,10 +16,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
+from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.gpu.correctness import case, masks_of
 from attnsim.kernels.gpu.prepared import prepare
-from attnsim.models.errors import InputError
 
 COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum", "gpu__time_duration.sum")
 SECTIONS = ("ComputeWorkloadAnalysis", "SchedulerStats", "WarpStateStats", "MemoryWorkloadAnalysis", "LaunchStats")

@@ -34,6 +34,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
+from attnsim.errors import InputError
 from attnsim.kernels.adversarial import INPUTS
 from attnsim.kernels.arrays import DTYPES
 from attnsim.kernels.build.compiler import compile_variant
@@ -56,7 +57,6 @@ from attnsim.kernels.gpu.measuring import (
 from attnsim.kernels.gpu.prepared import inputs, prepare
 from attnsim.kernels.gpu.records import Point, Records
 from attnsim.kernels.gpu.timing import Timing
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from benchmarks.gpu_children import PROFILER_S, SANITIZER_S, counted, sanitized

@@ -27,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.cubin import kernels_in
 from attnsim.kernels.build.machine_code import OTHER, PIPES, Code, inside
@@ -35,7 +36,6 @@ from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.resources import jobs
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import resources
 from benchmarks.instruction_rows import rows_of
 from benchmarks.machine_code import disassemble, disassembler, parse

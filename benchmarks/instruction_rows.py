@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.machine_code import WORK, Code
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.lift.ways import between_waits, code_marks, shortest
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.backward_tiles import MAIN, ROW_DOTS
 from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
 from attnsim.models.implementations.own.decode import (

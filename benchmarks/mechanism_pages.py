@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attnsim.api.asking import ask
+from attnsim.errors import InputError
 from attnsim.models.closed_forms.cost import Cost, cost_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms import MECHANISMS, Mechanism

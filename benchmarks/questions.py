@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from attnsim.api.building import peak_bytes, shipped
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation

@@ -21,7 +21,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from attnsim.models.writing import write_whole
+from attnsim.writing import write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "notebooks"

@@ -23,17 +23,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from attnsim.api.answering import predict
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import BORROWED, Ratio, speedup
+from attnsim.errors import InputError
 from attnsim.models.calibrations.components import WITHIN, widths
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Latent, Workload
-from attnsim.models.wording import interval_text, time_text
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import engineering, length_text
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import DASHES, Style
+from attnsim.wording import interval_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,10 +16,10 @@ import pandas as pd
 
 import attnsim.validation
 from attnsim.models.question.case_file import COLUMNS
-from attnsim.models.writing import write_whole
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.groups import even_sample, strata, usable
+from attnsim.writing import write_whole
 
 FOLDER = Path(attnsim.validation.__file__).parent / "measurements" / "published"
 SEED = 1

@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.simulator.replay import Mode, replay
 from benchmarks.questions import SETS, Question

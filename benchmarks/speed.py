@@ -34,8 +34,8 @@ import pandas as pd
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from attnsim.api import building
+from attnsim.errors import InputError
 from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts

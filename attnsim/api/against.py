@@ -11,7 +11,7 @@ from attnsim.api.asking import Conditions, ask
 from attnsim.api.building import scheduled
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio, speedup
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mask.block_patterns import Random

@@ -10,7 +10,7 @@ from attnsim.api.asking import Conditions, Question, ask, check_selected, read_a
 from attnsim.api.playing import play
 from attnsim.api.prediction import Prediction, prediction
 from attnsim.api.results import Predictions
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation, match
 from attnsim.models.mechanisms import MECHANISMS, Mechanism, running

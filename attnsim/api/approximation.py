@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import find_mechanism
 from attnsim.models.question.workload import Workload

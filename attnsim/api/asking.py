@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match

@@ -10,8 +10,8 @@ from attnsim.api.answering import compared
 from attnsim.api.asking import read_conditions
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio, speedup
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, shown
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu

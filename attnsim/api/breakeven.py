@@ -11,8 +11,8 @@ from attnsim.api.asking import Conditions, ask, read_conditions, read_gpu
 from attnsim.api.crossover import bisected
 from attnsim.api.density import BreakEven
 from attnsim.api.prediction import Prediction
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from attnsim.api.asking import Conditions
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import fields_of
 from attnsim.models.hardware.gpu import Gpu

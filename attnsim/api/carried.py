@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import takewhile
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.components import COMPONENTS
 from attnsim.models.hardware.gpu import Gpu

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnsim.api.tables import AnsweredRow, implementation_of, predict_rows, with_answers
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, shown
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation, match
 from attnsim.models.question.case_file import read_named, records
 from attnsim.models.question.case_row import workload_of
 from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import MEASURED, Columns, Naming
-from attnsim.models.wording import share_text
+from attnsim.wording import share_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from functools import cache as cache_of_calls
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question, ask, read_conditions, read_gpu
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, Workload
 

@@ -10,7 +10,7 @@ from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions, read_gpus
 from attnsim.api.prediction import Prediction
 from attnsim.api.results import Predictions
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from itertools import groupby
 
 from attnsim.api.against import Against
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.units import unit_text
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.wording import number
+from attnsim.wording import number
 
 FINER = by_hand(1.25, "tiles visited over pairs visible from which on a pattern is finer than the tile")
 TENTH = 0.1

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from attnsim.api.layer_prediction import LayerPart, LayerPrediction
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.energy import PICO, constants, voltage_factor
 from attnsim.models.hardware.energy import work as counted
 from attnsim.models.hardware.files import load_gpu

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel
 
 RAGGED_WAVES = by_hand(8, "waves from which on a last wave that is not full no longer matters to an estimate")

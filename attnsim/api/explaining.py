@@ -15,16 +15,16 @@ from attnsim.api.playing import play, play_schedule
 from attnsim.api.prediction import Prediction, prediction
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.retuning import replayed
+from attnsim.errors import InputError
 from attnsim.models.closed_forms.cost import Cost, cost_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.wording import html_table, time_text, times_text
 from attnsim.simulator.replay import KernelReplay, Replay, Told
+from attnsim.wording import html_table, time_text, times_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from attnsim.api.asking import Conditions, Question
 from attnsim.api.building import scheduled
 from attnsim.api.playing import play
 from attnsim.api.retuning import fitting, replayed
+from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile, meets
 from attnsim.models.implementations.implementation import Implementation, TileRequest

@@ -13,11 +13,11 @@ from attnsim.api.layer_prediction import ATTENTION, Group, LayerPart, LayerPredi
 from attnsim.api.prediction import Prediction
 from attnsim.api.retuning import replayed
 from attnsim.api.trust import Reason, Trust
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, shown
 from attnsim.models.calibrations.calibration import numbers_of
 from attnsim.models.calibrations.components import NORMAL_90, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.errors import InputError, shown
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.layer import steps

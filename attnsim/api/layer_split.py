@@ -6,7 +6,7 @@ from attnsim.api.asking import read_gpu
 from attnsim.api.layer import layer
 from attnsim.api.layer_prediction import LayerPrediction
 from attnsim.api.splitting import Split, check_splits, shared_out
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.llm.model import Model
 

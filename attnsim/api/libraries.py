@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnsim.api.asking import read_gpu
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match, runs_on
 from attnsim.models.mask.mask import Mask

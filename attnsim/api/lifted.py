@@ -13,21 +13,21 @@ from attnsim.api.levers import Lever, Turn, levers, turn
 from attnsim.api.playing import too_large
 from attnsim.api.retuning import replayed
 from attnsim.api.trust import Reason, Trust
+from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import numbers_of
 from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.calibrations.components import widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.schedule.kernel_file import read_kernels
 from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.models.wording import interval_text, time_text
 from attnsim.simulator.replay import Replay, Told
 from attnsim.simulator.trace import Trace
 from attnsim.simulator.trace import trace as play_traced
+from attnsim.wording import interval_text, time_text
 
 MOST_SMS = 16
 

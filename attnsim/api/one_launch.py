@@ -11,7 +11,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM, TENSOR
 from attnsim.models.implementations.choose import find_implementation, runs_on
 from attnsim.models.question.workload import Workload
-from attnsim.models.wording import time_text
+from attnsim.wording import time_text
 
 WAYS = {
     "one launch": "flashinfer.pod",

@@ -13,14 +13,14 @@ from attnsim.api.building import shipped
 from attnsim.api.playing import Played
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change, told
 from attnsim.models.hardware.clock_law import ClockBy, clock_law
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, bound_text
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
-from attnsim.models.wording import html_table, interval_text, time_text, times_text
+from attnsim.wording import html_table, interval_text, time_text, times_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import HOST, TIMING, ratio_widths, widths
 from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
-from attnsim.models.wording import ratio_text
+from attnsim.wording import ratio_text
 
 LABORATORY = "laboratory"
 """The component that two kernels on one machine share."""

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from attnsim.models.errors import InputError, Taken, nearest, shown
+from attnsim.errors import InputError, Taken, nearest, shown
 from attnsim.models.question.words import cell_number
 
 NAMES = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
-from attnsim.models.wording import html_table
+from attnsim.wording import html_table
 
 if TYPE_CHECKING:
     import pandas as pd

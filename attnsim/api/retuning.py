@@ -9,8 +9,8 @@ from itertools import product
 from attnsim.api.asking import Conditions
 from attnsim.api.building import as_real, check_paths, with_shipped_backward
 from attnsim.api.estimating import compute_time, lanes_of, step_waits, vector_times
+from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations, numbers_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import ON_SM
 

@@ -16,7 +16,7 @@ from attnsim.api.asking import ask, read_conditions, read_gpu
 from attnsim.api.playing import play, too_large
 from attnsim.api.prediction import prediction
 from attnsim.api.request_files import LONGEST_S, Request
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload

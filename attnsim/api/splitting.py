@@ -12,7 +12,7 @@ from attnsim.api.answering import answer
 from attnsim.api.asking import Question, ask, read_conditions, read_gpu
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.question.workload import Workload

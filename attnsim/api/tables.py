@@ -13,7 +13,7 @@ from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions
 from attnsim.api.lifted import KernelPrediction
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import Match, match
 from attnsim.models.implementations.implementation import Implementation

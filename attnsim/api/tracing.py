@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnsim.api.answering import runs_of
 from attnsim.api.asking import Question, ask, read_algorithm, read_conditions
 from attnsim.api.playing import play
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.trace import Trace

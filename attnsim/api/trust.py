@@ -15,7 +15,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.host import HOST_WIDTH
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.workload import Workload
-from attnsim.models.wording import beyond_text, spread_text
+from attnsim.wording import beyond_text, spread_text
 
 Kind = Literal[
     "hypothetical", "borrowed", "tile", "shape", "measured", "closed source", "assumed", "memory", "projections",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnsim.api.levers import two_busiest
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.units import UNITS, unit_text
-from attnsim.models.wording import times_text
+from attnsim.wording import times_text
 
 
 def unturned(bound: str | None) -> str:

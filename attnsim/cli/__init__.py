@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attnsim.models.errors import InputError, Taken
+from attnsim.errors import InputError, Taken
 
 BAD_INPUT = 2
 INTERRUPTED = 130

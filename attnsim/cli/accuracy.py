@@ -11,7 +11,7 @@ import typer
 from attnsim.cli import given, options, outputs, show
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.cli.layer import NOT_OF_LAYERS
 from attnsim.cli.question_flags import QuestionFlags
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.question.words import whole
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:
 
     if not is_file(what):
         return _with(flags, pairs_of(what), f"--case {shown(what)}")
-    from attnsim.models.files import read_yaml
+    from attnsim.files import read_yaml
 
     content = read_yaml(Path(what), "case")
     if not isinstance(content, dict):

@@ -9,7 +9,7 @@ import typer
 
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.question_flags import asking
-from attnsim.models.errors import some
+from attnsim.errors import some
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attnsim.cli import show
-from attnsim.models.wording import clock_text
+from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
     from rich.console import Console

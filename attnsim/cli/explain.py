@@ -10,7 +10,7 @@ import typer
 from attnsim.cli import compared, fit_tables, given, lifted, options, progress, show, split
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -186,8 +186,8 @@ def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:
 
 def verdict(found: Explanation) -> list[str]:
     """What bounds the call and what would have to change, in sentences."""
-    from attnsim.models.wording import clock_text
     from attnsim.reports.sentences import bound_sentences, timed_text
+    from attnsim.wording import clock_text
 
     asked = found.prediction
     clock = [f"SM clock {clock_text(asked.clock_hz, asked.clock_by)}."] if asked.clock_hz and asked.clock_by else []

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnsim.cli import options, progress, show
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 
 def explore(

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 WRITTEN = ("out", "plot", "picture", "export", "records")
 """Parameters that name files to be written."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import help, options, outputs, show
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
@@ -117,7 +117,7 @@ def new_gpu(
 ) -> None:
     """Write a GPU file from another GPU and changes to it."""
     from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
-    from attnsim.models.writing import write_whole
+    from attnsim.writing import write_whole
 
     name = outputs.new_gpu_file(file, force)
     original = load_gpu(base)
@@ -151,7 +151,7 @@ def import_gpu(
     from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
     from attnsim.models.hardware.importing import import_hardware
     from attnsim.models.hardware.importing.nvml import import_attached
-    from attnsim.models.writing import write_whole
+    from attnsim.writing import write_whole
 
     name = outputs.new_gpu_file(out, force)
     given = load_gpu(like) if like else None

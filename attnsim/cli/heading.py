@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from attnsim.models.errors import InputError
-from attnsim.models.wording import and_text
+from attnsim.errors import InputError
+from attnsim.wording import and_text
 
 if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload

@@ -74,7 +74,7 @@ def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json
     from dataclasses import asdict
 
     from attnsim.api.libraries import TYPICAL, library_defaults
-    from attnsim.models.errors import InputError, nearest, shown
+    from attnsim.errors import InputError, nearest, shown
 
     if call is not None:
         raise InputError(f"--for {call} and --libraries exclude each other; leave one out")
@@ -111,7 +111,7 @@ def _of_call(call: str) -> list[Implementation]:
     ------
     InputError
     """
-    from attnsim.models.errors import InputError, nearest
+    from attnsim.errors import InputError, nearest
     from attnsim.models.implementations.choose import IMPLEMENTATIONS
 
     every = list(IMPLEMENTATIONS.values())
@@ -139,7 +139,7 @@ def able(found: list[Implementation], gpu: str | None, passes: str | None) -> li
     InputError
         For what is not known, and when none is left.
     """
-    from attnsim.models.errors import InputError, nearest, shown
+    from attnsim.errors import InputError, nearest, shown
     from attnsim.models.hardware.files import load_gpu
     from attnsim.models.implementations.choose import runs_on
     from attnsim.models.question.workload import PASSES

@@ -11,7 +11,7 @@ import typer
 
 from attnsim.cli import progress, show
 from attnsim.cli.kernel_flags import KernelFlags
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.kernels.foreign.checking import Difference

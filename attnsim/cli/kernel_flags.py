@@ -11,7 +11,7 @@ import typer
 
 from attnsim.cli import options
 from attnsim.cli.given import is_given
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.llm import asked
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 from attnsim.cli import kernel_any, options, progress, show
 from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.question_flags import asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

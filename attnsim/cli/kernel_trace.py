@@ -10,7 +10,7 @@ import typer
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.question_flags import asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.schedule.lifted import LiftedCall

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import help, kernel_any, kernel_run, kernel_trace, options, progress, show
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ def check(
     from attnsim.kernels.build import compile_cache
     from attnsim.kernels.catalog import OPERATIONS, find_operation
     from attnsim.kernels.resources import ARCHITECTURES, GOLDEN, inspect_all, jobs, to_csv
-    from attnsim.models.writing import write_whole
+    from attnsim.writing import write_whole
 
     chosen = [find_operation(name) for name in options.words(kernel, "--kernel")] if kernel else [*OPERATIONS.values()]
     wanted = [name.removeprefix("sm_") for name in options.words(arch, "--arch")] if arch else list(ARCHITECTURES)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.cli import given, options, progress, show, split
 from attnsim.cli.heading import heading
-from attnsim.models.errors import InputError
-from attnsim.models.wording import clock_text
+from attnsim.errors import InputError
+from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
     import typer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import fit_tables, given, options, outputs, progress, show
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api.lifted import KernelExplanation, KernelPrediction

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import help, options, outputs, show
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.llm.model import Model
@@ -100,7 +100,7 @@ def import_model(
     """Write a model file from a Hugging Face configuration."""
     from attnsim.models.llm.files import check_new_file, model_to_yaml
     from attnsim.models.llm.huggingface import import_config
-    from attnsim.models.writing import write_whole
+    from attnsim.writing import write_whole
 
     outputs.check_output(out)
     name = check_new_file(out)

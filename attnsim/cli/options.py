@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.question.words import listed, read_count, read_dtype, read_number, read_pass, whole
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attnsim.cli import given, options
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.plots.sheet import Picture

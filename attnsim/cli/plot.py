@@ -11,7 +11,7 @@ from attnsim.cli import help, options, progress
 from attnsim.cli.plot_flags import Asked, asking
 from attnsim.cli.question_flags import NOT_OF_DENSITIES
 from attnsim.cli.split import check as check_changes
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 app = help.Commands(
     help="Draw predictions, a CSV beside each picture. Others: attnsim roofline, trace --picture, breakeven --plot.",

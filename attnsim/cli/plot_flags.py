@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, outputs, progress, question_flags, show
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.question.words import listed, whole
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from attnsim.cli import given, lifted, options, progress, show, split, table_fla
 from attnsim.cli.heading import caption, heading
 from attnsim.cli.layer import predict_layers
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import on_gpu, options, outputs, progress, show
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu
@@ -30,8 +30,8 @@ def probe(
     """Measure what the GPU's units reach and write a GPU file with it; refuses what the vendor says is impossible."""
     from attnsim.kernels.gpu.records import Records
     from attnsim.models.hardware.files import gpu_to_yaml
-    from attnsim.models.writing import write_whole
     from attnsim.validation.measuring.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
+    from attnsim.writing import write_whole
 
     gpu_id = outputs.new_gpu_file(out, force)
     if source is not None:

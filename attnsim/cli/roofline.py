@@ -12,7 +12,7 @@ import typer
 from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.cli.heading import heading
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import typer
 
 from attnsim.cli import given, help, options, outputs, progress, show
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.studies.search import MeasuredTiles, TileSearch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.hardware.gpu import Gpu

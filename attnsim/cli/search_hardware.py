@@ -9,7 +9,7 @@ from attnsim.cli import show
 from attnsim.cli.search_area import told_of_area, told_of_cost
 from attnsim.cli.split import print_split
 from attnsim.models.hardware.merits import column
-from attnsim.models.wording import ratio_text
+from attnsim.wording import ratio_text
 
 if TYPE_CHECKING:
     from attnsim.api.splitting import Split

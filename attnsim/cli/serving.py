@@ -10,7 +10,7 @@ import typer
 from attnsim.cli import options, outputs, show
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api.serving_steps import Served

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from attnsim.models.hardware.units import bound_text
-from attnsim.models.wording import (
+from attnsim.wording import (
     NOTHING,
     clock_text,
     error_text,

@@ -11,7 +11,7 @@ from attnsim.cli import lifted, options, outputs, show
 from attnsim.cli.heading import check_window, heading
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 
 @asking()

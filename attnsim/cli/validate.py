@@ -10,7 +10,7 @@ import typer
 
 from attnsim.cli import on_gpu, options, outputs, show, table_flags
 from attnsim.cli.progress import budget, busy, steps
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console

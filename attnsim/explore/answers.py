@@ -12,9 +12,9 @@ from attnsim.api.baselines import UNFUSED
 from attnsim.api.building import shipped
 from attnsim.api.prediction import Prediction
 from attnsim.api.trust import assess
+from attnsim.errors import InputError
 from attnsim.explore.state import DEFAULTS, FIGURES, State, calibration
 from attnsim.models.calibrations.choose import built, choose
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import UNITS, unit_text

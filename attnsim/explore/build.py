@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.explore.server import answered, page_files, plain
 from attnsim.explore.state import DEFAULTS, FIGURES, calibration
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
 
 MADE_BY = "attnsim explore --build"
 CASES: Mapping[str, tuple[str, ...]] = {

@@ -12,13 +12,13 @@ from typing import Any
 
 from attnsim.api.checking import Check
 from attnsim.api.checking import check as checked
+from attnsim.errors import InputError, shown
 from attnsim.explore.pictures import Shown
 from attnsim.explore.saying import cited
 from attnsim.explore.state import FILES, MOST
 from attnsim.explore.tables import File, drawn
-from attnsim.models.errors import InputError, shown
-from attnsim.models.wording import share_text
 from attnsim.plots.check import check as picture_of
+from attnsim.wording import share_text
 
 NAME = "mine"
 """What the page calls it among its pictures."""

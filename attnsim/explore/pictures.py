@@ -13,9 +13,9 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.prediction import Prediction
 from attnsim.api.splitting import split as shared_out
 from attnsim.api.tracing import traces
+from attnsim.errors import InputError, nearest, shown
 from attnsim.explore.answers import kernels
 from attnsim.explore.state import DEFAULTS, FIGURES, State
-from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match
 from attnsim.models.mechanisms import running

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 
 import attnsim
+from attnsim.errors import InputError, nearest, shown
 from attnsim.explore.pictures import LENGTHS, compared_kernels, limits, varied
 from attnsim.explore.state import State, calibration
-from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
 

@@ -25,11 +25,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, nearest, shown
 from attnsim.explore import answers, mine, pictures, saying, tables
 from attnsim.explore.guards import LARGEST, App, Guard, read_body
 from attnsim.explore.state import DEFAULTS, FIGURES, read_state
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, nearest, shown
 
 Body = Mapping[str, Any]
 

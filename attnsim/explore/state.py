@@ -12,7 +12,7 @@ from typing import Any
 import attnsim
 from attnsim.api.answering import compared
 from attnsim.api.asking import Question, read_conditions
-from attnsim.models.errors import InputError, Taken, nearest, shown
+from attnsim.errors import InputError, Taken, nearest, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import EXP, HBM, L2, SHARED_MEMORY, TENSOR

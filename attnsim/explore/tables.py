@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from attnsim.errors import InputError, shown
 from attnsim.explore.pictures import Shown, shown_as
 from attnsim.explore.saying import COMMANDS
 from attnsim.explore.state import State
-from attnsim.models.errors import InputError, shown
 from attnsim.plots.files import csv_text
 from attnsim.plots.sheet import Picture
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Floats
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, nearest
+from attnsim.arrays import Floats
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, nearest
 
 INPUTS = ("normal", "growing", "outlier", "equal", "nan")
 """Normal numbers; rows along one direction, longer towards the middle; one row far out; all ones; one NaN."""

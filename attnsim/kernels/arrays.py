@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import (
     attention_workload,
     check_array,
@@ -18,7 +19,6 @@ from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.errors import InputError
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.device import Device
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from attnsim.errors import InputError, nearest
 from attnsim.kernels.adversarial import INPUTS
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.errors import InputError, nearest
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import decode as own_decode
 from attnsim.models.implementations.own.decode_tiles import (
     TILES,

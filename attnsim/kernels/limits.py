@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Grid
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 

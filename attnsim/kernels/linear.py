@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.errors import InputError
 from attnsim.kernels.adversarial import fill
 from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, int32
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import kind_of
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     DECODE,

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, factor_of
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.naive import check_memory, empty_scores, softmax
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import naive as own_naive
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

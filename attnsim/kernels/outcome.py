@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 
 TOLERANCE = {"fp16": 2e-3, "bf16": 1.6e-2}
 """Largest allowed ``max |got - want| / max |want|``: two units in the last place of the output format (2^-10, 2^-7)."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.against import Against
 from attnsim.api.density import BreakEven
-from attnsim.models.errors import InputError
-from attnsim.models.wording import times_text
+from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import halo
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import DASHES, Style
+from attnsim.wording import times_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

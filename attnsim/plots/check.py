@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnsim.api.checking import Accuracy, Check
-from attnsim.models.errors import InputError
-from attnsim.models.wording import share_text
+from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import MARKERS, length_text
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
+from attnsim.wording import share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

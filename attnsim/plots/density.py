@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import engineering, identity, shared_words

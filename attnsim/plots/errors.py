@@ -8,11 +8,11 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from attnsim.models.wording import share_text
 from attnsim.plots.colours import GROUPS, INK
 from attnsim.plots.layout import Panel
 from attnsim.plots.sheet import key, plain_axes
 from attnsim.plots.styles import Style
+from attnsim.wording import share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attnsim.models.errors import InputError
-from attnsim.models.writing import write_whole
+from attnsim.errors import InputError
+from attnsim.writing import write_whole
 
 SUFFIXES = (".png", ".svg", ".pdf", ".pgf")
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import short
 from attnsim.plots.series import FLOPS, Over, Series, about, end_labels, identity, length_text, place, series_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.plots.layout import Panel, longest

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnsim.models.errors import InputError
-from attnsim.models.writing import write_whole
+from attnsim.errors import InputError
 from attnsim.simulator.trace import UNITS, KernelTrace, Slice, Trace
+from attnsim.writing import write_whole
 
 SUFFIXES = (".json", ".json.gz")
 BINS = 200

@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.plots.breakeven import breakeven as _breakeven
 from attnsim.plots.check import check as _check
 from attnsim.plots.density import density as _density

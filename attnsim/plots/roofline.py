@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS, Level
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.wording import and_text
 from attnsim.plots import roofline_axes
 from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.layout import Panel
@@ -21,6 +20,7 @@ from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, entries, machines
 from attnsim.plots.series import FLOPS, shared_words
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
+from attnsim.wording import and_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

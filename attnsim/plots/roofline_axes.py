@@ -11,12 +11,12 @@ import numpy as np
 
 from attnsim.api.ratios import speedup
 from attnsim.api.roofline import Ceiling, Level
-from attnsim.models.wording import times_text
 from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline_data import Drawn, Entry, ceiling_name
 from attnsim.plots.roofline_labels import LEVEL_NAMES, Spot, along, at_points, at_right, frame_dpi, short
 from attnsim.plots.sheet import plain_axes
 from attnsim.plots.styles import Style
+from attnsim.wording import times_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS, Level, Point, Roofline
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 

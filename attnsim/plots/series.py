@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from attnsim.api.prediction import Prediction
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Change, told
 from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline_labels import halo, short, spread

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnsim.models.errors import InputError
-from attnsim.models.writing import write_whole, writing
+from attnsim.errors import InputError
 from attnsim.plots.files import check_caption, check_suffix, latex_text, write_csv
 from attnsim.plots.layout import DPI, Panel, Words, longest, stacked
 from attnsim.plots.styles import SIZE, Style, applied, find_style
+from attnsim.writing import write_whole, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio
 from attnsim.api.splitting import Part, Split
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import show
-from attnsim.models.wording import number, times_text
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, identity, names_of
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
+from attnsim.wording import number, times_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 COLOURS = ("#1F53D1", "#CF7D07", "#008054", "#C9259B", "#875D1A", "#2093F8", "#720047", "#000000")
 """The hues of :mod:`attnsim.plots.colours` on a light page.

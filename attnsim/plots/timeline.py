@@ -8,15 +8,15 @@ from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.wording import time_text
 from attnsim.plots.colours import tensor_hue
 from attnsim.plots.layout import Panel, longest, wrapped
 from attnsim.plots.sheet import Picture, key, plain_axes
 from attnsim.plots.styles import Style, ink_on
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
+from attnsim.wording import time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.plots.colours import figure_hue
 from attnsim.plots.layout import Panel
 from attnsim.plots.sheet import Picture, heading, plain_axes

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from attnsim.api.explaining import Explanation
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.plots.colours import TENSORS, tensor_hue
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.series import about, engineering, identity, names_of

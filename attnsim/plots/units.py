@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import speedup
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.colours import unit_hue
 from attnsim.plots.layout import Panel

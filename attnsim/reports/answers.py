@@ -11,7 +11,7 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms import find_mechanism

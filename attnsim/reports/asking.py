@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.files import read_yaml
+from attnsim.errors import InputError, nearest, shown
+from attnsim.files import read_yaml
 from attnsim.models.question.workload import Workload
 from attnsim.studies.axes import read_at
 from attnsim.studies.points import Point, point

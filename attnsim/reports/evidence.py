@@ -10,12 +10,12 @@ import attnsim
 from attnsim.models.calibrations.calibration import Calibration, gpu_ranges
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
 from attnsim.models.digest import code_digest
-from attnsim.models.wording import number
 from attnsim.plots.document import Block, Code, Details, Paragraph, Table
 from attnsim.reports.asking import ReportStudy
 from attnsim.reports.trusting import Use, applying, calibrations_used, files_used, residuals
 from attnsim.studies.provenance import PACKAGES
 from attnsim.validation.checking.deviations import Deviation
+from attnsim.wording import number
 
 LEFT_OUT = {"band": "lengths and heads", "head_dim": "a head_dim"}
 

@@ -8,10 +8,10 @@ from attnsim.api.ratios import Ratio, speedup
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
-from attnsim.models.wording import NOTHING, interval_text, ratio_text, time_text
 from attnsim.plots.document import Table
 from attnsim.reports.answers import Answer, Answered, Gain, Report, compared_with, fastest
 from attnsim.reports.sentences import SAME
+from attnsim.wording import NOTHING, interval_text, ratio_text, time_text
 
 MOST = 4
 """GPUs that the headline names; of more, those that gain most."""

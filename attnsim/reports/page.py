@@ -13,7 +13,6 @@ from attnsim.api.levers import BETTER
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.units import bound_text
-from attnsim.models.wording import NOTHING, interval_text, number, ratio_text, time_text, times_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
 from attnsim.reports import pictures
 from attnsim.reports.answers import Answer, Answered, Report, base_of
@@ -22,6 +21,7 @@ from attnsim.reports.hardware import FigureLine, figure_lines
 from attnsim.reports.headline import answer_table, changes, headline
 from attnsim.reports.sentences import anew_sentences, bound_sentences, short_answer
 from attnsim.reports.trusting import applying, calibrations_used, files_used, residuals, uses
+from attnsim.wording import NOTHING, interval_text, number, ratio_text, time_text, times_text
 
 Told = Callable[[], None]
 Blocks = list[Block | Section]

@@ -12,7 +12,6 @@ from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
-from attnsim.models.wording import and_text, number, time_text
 from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image
 from attnsim.plots.document import Picture as Shown
@@ -22,6 +21,7 @@ from attnsim.plots.roofline_data import Entry, entries, machines
 from attnsim.plots.sheet import Picture
 from attnsim.plots.styles import applied, find_style
 from attnsim.reports.answers import Answered
+from attnsim.wording import and_text, number, time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

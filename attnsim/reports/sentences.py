@@ -9,8 +9,8 @@ from attnsim.api.prediction import Prediction
 from attnsim.api.why import unturned
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
-from attnsim.models.wording import interval_text, number, time_text, times_text
 from attnsim.reports.answers import Answer, Answered, base_of, fastest
+from attnsim.wording import interval_text, number, time_text, times_text
 
 SAME = 1.005
 """Ratio of times below which two are said to be equal."""

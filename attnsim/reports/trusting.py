@@ -8,9 +8,9 @@ from importlib import resources
 from typing import Any
 
 from attnsim.api.prediction import Prediction
+from attnsim.files import read_written
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen, choose
-from attnsim.models.files import read_written
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.reports.answers import Answered

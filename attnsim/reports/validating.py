@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnsim.models.writing import write_whole
 from attnsim.plots.document import Block, Document, Paragraph, Section, Table
 from attnsim.plots.html_page import html_text
 from attnsim.plots.validation import validation
 from attnsim.reports.pictures import on_page
 from attnsim.validation.checking.validate import SHARES, TITLES, Report
+from attnsim.writing import write_whole
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:

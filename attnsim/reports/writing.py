@@ -6,11 +6,11 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from attnsim.models.errors import InputError
-from attnsim.models.writing import write_whole, writing
+from attnsim.errors import InputError
 from attnsim.plots.document import Document, pictures_of
 from attnsim.plots.html_page import html_text
 from attnsim.plots.markdown_page import markdown_text
+from attnsim.writing import write_whole, writing
 
 SUFFIXES = (".html", ".htm", ".md")
 

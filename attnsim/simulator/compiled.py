@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.jit import jit
+from attnsim.arrays import Ints
+from attnsim.jit import jit
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("NUMBA_DISABLE_JIT is set, nothing is compiled")  # as without numba: attnsim.simulator.players

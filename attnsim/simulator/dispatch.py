@@ -9,8 +9,8 @@ from math import ceil
 
 import numpy as np
 
-from attnsim.models.arrays import Floats
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Floats
+from attnsim.by_hand import by_hand
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator.players import faster
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import simpy
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.simulator.clock import AllOf, Clock, Sleeper, Steps
 from attnsim.simulator.played import Played
 from attnsim.simulator.program import (

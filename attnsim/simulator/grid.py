@@ -12,8 +12,8 @@ from statistics import fmean
 
 import numpy as np
 
-from attnsim.models.arrays import Floats, Ints
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Floats, Ints
+from attnsim.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.dispatch import Speeds, drained, ends_of_places
 from attnsim.simulator.players import Ended, executions, play

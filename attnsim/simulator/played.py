@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

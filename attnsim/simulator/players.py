@@ -12,9 +12,9 @@ from functools import cache
 from types import ModuleType
 from typing import TypeVar
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
-from attnsim.models.jit import jit
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
+from attnsim.jit import jit
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator import engine
 from attnsim.simulator.played import Played

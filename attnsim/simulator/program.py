@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Floats, Ints
+from attnsim.arrays import Bools, Floats, Ints
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.unit_costs import UnitCosts

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Literal
 from weakref import WeakKeyDictionary
 
-from attnsim.models.arrays import Floats
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Floats
+from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.clock_law import SAME_CLOCK, ClockBy, ClockLaw, clock_law, joules, limit_felt, settled

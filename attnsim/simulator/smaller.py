@@ -7,8 +7,8 @@ from math import sqrt
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Floats, Ints
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Bools, Floats, Ints
+from attnsim.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator.players import executions
 from attnsim.simulator.program import Program

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.compiled import (
     BLOCK,

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import TIMES
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.studies.hardware_case import Case
 
 HOW = "write --case 'pass=decode, batch=16, seq=8192: 0.5', or --case decode.yaml:0.5 with such keys in the file"

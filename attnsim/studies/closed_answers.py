@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attnsim.api.asking import read_algorithm
 from attnsim.api.playing import too_large
-from attnsim.models.arrays import Floats, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats, Ints
+from attnsim.errors import InputError
 from attnsim.studies.closed_form import Estimate, Work, estimate
 from attnsim.studies.plans import Plan, plan
 from attnsim.studies.points import TILE_FREE, counts, figures, out_of_range, point

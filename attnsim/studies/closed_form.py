@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.api.estimating import compute_time, vector_times
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.hardware.clock_law import limit_felt, settled
 from attnsim.models.hardware.units import COUNTED, UNITS
 from attnsim.simulator.memory import KNEE

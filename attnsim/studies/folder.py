@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnsim.models.errors import InputError
-from attnsim.models.writing import TEMPORARY, write_whole, writing
+from attnsim.errors import InputError
 from attnsim.studies.provenance import inputs_of
 from attnsim.studies.study import Study
+from attnsim.writing import TEMPORARY, write_whole, writing
 
 if TYPE_CHECKING:
     import pandas as pd

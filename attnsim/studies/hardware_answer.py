@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from attnsim.api.energy import energy
 from attnsim.api.ratios import Ratio, together
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2, without_area
 from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.hardware.gpu import Gpu

@@ -13,8 +13,8 @@ from itertools import product
 
 from attnsim.api.asking import Conditions, ask
 from attnsim.api.retuning import fitting
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.simulator.replay import replay

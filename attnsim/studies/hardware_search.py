@@ -15,8 +15,8 @@ from itertools import product
 from typing import Any
 
 from attnsim.api.asking import read_conditions
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.question.workload import Workload

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import TIMES, decimal, new_value
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import RESULTS
 from attnsim.models.hardware.sections import FIELDS, changeable
-from attnsim.models.units import parse_quantity
+from attnsim.units import parse_quantity
 
 FINE = 64
 """Steps of a range that names none and does not count something."""

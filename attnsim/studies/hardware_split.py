@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attnsim.api.asking import read_conditions
 from attnsim.api.ratios import Ratio
 from attnsim.api.splitting import MOST, Split, differing, shared_out
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.studies.hardware_answer import Mix, compared

@@ -13,10 +13,10 @@ from functools import lru_cache
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions
 from attnsim.api.building import scheduled
 from attnsim.api.estimating import lanes_of, step_waits
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.columns import UNFUSED
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.clock_law import ClockLaw, clock_law, joules
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.api.asking import Question, ask, read_conditions
-from attnsim.models.arrays import Floats, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats, Ints
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.length_sources import read_lengths

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.interval import Interval
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.units import EXAMPLES, parse_quantity
+from attnsim.units import EXAMPLES, parse_quantity
 
 AREA = "area"
 _HOW = "write a sum of figures times a number, such as 'sm.count*5 + l2.capacity*2/MiB + area*0.3/mm2'"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.studies.answers import answer
 from attnsim.studies.folder import Folder
 from attnsim.studies.study import Chunk, Study

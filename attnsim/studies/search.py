@@ -10,9 +10,9 @@ from attnsim.api.asking import ask, read_conditions
 from attnsim.api.building import shipped
 from attnsim.api.ratios import Ratio, speedup_of_tiles
 from attnsim.api.retuning import REPLAYED_CANDIDATES, fitting, replayed
+from attnsim.errors import InputError
 from attnsim.kernels.gpu.bench import Bench
 from attnsim.models.calibrations.choose import built, choose
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import TileRequest

@@ -16,8 +16,8 @@ import numpy as np
 
 from attnsim.api.asking import Question, ask, read_conditions
 from attnsim.api.playing import play
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import UNITS

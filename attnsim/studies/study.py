@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.arrays import Floats, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats, Ints
+from attnsim.errors import InputError
 from attnsim.models.schedule.kernel_file import digest_of
 from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.studies.axes import Axis, Values

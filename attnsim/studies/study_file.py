@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from attnsim.api.asking import read_algorithm, read_conditions
-from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.files import read_yaml
+from attnsim.errors import InputError, nearest, shown
+from attnsim.files import read_yaml
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import settled_name
 from attnsim.models.llm.files import load_model

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Floats
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Floats
+from attnsim.by_hand import by_hand
 from attnsim.studies.closed_answers import Closed
 from attnsim.studies.closed_form import BOUNDS
 

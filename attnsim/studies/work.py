@@ -12,9 +12,9 @@ from attnsim.api.asking import Question
 from attnsim.api.building import peak_bytes, scheduled
 from attnsim.api.estimating import lanes_of
 from attnsim.api.playing import too_large
-from attnsim.models.arrays import Floats, Ints
+from attnsim.arrays import Floats, Ints
+from attnsim.errors import InputError
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.units import COUNTED
 from attnsim.simulator.prepare import prepare
 from attnsim.studies.closed_form import Work, kept

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.explore.guards import DEEPEST, LARGEST, read_body
 from attnsim.explore.server import ASKED, Desk, page_files
 from attnsim.explore.state import KEYS
-from attnsim.models.errors import InputError
 from tests.explore.asking import OWN, PORT, TOKEN, Server
 
 REQUESTS = 10_000

@@ -3,8 +3,8 @@
 import pytest
 
 import attnsim
+from attnsim.errors import InputError
 from attnsim.explore.state import DEFAULTS, FIGURES, KEYS, State, calibration, read_state
-from attnsim.models.errors import InputError
 
 
 def test_an_empty_state_is_the_page_as_it_begins() -> None:

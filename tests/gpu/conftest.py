@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.gpu.cuda_device import CudaDevice
-from attnsim.models.errors import InputError
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.outcome import TOLERANCE
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 
 pytestmark = pytest.mark.gpu

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import attnsim.kernels as ak
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS, SCORES_IN_16_BITS, Operation
 from attnsim.kernels.exercising import exercise_attention
@@ -17,7 +18,6 @@ from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.naive_cublas import naive_cublas
 from attnsim.kernels.outcome import TOLERANCE
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.adversarial import INPUTS, fill
 from attnsim.kernels.arrays import decode
 from attnsim.kernels.build.nvrtc import find_nvrtc
@@ -20,7 +21,6 @@ from attnsim.kernels.cpu.run import run
 from attnsim.kernels.device import Grid
 from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.gpu.correctness import case, masks_of
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import attnsim.kernels as ak
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.calling import device_of
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.outcome import TOLERANCE
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
 

@@ -7,10 +7,10 @@ import tomllib
 
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.sources import files_of
 from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import OWN_KERNELS
 from attnsim.models.question.workload import Workload

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.build import compile_cache, compiler, sources, variant
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.nvrtc import Compiled, Nvrtc, find_nvrtc
 from attnsim.kernels.build.variant import Variant
-from attnsim.models.errors import InputError
 
 SOURCE = """
 #include "outer.cuh"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.variant import Variant
@@ -19,7 +20,6 @@ from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import attnsim.kernels as ak
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.nvrtc import find_nvrtc
@@ -26,7 +27,6 @@ from attnsim.kernels.foreign.pipes import PIPES, pipe_of
 from attnsim.kernels.foreign.run import PtxRun
 from attnsim.kernels.foreign.triton_kernel import compile_triton
 from attnsim.kernels.outcome import TOLERANCE
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own.flash import choose_tile
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention

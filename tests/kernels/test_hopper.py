@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.nvrtc import Compiled, find_nvrtc
@@ -24,7 +25,6 @@ from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.hopper import flash_hopper, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.own.hopper import build, tile_of

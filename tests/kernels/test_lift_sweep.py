@@ -12,7 +12,7 @@ import yaml
 
 from attnsim.api.lifted import predict_kernel
 from attnsim.cli import BAD_INPUT, main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.models.schedule.kernel_file import digest_of, read_kernels

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels import linear as operation
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.linear import exercise, linear_decode, linear_forward, variants
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.own import linear as schedules
 from attnsim.models.implementations.own.linear_tiles import CAUSAL, HEAD_DIMS, OUTPUT, STATE, block_of
 from attnsim.models.mask.mask import Mask

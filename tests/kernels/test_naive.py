@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import NO_LIMIT, decode, encode
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.cpu.device import CpuDevice
@@ -14,7 +15,6 @@ from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive import empty_scores, naive_forward, naive_passes_forward, softmax, softmax_variant, variants
 from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.closed_forms.cost import cost_of
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.naive import NAMES, own_naive, score_stride, softmax_tile

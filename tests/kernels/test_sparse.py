@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.kernels.sparse import list_blocks, sparse_forward
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.own.sparse import build
 from attnsim.models.implementations.own.sparse_tiles import TILES, SparseTile, following

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 import attnsim.models
+from attnsim.arrays import Floats
 from attnsim.cli.accuracy import print_tables
-from attnsim.models.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations
 from attnsim.models.calibrations.choose import priors_of
 from attnsim.models.calibrations.components import COMPONENTS
@@ -21,7 +22,6 @@ from attnsim.models.calibrations.numbers import (
     ImplementationNumbers,
     Numbers,
 )
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import TIE
 from attnsim.validation.checking.accuracy import accuracy_table, constants, targets_table

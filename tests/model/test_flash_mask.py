@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attnsim.api import predict
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask

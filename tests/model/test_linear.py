@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from attnsim.api import compare, predict
+from attnsim.errors import InputError
 from attnsim.models.closed_forms.cost import cost_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask

@@ -12,10 +12,10 @@ import pytest
 from attnsim.api import predict
 from attnsim.api.approximation import DEVIATIONS
 from attnsim.api.crossover import Crossover, crossover
+from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.closed_forms.useful import Useful
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask

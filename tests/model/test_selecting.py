@@ -12,9 +12,9 @@ import pytest
 from attnsim.api.answering import predict
 from attnsim.api.approximation import approximation_errors
 from attnsim.api.asking import ask
+from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS

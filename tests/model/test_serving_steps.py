@@ -12,7 +12,7 @@ from attnsim import InputError, Workload, predict
 from attnsim.api.request_files import Request, read_requests
 from attnsim.api.serving_steps import Served, serve
 from attnsim.cli.app import app
-from attnsim.models.errors import Taken
+from attnsim.errors import Taken
 from attnsim.models.question.lengths import Length
 
 HEADS = Workload(heads_q=8, heads_kv=2, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attnsim.api import predict
+from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation

@@ -3,7 +3,7 @@
 import pytest
 
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 
 def refused(call: object, *args: object) -> str:

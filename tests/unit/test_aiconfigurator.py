@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import Case
 from attnsim.models.question.workload import Latent

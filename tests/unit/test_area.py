@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.area import (
     FIGURES,
     FOLLOWING,

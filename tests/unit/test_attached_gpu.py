@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 

@@ -16,7 +16,7 @@ from attnsim.api.breakeven import breakeven
 from attnsim.api.crossover import crossover
 from attnsim.api.density import BreakEven, verdict
 from attnsim.cli.app import app
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from tests.unit.answering import refusal

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import attnsim
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.simulator import smaller
 from attnsim.validation.checking.by_hand import Chosen, chosen
 
 ROOT = Path(attnsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 SAID = re.compile(r"\b(chosen|picked|set|taken|guessed)\s+by\s+(hand|eye)\b|\bassumed, not fitted\b", re.IGNORECASE)
-ABOUT_THEM = ("models/by_hand.py", "validation/checking/by_hand.py", "validation/checking/accuracy.py")
+ABOUT_THEM = ("by_hand.py", "validation/checking/by_hand.py", "validation/checking/accuracy.py")
 FAST_MODE = ("grid.py", "smaller.py", "dispatch.py", "players.py", "memory.py", "replay.py")
 """Files of the simulator in which every number is a choice; those of the others are facts with a source."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.question import case_file as case_table
 from attnsim.models.question.case_file import COLUMNS, read_cases, read_table, write_table
 from attnsim.models.question.case_row import parse_row

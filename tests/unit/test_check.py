@@ -12,7 +12,7 @@ import pytest
 
 import attnsim
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.column_names import read_columns

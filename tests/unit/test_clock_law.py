@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import attnsim
 from attnsim.api.prediction import Prediction
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.clock_law import SAME_CLOCK, clock_law, clock_share, limit_felt, settled
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_row import Case, parse_row, workload_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.jit import jit
+from attnsim.jit import jit
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator import dispatch
 from attnsim.simulator.dispatch import Speeds, drained, ends_of_places, hand_out

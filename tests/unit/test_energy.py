@@ -8,7 +8,7 @@ import pytest
 
 import attnsim
 from attnsim.api.energy import energy, work
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.energy import constants
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.question.workload import Workload

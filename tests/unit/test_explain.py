@@ -13,7 +13,7 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.levers import BETTER
 from attnsim.cli import main
 from attnsim.cli.explain import verdict
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.gated import FAMILY

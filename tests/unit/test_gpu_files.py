@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import attnsim.models
-from attnsim.models.errors import Taken
+from attnsim.errors import Taken
 from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, load_gpu, write_json_schema
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
@@ -130,7 +130,7 @@ def test_a_name_that_is_none_has_the_nearest() -> None:
         ("h20-sxm", "h20"), ("l40s-48gb", "l40s"), ("A800-SXM", "a800"),
     ],
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore::attnsim.models.errors.Taken")
+@pytest.mark.filterwarnings("ignore::attnsim.errors.Taken")
 def test_what_people_call_a_gpu_leads_to_it(written: str, found: str) -> None:
     assert load_gpu(written) is load_gpu(found)
 

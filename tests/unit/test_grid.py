@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu

@@ -35,7 +35,7 @@ READS_FOREIGN_TEXT = {
     "models/mask/text.py": "masks that people write",
     "models/question/case_row.py": "numbers in tables that people give",
     "models/question/column_names.py": "names of columns in tables that people give, 'latency [us]'",
-    "models/units.py": "quantities that people give, '3.35 TB/s'",
+    "units.py": "quantities that people give, '3.35 TB/s'",
     "plots/document.py": "characters that a page cannot hold, in any text",
     "plots/markdown_page.py": "characters that Markdown reads as its own, in any text",
     "studies/hardware_space.py": "ranges and conditions that people give",

@@ -9,7 +9,7 @@ import pytest
 
 from attnsim.api.tables import predict_case
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, check_pages, find_implementation, match
 from attnsim.models.implementations.implementation import facts
 from attnsim.models.question.case_row import parse_row

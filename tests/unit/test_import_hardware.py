@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import attnsim
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
 from attnsim.models.hardware.importing import Imported, import_hardware
 from attnsim.models.hardware.importing.nvml import import_attached

@@ -9,8 +9,8 @@ import pytest
 from attnsim import Workload, load_gpu
 from attnsim.api.asking import Conditions
 from attnsim.api.building import scheduled
+from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.flash_attention_4 import choose_backward

@@ -8,9 +8,9 @@ import pytest
 
 from attnsim import Mask, Workload, load_gpu, predict
 from attnsim.api.explaining import explain
+from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose, priors_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -20,7 +20,7 @@ from attnsim.models.implementations.own import flash, hopper, sparse
 from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.lending import lent
 from attnsim.models.schedule.schedule import Kernel
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 FWD = Workload(batch=8, heads_q=16, seq_q=4096, head_dim=128, dtype="fp16")

@@ -8,7 +8,7 @@ import pytest
 
 from attnsim import attention_share, layer, load_gpu, load_model
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.implementations.frameworks.layer import steps
 from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, mlp_steps
 from attnsim.models.implementations.frameworks.step import Step

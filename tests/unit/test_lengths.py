@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_row import parse_row, workload_of
 from attnsim.models.question.length_sources import read_lengths

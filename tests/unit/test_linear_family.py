@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnsim.api.approximation import DEVIATIONS, approximation_error, approximation_errors
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, find_mechanism
 from attnsim.models.mechanisms.gated import GATED_NAMES

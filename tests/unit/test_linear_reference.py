@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.references.linear import (
     linear_attention,
     linear_attention_chunked,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.models.errors import InputError
 from attnsim.models.schedule.instructions import LANES
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 from benchmarks import instruction_counts
 from benchmarks.instruction_counts import report
 from benchmarks.instruction_rows import step_row

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from attnsim.api import predict_table
+from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.gpu import bench as bench_module
@@ -27,7 +28,6 @@ from attnsim.kernels.gpu.prepared import prepare
 from attnsim.kernels.gpu.records import Records
 from attnsim.kernels.gpu.timing import Timing
 from attnsim.kernels.outcome import Outcome
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_file import read_table

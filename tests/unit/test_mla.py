@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from attnsim.api import compare, predict
 from attnsim.api.tables import predict_case
 from attnsim.cli.app import app
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import runs_on
 from attnsim.models.implementations.latent.records import RECORDS as MLA

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnsim import builtin_model_ids, load_model
 from attnsim.cli import main
-from attnsim.models.errors import InputError, Taken
+from attnsim.errors import InputError, Taken
 from attnsim.models.llm.files import model_to_yaml
 from attnsim.models.llm.huggingface import FAMILIES, import_config
 from attnsim.models.llm.model import Model

@@ -9,8 +9,8 @@ import pytest
 
 from attnsim import Mask, Workload, load_gpu, predict
 from attnsim.api.tables import predict_case
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.builds import BUILDS, build_speed
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match, settled_name
 from attnsim.models.implementations.names import MEANINGS

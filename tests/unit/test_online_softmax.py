@@ -13,8 +13,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
 from attnsim.models.references.tiled import (

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from attnsim.cli import main
+from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.gpu.clocks import Reading
 from attnsim.kernels.gpu.machine_record import version_of
@@ -22,7 +23,6 @@ from attnsim.kernels.gpu.timing import Sample, Timing
 from attnsim.models.calibrations import calibration
 from attnsim.models.calibrations.choose import choose, priors_of
 from attnsim.models.calibrations.numbers import GpuNumbers
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import OWN_KERNELS, find_implementation, match
 from attnsim.models.mask.mask import Mask

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from attnsim.cli import main
+from attnsim.errors import InputError
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu import bench as benches
 from attnsim.kernels.gpu.records import FILE_NAME, Records
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import read_cases, write_table
 from attnsim.models.question.case_row import gpu_of, workload_of

@@ -6,7 +6,7 @@ import pytest
 
 from attnsim import load_model
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.llm.parallel import share_of_heads, share_of_model
 from tests.unit.answering import refusal
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from attnsim import predict
+from attnsim.errors import InputError
 from attnsim.kernels.gpu import bench as bench_module
 from attnsim.kernels.gpu import probe, probe_kernels
 from attnsim.kernels.gpu.bench import Bench
@@ -20,7 +21,6 @@ from attnsim.kernels.gpu.clocks import Reading
 from attnsim.kernels.gpu.probe import L2_SHARES, Rate
 from attnsim.kernels.gpu.records import Records
 from attnsim.kernels.gpu.timing import Sample, Timing
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload

@@ -16,9 +16,9 @@ from attnsim.api.baselines import ratios_over, ratios_over_unchanged
 from attnsim.api.ratios import Ratio, moved, of_two_kernels, speedup
 from attnsim.cli import main
 from attnsim.models.calibrations.components import RATIOS, ratio_widths, widths
-from attnsim.models.wording import ratio_text
 from attnsim.validation.checking.components import Group, left_out, measured
 from attnsim.validation.checking.steps import step_errors
+from attnsim.wording import ratio_text
 from tests.unit.answering import refusal
 
 H100, H200, B200 = "h100-sxm5-80gb", "h200-sxm-141gb", "b200-sxm-180gb"

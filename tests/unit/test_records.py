@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.gpu.records import Point, Records
-from attnsim.models.errors import InputError
 
 
 def points(done: list[str], count: int = 4) -> list[Point]:

@@ -12,10 +12,10 @@ import pytest
 
 from attnsim.api.asking import ask, read_algorithm
 from attnsim.api.building import shipped
+from attnsim.arrays import Floats
 from attnsim.cli import main
+from attnsim.errors import InputError
 from attnsim.models import mechanisms
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.models.mask.mask import Mask

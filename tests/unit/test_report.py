@@ -20,10 +20,9 @@ from markdown_it import MarkdownIt
 from attnsim.api import predict
 from attnsim.api.ratios import speedup
 from attnsim.cli import main
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.wording import interval_text, number, ratio_text, time_text, times_text
 from attnsim.plots.document import (
     Bullets,
     Code,
@@ -47,6 +46,7 @@ from attnsim.reports.headline import answer_table, changes, headline
 from attnsim.reports.page import Drawn, parts
 from attnsim.reports.sentences import short_answer
 from attnsim.reports.trusting import applying, files_used, uses
+from attnsim.wording import interval_text, number, ratio_text, time_text, times_text
 from tests.unit.answering import refusal
 
 if TYPE_CHECKING:

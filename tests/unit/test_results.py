@@ -10,7 +10,7 @@ import pytest
 import attnsim
 from attnsim.models.question.cache import Tree
 from attnsim.models.question.lengths import parse_lengths
-from attnsim.models.wording import beyond_text, html_table, spread_text
+from attnsim.wording import beyond_text, html_table, spread_text
 
 QUESTION = attnsim.Workload(heads_q=8, heads_kv=2, seq_q=1024, head_dim=64, mask=attnsim.Mask.causal())
 

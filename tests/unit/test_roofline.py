@@ -15,7 +15,7 @@ from matplotlib.text import Annotation
 import attnsim
 from attnsim.api import Prediction
 from attnsim.api.roofline import Level, Point, Roofline
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload

@@ -21,7 +21,7 @@ from attnsim.api.retuning import REPLAYED_CANDIDATES
 from attnsim.cli import main
 from attnsim.cli.cases import cases_of
 from attnsim.cli.question_flags import QuestionFlags
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own import flash as own_flash

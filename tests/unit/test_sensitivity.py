@@ -13,10 +13,10 @@ from attnsim.cli import main
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.models.wording import interval_text, time_text
 from attnsim.simulator.replay import Replay
 from attnsim.studies import sensitivity
 from attnsim.studies.sensitivity import Elasticity, elasticities, replayed, sobol, times
+from attnsim.wording import interval_text, time_text
 from tests.unit.answering import refusal
 
 DECODE = Workload(4, 32, 1, 128, seq_kv=1 << 17, passes="decode")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention, attention_backward, visible
 from attnsim.models.references.tiled import flash_reference

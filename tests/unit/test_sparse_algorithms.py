@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from attnsim.api import ALGORITHMS, compare, predict, predict_table
 from attnsim.cli.app import app
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.mask import block_patterns
 from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask

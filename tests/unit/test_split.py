@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations
-from attnsim.models.errors import InputError
 from attnsim.validation.fitting.jobs import jobs
 from attnsim.validation.measured import aiconfigurator, sources
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION

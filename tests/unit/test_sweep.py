@@ -19,7 +19,7 @@ import yaml
 
 from attnsim.api import predict
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.studies import dataset, export, load, provenance, run, running, to_xarray
 from attnsim.studies import study as studies

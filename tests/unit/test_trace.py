@@ -16,7 +16,7 @@ import attnsim
 import attnsim.api
 from attnsim.api.tracing import trace, traces
 from attnsim.cli import main
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.perfetto import document, write_trace
 from attnsim.plots.timeline import overlap, timeline

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
+from attnsim.jit import jit
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.jit import jit
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.workload import Workload

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnsim.models.errors import InputError
-from attnsim.models.units import EXAMPLES, format_quantity, parse_quantity
+from attnsim.errors import InputError
+from attnsim.units import EXAMPLES, format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from attnsim.cli import main
 from attnsim.cli.app import app
 from attnsim.cli.help import commands
 from attnsim.cli.plot_flags import numbers_of
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.implementations.choose import match
 from attnsim.models.implementations.names import SPOKEN
 from attnsim.models.implementations.registry import IMPLEMENTATIONS

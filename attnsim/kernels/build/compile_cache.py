@@ -15,9 +15,9 @@ import time
 import zlib
 from pathlib import Path
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.nvrtc import Compiled
-from attnsim.models.errors import InputError
-from attnsim.models.writing import write_whole
+from attnsim.writing import write_whole
 
 KEPT_DAYS = 60
 """Entries that nobody has read for so long are removed by :func:`prune`."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 
+from attnsim.errors import InputError
 from attnsim.kernels.build import compile_cache
 from attnsim.kernels.build.nvrtc import Compiled, CompileError, find_nvrtc
 from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.build.variant import Variant
-from attnsim.models.errors import InputError
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.machine_code import Code, Instruction, controlled, pipe_of
-from attnsim.models.errors import InputError
 
 _TABLE = """
 002 MOV 003 P2R 004 R2P 005 CS2R 006 VOTE 007 SEL 008 FSEL 009 FMNMX 00b FSETP 00c ISETP 010 IADD3 011 LEA 012 LOP3

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 
 PIPES = {
     "tensor": "HMMA IMMA QGMMA HGMMA UTCHMMA",

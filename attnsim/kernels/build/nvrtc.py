@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 
 class CompileError(Exception):

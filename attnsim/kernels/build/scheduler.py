@@ -15,8 +15,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attnsim.by_hand import by_hand
 from attnsim.kernels.build.machine_code import Instruction
-from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.schedule.instructions import LANES, LDMATRIX_BYTES, MMA_FLOPS
 

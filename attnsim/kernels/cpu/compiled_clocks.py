@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from attnsim.models.jit import jit
+from attnsim.jit import jit
 
 in_place = partial(jit, allocates=False)
 

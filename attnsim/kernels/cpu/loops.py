@@ -7,7 +7,7 @@ import importlib
 from importlib.util import find_spec
 from types import ModuleType
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 
 def compiled() -> ModuleType:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Misaligned, OutOfBounds
 from attnsim.kernels.cpu.lanes import Mask, Values
 from attnsim.kernels.cpu.loops import compiled
 from attnsim.kernels.cpu.registers import row_type
-from attnsim.models.errors import InputError
 
 BASE = 0x4000_0000_0000
 GAP = 1 << 20

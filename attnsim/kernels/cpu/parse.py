@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.ptx import (
     Address,
@@ -27,7 +28,6 @@ from attnsim.kernels.cpu.ptx import (
     Vector,
     size_of,
 )
-from attnsim.models.errors import InputError
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(loc|file|version|target|address_size)\b[^\n]*$", re.M)

@@ -6,6 +6,7 @@ import functools
 import math
 from dataclasses import dataclass
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Deadlock, Fault, Reports
 from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, lanes_of, position
@@ -13,7 +14,6 @@ from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.cpu.program import Program, Run
 from attnsim.kernels.cpu.ptx import Function
 from attnsim.kernels.cpu.start import Arguments, preset
-from attnsim.models.errors import InputError
 
 MOST_THREADS = 1024
 """Of a block, on every GPU."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu.bulk_copies import BulkCopies
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
 from attnsim.kernels.cpu.lanes import WARP, Dim3, Lanes, Values, position
@@ -15,7 +16,6 @@ from attnsim.kernels.cpu.machine import Machine
 from attnsim.kernels.cpu.ptx import Function, Parameter
 from attnsim.kernels.cpu.spaces import PARAMETER_WINDOW
 from attnsim.kernels.cpu.tensor_maps import MAP_BYTES, TensorMap
-from attnsim.models.errors import InputError
 
 Arguments = Mapping[str, NDArray[Any] | np.generic | TensorMap]
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu.lanes import Indices, Values
 from attnsim.kernels.cpu.memory import SECTOR
 from attnsim.kernels.cpu.ordering import PIECE
-from attnsim.models.errors import InputError
 
 MAP_BYTES = 128
 """What a map takes among a kernel's parameters."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.adversarial import INPUTS, fill
 from attnsim.kernels.arrays import encode
 from attnsim.kernels.device import POISON
-from attnsim.models.errors import InputError
 
 FORMATS = {
     "fp16": "float16",

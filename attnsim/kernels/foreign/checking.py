@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode
 from attnsim.kernels.outcome import TOLERANCE, Outcome
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
 
 TOLERANCE_FP32 = 1e-5
 """Where no argument has 16 bits: 2^-17, for sums of some thousand terms in fp32 (2^-24 each)."""

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.nvrtc import CompileError, find_nvrtc
-from attnsim.models.errors import InputError
 
 
 def source_text(path: Path, what: str) -> str:

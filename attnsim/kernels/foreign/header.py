@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.cpu.ptx import Function
 from attnsim.kernels.limits import LARGEST_BLOCK, LARGEST_GRID
-from attnsim.models.errors import InputError
 
 Three = tuple[int, int, int]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode
 from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.foreign.arguments import parse_arguments
@@ -20,8 +21,7 @@ from attnsim.kernels.foreign.header import check_grid, sizes
 from attnsim.kernels.foreign.naming import load_named
 from attnsim.kernels.foreign.run import PtxRun, run_ptx
 from attnsim.kernels.foreign.triton_kernel import compile_triton
-from attnsim.models.errors import InputError
-from attnsim.models.writing import writing
+from attnsim.writing import writing
 
 ARCH = "80"
 """What is compiled for where nobody says: every newer GPU runs it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnsim.models.errors import InputError, nearest
+from attnsim.errors import InputError, nearest
 
 
 def load_named(text: str) -> Any:

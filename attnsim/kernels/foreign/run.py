@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu import run as interpreter
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Fault, Misaligned, OutOfBounds, StepLimit, UnsupportedInstruction
@@ -19,7 +20,6 @@ from attnsim.kernels.cpu.tensor_maps import TensorMap
 from attnsim.kernels.foreign.arguments import in_format
 from attnsim.kernels.foreign.header import Three, block_of, check_grid, find_entry, sizes
 from attnsim.kernels.foreign.pipes import issued_by_pipe
-from attnsim.models.errors import InputError
 
 NOT_RUN = (UnsupportedInstruction, OutOfBounds, Misaligned, StepLimit)
 """Faults that say that this kernel cannot be run so: with these shapes, this grid, or here at all."""

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.foreign.arguments import FORMATS
 from attnsim.kernels.foreign.header import find_entry
-from attnsim.models.errors import InputError
 
 POINTERS = {dtype: f"*{kind}" for kind, dtype in FORMATS.items()}
 """Triton's types of arrays, by NumPy's."""

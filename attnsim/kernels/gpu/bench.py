@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu import probe_kernels
@@ -13,7 +14,6 @@ from attnsim.kernels.gpu.inputs import Random, RepeatedNormals
 from attnsim.kernels.gpu.machine_record import machine_record
 from attnsim.kernels.gpu.timing import Watch
 from attnsim.kernels.limits import check_architecture
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 
 WARM_UP_SPINS = 100

@@ -14,13 +14,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.compiler import compile_variant
 from attnsim.kernels.build.nvrtc import find_nvrtc
 from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import POISON, Array, Grid
 from attnsim.kernels.gpu.tensor_map import tensor_map
 from attnsim.kernels.limits import check_launch, check_supported
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
 from attnsim.models.hardware.gpu import Gpu
 

@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.variant import CUDA
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu.host import Host, one_line, read, tried
-from attnsim.models.errors import InputError
 from attnsim.models.question.workload import Workload
 
 Status = Literal["ok", "missing", "not needed"]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.by_hand import by_hand
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu.correctness import bands_of
 from attnsim.kernels.gpu.timing import Mode
-from attnsim.models.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask

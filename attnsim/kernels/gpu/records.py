@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 FILE_NAME = "records.jsonl"
 """Of a run, in its folder."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 DATA_TYPE = {"float16": 6, "uint16": 9}
 """CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16."""

@@ -9,11 +9,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from attnsim.errors import InputError
 from attnsim.kernels.build.cubin import kernels_in
 from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.build.nvrtc import Compiled
 from attnsim.kernels.lift.lifting import Resources
-from attnsim.models.errors import InputError
 
 
 def target_of(ptx: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.arrays import Ints
 from attnsim.kernels.cpu.skeleton import Asked, Seen
-from attnsim.models.arrays import Ints
 from attnsim.models.schedule.schedule import Launch
 from attnsim.models.schedule.uses import TensorUse
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
 from attnsim.kernels.build.machine_code import Code
 from attnsim.kernels.build.scheduler import schedulers
 from attnsim.kernels.cpu.faults import UnsupportedInstruction
@@ -38,8 +40,6 @@ from attnsim.kernels.lift.products import (
     with_scores,
 )
 from attnsim.kernels.lift.streams import as_one, streams
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attnsim.arrays import Ints
 from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.grid import Access, Blocks
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.loops import Ops
-from attnsim.models.arrays import Ints
 
 SHORTEST = 5
 """Of blocks of one shape the few shortest are run; from the fifth on, loops turn often enough to be seen as such."""

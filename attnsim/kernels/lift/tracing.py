@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu.faults import Fault
 from attnsim.kernels.foreign.cuda_file import compile_file
 from attnsim.kernels.foreign.header import block_of, check_grid, find_entry, sizes
@@ -14,7 +15,6 @@ from attnsim.kernels.foreign.run import fitted
 from attnsim.kernels.lift.assembler import assembled, target_of
 from attnsim.kernels.lift.lifting import PtxLaunch, bytes_of, lift
 from attnsim.kernels.lift.origins import ZEROS, lifted_of
-from attnsim.models.errors import InputError
 from attnsim.models.schedule.lifted import LiftedCall
 
 LIKE = {"wgmma": "flash-attn.3", "mma_sync": "flash-attn.2", "simt": ""}

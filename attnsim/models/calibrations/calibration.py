@@ -13,13 +13,13 @@ from importlib.resources.abc import Traversable
 from math import log
 from typing import Any
 
+from attnsim.files import read_written
 from attnsim.models.calibrations.numbers import (
     GPU_NUMBERS,
     GpuNumbers,
     ImplementationNumbers,
     Numbers,
 )
-from attnsim.models.files import read_written
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation

@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from attnsim.models.files import read_written
+from attnsim.files import read_written
 
 PRIORS = "priors"
 """The component of numbers of which none is fitted."""

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 
 OPEN = by_hand(0.5, "share of its range from which on a 95 % interval that holds the prior leaves a number open")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.mask.mask import Mask
 
 UNLIMITED = 1 << 40

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.closed_forms.band import Band, visible_pairs
-from attnsim.models.errors import InputError
 from attnsim.models.question.operations import Operations
 
 UNFUSED = Operations.parse("copies, mask, softmax")

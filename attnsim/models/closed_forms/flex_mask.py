@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.closed_forms.form import Form, load, store
 from attnsim.models.closed_forms.fused import row_dots, step_amounts
 from attnsim.models.implementations.flex_mask import COUNTS, COUNTS_BYTES, ENTRY_BYTES, LIST, TABLE, MaskTile, counts_of

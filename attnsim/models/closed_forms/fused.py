@@ -8,7 +8,7 @@ from operator import mul
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.closed_forms.band import Band, reaches
 from attnsim.models.closed_forms.form import Form, Moved, around_fused, load, store
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE

@@ -8,7 +8,7 @@ from typing import cast
 
 from attnsim.models.hardware.figure import Kind
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from attnsim.models.errors import InputError
-from attnsim.models.files import read_typed
+from attnsim.errors import InputError
+from attnsim.files import read_typed
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.interval import Constant, Interval, propagated
 

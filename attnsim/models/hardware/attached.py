@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import ARCHITECTURES, modelled
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.gpu import Gpu

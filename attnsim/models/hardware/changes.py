@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, shown
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.figure import Field, show
 
 FAR = by_hand(

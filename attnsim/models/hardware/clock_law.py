@@ -21,8 +21,8 @@ from typing import Literal
 
 import numpy as np
 
-from attnsim.models.arrays import Floats
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Floats
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.energy import PICO, constants, work
 from attnsim.models.hardware.gpu import Gpu

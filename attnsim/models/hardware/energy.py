@@ -17,7 +17,7 @@ from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.interval import Constant, Interval
 from attnsim.models.hardware.units import HBM
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 
 PICO = 1e-12
 

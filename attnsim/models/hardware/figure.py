@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attnsim.models.errors import InputError, shown
-from attnsim.models.units import EXAMPLES, format_quantity, parse_quantity
+from attnsim.errors import InputError, shown
+from attnsim.units import EXAMPLES, format_quantity, parse_quantity
 
 Kind = Literal["datasheet", "measured", "derived", "assumed"]
 Reader = Literal["rate", "replay", "limit", "nobody"]

@@ -17,8 +17,8 @@ from pydantic import (
     create_model,
 )
 
-from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.files import read_yaml
+from attnsim.errors import InputError, nearest, shown
+from attnsim.files import read_yaml
 from attnsim.models.hardware.architectures import ARCHITECTURES
 from attnsim.models.hardware.figure import Kind, fields_of
 from attnsim.models.hardware.rules import MEMORY_KINDS, REQUIRED

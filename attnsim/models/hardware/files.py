@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from attnsim.models.errors import InputError, Taken, nearest, shown
-from attnsim.models.files import shipped
+from attnsim.errors import InputError, Taken, nearest, shown
+from attnsim.files import shipped
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.attached import gpu_of_name
 from attnsim.models.hardware.changes import Change
@@ -41,7 +41,7 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     name_or_path
         "h100-sxm5-80gb", a path that ends in .yaml or .yml, the name that a driver gives it ("NVIDIA H100 80GB HBM3"),
         or what the GPU is called ("h100"): of several boards the SXM one with the most memory is taken, and a warning
-        (:class:`attnsim.models.errors.Taken`) says so.
+        (:class:`attnsim.errors.Taken`) says so.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change, new_value
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.sections import (
@@ -25,7 +25,7 @@ from attnsim.models.hardware.sections import (
     changeable,
     field_of,
 )
-from attnsim.models.wording import html_table
+from attnsim.wording import html_table
 
 _LANES = 32  # threads of a warp
 

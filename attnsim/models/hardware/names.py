@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 
 OTHERS = (
     "mi", "radeon", "rx", "gfx", "instinct", "amd", "gaudi", "intel", "arc", "max", "tpu", "trainium", "inferentia",

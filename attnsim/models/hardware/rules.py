@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import Architecture, architecture_of
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import Figure, Kind, fields_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.figure import Field, fields_of, figure
 
 _KIB, _GB = 1024, 1e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.wording import NOTHING
+from attnsim.wording import NOTHING
 
 
 @dataclass(frozen=True, slots=True)

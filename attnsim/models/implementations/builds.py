@@ -9,7 +9,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.names import version_distance
 from attnsim.models.question.workload import Workload
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 
 BACKWARD_WORK = 2.5
 """GEMM work of a backward pass over that of its forward: five products of a tile, two in the forward."""

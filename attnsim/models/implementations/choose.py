@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attnsim.models.errors import InputError, some
+from attnsim.errors import InputError, some
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.builds import told_apart
 from attnsim.models.implementations.implementation import Implementation, sizing

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import flash_attention_4
 from attnsim.models.implementations.flash_attention import fa2_backward, flash3

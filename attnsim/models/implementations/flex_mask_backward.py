@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.implementations.selecting.walks import LIST, Walk, keys_outside, rows_outside
 from attnsim.models.mask.tile_counts import TileCounts

@@ -11,7 +11,7 @@ older PyTorch, gradients recorded) has floors of 80 and 210 us for 1 and 3 to 6 
 
 from __future__ import annotations
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.question.workload import Workload
 
 EAGER = frozenset({"efficient-attention", "linformer", "performer-pytorch", "torch", "transformers"})

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 
 _NUMBER = re.compile(r"\d+(\.\d+)*")
 

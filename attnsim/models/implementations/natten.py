@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_forward, hopper_tile
 from attnsim.models.implementations.flash_attention_4 import choose_tile as blackwell_tile

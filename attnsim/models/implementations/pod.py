@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flashinfer import fa2_tile, merge_states, plan
 from attnsim.models.implementations.fused.building import flash_schedule, one_query, override

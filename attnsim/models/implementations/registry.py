@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from attnsim.models.errors import InputError, some
+from attnsim.errors import InputError, some
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import (
     cudnn,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.implementations.frameworks.eager import one_pass, strided_copy
 from attnsim.models.implementations.host import EAGER, host_s
 from attnsim.models.implementations.implementation import Implementation

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.last_block import merging_last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import counted
 from attnsim.models.implementations.fused.building import fitting, one_kernel_each_way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.question.words import mask_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from attnsim.models.errors import InputError, nearest, shown
-from attnsim.models.files import read_yaml, shipped
+from attnsim.errors import InputError, nearest, shown
+from attnsim.files import read_yaml, shipped
 from attnsim.models.hardware.file_format import ID_PATTERN
 from attnsim.models.llm.huggingface import import_config
 from attnsim.models.llm.mlp import Experts, Mlp

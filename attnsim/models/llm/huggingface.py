@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from attnsim.models.errors import InputError, Taken, nearest, shown
-from attnsim.models.files import read_bytes
+from attnsim.errors import InputError, Taken, nearest, shown
+from attnsim.files import read_bytes
 from attnsim.models.llm.mlp import Experts, Mlp
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask

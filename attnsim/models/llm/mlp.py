@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.llm.mlp import Mlp
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.words import read_pass

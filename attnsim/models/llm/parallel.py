@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.llm.mlp import Mlp
 from attnsim.models.llm.model import Model
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.arrays import Bools, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Bools, Ints
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import Spans, Tiles
 from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks

@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.arrays import Bools, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Bools, Ints
+from attnsim.errors import InputError
 from attnsim.models.mask.patterns import Spans, Tiles, check_counts, expand, looks
 
 COMPARED_CELLS = 40

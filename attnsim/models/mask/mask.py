@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Bools, Ints
+from attnsim.errors import InputError
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mask.patterns import Dilated, Global, Part, Strided, Window

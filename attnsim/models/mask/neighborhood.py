@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Bools, Ints
+from attnsim.errors import InputError
 from attnsim.models.mask.patterns import Spans, Tiles, check_counts, looks
 
 MOST_DIMENSIONS = 3

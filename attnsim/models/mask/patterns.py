@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Bools, Ints
+from attnsim.errors import InputError
 
 Spans = tuple[Ints, Ints, Ints]
 """Row tile, first key and key after the last; intervals may overlap, and reach outside the sequence."""

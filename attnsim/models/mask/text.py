@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.documents import Documents, Prefix
 from attnsim.models.mask.neighborhood import Neighborhood, sizes

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Bools, Ints
+from attnsim.errors import InputError
 from attnsim.models.mask.patterns import DIAGONAL, Part, Spans, Tiles, Window
 from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from attnsim.models.arrays import Bools, Ints
+from attnsim.arrays import Bools, Ints
 from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Part, Spans, Tiles, Window, expand
 
 FULL, EMPTY = -1, -2

@@ -4,7 +4,7 @@ A record says what is computed and who runs it; how it is run is built by the im
 (:mod:`attnsim.models.implementations.choose`), which are found by name.
 """
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.mechanisms.dense import DENSE, VARIANTS
 from attnsim.models.mechanisms.gated import GATED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import checked
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import check_lengths, check_mask, find_implementation, runs_on, unplayed
 from attnsim.models.implementations.implementation import Implementation

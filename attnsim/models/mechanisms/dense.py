@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.mechanism import Mechanism, Reference
 from attnsim.models.question.workload import Workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.closed_forms import useful
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.mechanism import Mechanism

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.closed_forms.useful import Useful, softmax
-from attnsim.models.errors import InputError
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.page import Page, read_page

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.closed_forms import useful
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.mechanism import Mechanism, Reference

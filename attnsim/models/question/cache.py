@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 
 MOST_DRAFTED = 128
 """Most tokens of a draft."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.question.case_row import EMPTY, NUMBER, Case, parse_row
 from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
-from attnsim.models.writing import writing
+from attnsim.writing import writing
 
 if TYPE_CHECKING:
     import pandas as pd

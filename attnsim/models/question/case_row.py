@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.columns import OPTIONS, OWN, Columns, key, known_columns
 from attnsim.models.question.length_sources import read_lengths

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.question.columns import (
     ADDED_COLUMNS,
     MEASURED,

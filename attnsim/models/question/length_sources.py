@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from pathlib import Path
 
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.question.lengths import LARGEST_LENGTH, Length, parse_lengths
 from attnsim.models.question.words import cell_number
 

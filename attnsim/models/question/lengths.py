@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.question.words import whole
 
 LARGEST_LENGTH = 1 << 27

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.question.selection import Selection
 
 ALWAYS = 3

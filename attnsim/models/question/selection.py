@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 
 _LARGEST = 1 << 20
 _FIELDS = {

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError, nearest, shown
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError, nearest, shown
 
 if TYPE_CHECKING:
     from attnsim.models.mask.mask import Mask

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Literal
 
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree, check_cache
 from attnsim.models.question.lengths import Length, blind, check_seen, checked_lengths, lengths_of, told_lengths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Floats
+from attnsim.arrays import Bools, Floats
 
 
 def index_scores(q: Floats, k: Floats, weights: Floats) -> Floats:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.references.linear import FeatureMaps, linear_attention
 
 

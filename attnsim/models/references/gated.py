@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 
 
 def gated_recurrent(

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.references.softmax import expanded, read_inputs
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.arrays import Floats
+from attnsim.arrays import Floats
 from attnsim.models.references.linear import (
     FeatureMaps,
     linear_attention,

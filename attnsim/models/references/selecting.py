@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Floats
+from attnsim.arrays import Bools, Floats
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 
 

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.arrays import Floats
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats
+from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import default_scale, expanded, read_inputs
 

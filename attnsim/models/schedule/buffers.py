@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 
 Buffers = tuple[tuple[str, int], ...]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, Path

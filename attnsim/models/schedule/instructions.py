@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib.resources import files
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.schedule.operation import AMOUNTS, TileOp
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 
 LANES = 32
 """Threads of a warp."""

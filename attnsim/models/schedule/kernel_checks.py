@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.schedule.operation import AMOUNTS, Kind, TileOp
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.models.schedule.uses import TensorUse

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.schedule.operation import Segment
 
 Nest = list[tuple[Segment, ArrayLike]]

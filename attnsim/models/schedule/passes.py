@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse

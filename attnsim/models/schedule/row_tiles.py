@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.question.workload import Workload
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True)

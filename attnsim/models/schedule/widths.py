@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 FLASH_WIDTHS = (32, 64, 96, 128, 192, 256, 512)
 """FlashAttention's list."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.arrays import Floats, Ints
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Floats, Ints
+from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu

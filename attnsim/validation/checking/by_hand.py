@@ -1,4 +1,4 @@
-"""Every constant of the package that is declared as chosen by hand (:mod:`attnsim.models.by_hand`)."""
+"""Every constant of the package that is declared as chosen by hand (:mod:`attnsim.by_hand`)."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from attnsim.files import read_typed
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.closed_forms.cost import cost_of
-from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.components import COMPONENTS, NORMAL_90, RMS_OVER_MEAN, Widths
 
 SHARE = 0.9

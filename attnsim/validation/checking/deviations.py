@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
+from attnsim.files import read_typed, read_yaml
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.files import read_typed, read_yaml
 from attnsim.validation.checking.accuracy import targets_table
 from attnsim.validation.checking.batches import skewed
 from attnsim.validation.checking.claims import speedups

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnsim.api.carried import carried, same_version, spread_of
+from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
 from attnsim.models.calibrations.choose import carried_to, choose
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.errors import InputError
 from attnsim.validation.checking.components import Group
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.fitting.records import domain_of

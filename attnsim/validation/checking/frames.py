@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, get_args
 
 from attnsim.api.asking import read_gpu
 from attnsim.api.trust import assess
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError, nearest, shown
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.validation.checking.hypothetical import PAIRS, outcomes
 from attnsim.validation.fitting.held_out import held_out_predictions

@@ -25,10 +25,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from attnsim.files import read_typed
 from attnsim.models.calibrations.calibration import gpu_calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.errors import InputError
 from attnsim.models.question.case_row import Case
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import KernelReplay, replay

@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 
 from attnsim.api.ratios import moved
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.components import RATIOS
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.digest import code_digest
-from attnsim.models.errors import InputError
 from attnsim.validation.checking.components import HOME, components_table, measured
 from attnsim.validation.checking.evidence import SERVING_SAMPLE, evidence
 from attnsim.validation.checking.ratio_steps import steps

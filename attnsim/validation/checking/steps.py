@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from attnsim.api.ratios import moved
+from attnsim.files import read_typed
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.components import ratio_widths
-from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS

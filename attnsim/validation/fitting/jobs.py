@@ -8,9 +8,9 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
+from attnsim.errors import InputError, nearest
+from attnsim.files import read_typed
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
-from attnsim.models.errors import InputError, nearest
-from attnsim.models.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, OWN_KERNELS, find_implementation
 from attnsim.validation.measured.datasets import Row, published_rows

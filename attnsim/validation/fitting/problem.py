@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.choose import priors_of
 from attnsim.models.calibrations.numbers import (
     GPU_NUMBERS,

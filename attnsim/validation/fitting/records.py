@@ -13,7 +13,6 @@ import numpy as np
 from attnsim.models.calibrations.calibration import Domain, Fold
 from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers
 from attnsim.models.digest import code_digest
-from attnsim.models.writing import write_whole
 from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
 from attnsim.validation.fitting.jobs import Job
 from attnsim.validation.fitting.problem import Problem, numbers_on
@@ -22,6 +21,7 @@ from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.predicting import error_summary
 from attnsim.validation.measured.sources import software_of
+from attnsim.writing import write_whole
 
 PREDICTING = ("models", "simulator")
 """What a prediction depends on. Its digest is only a record: a calibration whose errors are still the committed ones is

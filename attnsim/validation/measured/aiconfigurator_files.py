@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnsim.models.files import read_typed
+from attnsim.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import match
 from attnsim.models.question.case_row import Case

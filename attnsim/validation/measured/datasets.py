@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import match

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.validation.measured.datasets import Row
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.files import read_typed
+from attnsim.by_hand import by_hand
+from attnsim.files import read_typed
 from attnsim.models.hardware.gpu import Gpu
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnsim.errors import InputError
 from attnsim.kernels.gpu.machine_record import attached_of
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from attnsim.errors import InputError
 from attnsim.kernels.build import compile_cache
 from attnsim.kernels.gpu.records import FILE_NAME, Records
-from attnsim.models.errors import InputError
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.case_file import read_cases
 from attnsim.models.question.case_row import Case, parse_row

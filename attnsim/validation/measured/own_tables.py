@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.question.case_file import read_cases, write_table
 from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.measured_table import SYNTHETIC, Record, machines_of, measured_frame, measured_rows

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from attnsim.models.errors import InputError
-from attnsim.models.files import read_typed
+from attnsim.errors import InputError
+from attnsim.files import read_typed
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 
 Role = Literal["fit", "choose", "test"]

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 METRICS = {
     "hbm_read_bytes": "dram__bytes_read.sum",

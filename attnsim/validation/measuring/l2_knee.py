@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 
 LEAST_POINTS = 5
 """Fewest working sets to fit: the plateau, the fall and the floor have four parameters."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
 from attnsim.kernels.gpu.bench import Bench, by_value, runs_on
 from attnsim.kernels.gpu.correctness import quick_cases
@@ -18,7 +19,6 @@ from attnsim.kernels.gpu.cuda_device import LASTING
 from attnsim.kernels.gpu.machine_record import now, version_of
 from attnsim.kernels.gpu.measuring import correctness_points, machine_points, null_points, time_points
 from attnsim.kernels.gpu.records import Point, Records
-from attnsim.models.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 
 Told = Callable[[str], None]

@@ -9,18 +9,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
+from attnsim.files import read_typed
 from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.kernels.gpu.probe import Rate
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
-from attnsim.models.files import read_typed
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.units import format_quantity
+from attnsim.units import format_quantity
 from attnsim.validation.measuring.l2_knee import fit_knee
 
 MARGIN = 0.02

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.run import run
 from attnsim.kernels.cpu.tensor_maps import TensorMap
-from attnsim.models.errors import InputError
 
 RNG = np.random.default_rng(7)
 ROWS, COLUMNS = 16, 64

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.tensor_maps import TensorMap
-from attnsim.models.errors import InputError
 
 Launch = Callable[..., Counters]
 

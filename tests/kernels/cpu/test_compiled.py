@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import encode
 from attnsim.kernels.cpu import compiled_matrices, loops, program
 from attnsim.kernels.cpu.counters import Counters
@@ -16,7 +17,6 @@ from attnsim.kernels.cpu.sixteen_bit import floats
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.foreign.run import run_ptx
 from attnsim.kernels.hopper import flash_hopper
-from attnsim.models.errors import InputError
 from attnsim.models.mask.mask import Mask
 
 

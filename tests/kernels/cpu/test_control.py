@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnsim.errors import InputError
 from attnsim.kernels.cpu import program
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.faults import Deadlock, OutOfBounds, UnsupportedInstruction
 from attnsim.kernels.cpu.run import run
-from attnsim.models.errors import InputError
 
 Launch = Callable[..., Counters]
 

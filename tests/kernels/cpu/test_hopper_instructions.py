@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.device import CpuDevice
 from attnsim.kernels.cpu.faults import RegisterInFlight, UnsupportedInstruction
 from attnsim.kernels.cpu.run import run
 from attnsim.kernels.cpu.tensor_maps import TensorMap
-from attnsim.models.errors import InputError
 
 Launch = Callable[..., Counters]
 Array = NDArray[Any]

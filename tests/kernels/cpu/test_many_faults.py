@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import attnsim.kernels as ak
+from attnsim.errors import InputError
 from attnsim.kernels.cpu import faults
 from attnsim.kernels.cpu.counters import Counters
 from attnsim.kernels.cpu.run import run
-from attnsim.models.errors import InputError
 from tests.kernels.cpu.conftest import ptx_of
 from tests.kernels.triton_ptx import Attention, compiled
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import MEMORY_MARGIN, model_words, words_of
 from attnsim.models.hardware.figure import Figure

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from attnsim.models.errors import InputError, shown
-from attnsim.models.files import read_yaml
+from attnsim.errors import InputError, shown
+from attnsim.files import read_yaml
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.importing.sections import Found, Section, figure

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.importing.sections import Found, Section, figure
 from attnsim.models.hardware.rules import MEMORY_KINDS

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import cast
 from xml.etree import ElementTree
 
-from attnsim.models.errors import InputError, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.attached import MEMORY_MARGIN
 from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.importing.sections import Found, figure
-from attnsim.models.units import parse_quantity
+from attnsim.units import parse_quantity
 
 MAX_DEPTH = 32
 _DIFFERENCE = 0.005

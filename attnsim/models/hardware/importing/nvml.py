@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.importing import Imported

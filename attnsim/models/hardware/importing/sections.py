@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnsim.models.errors import InputError, shown
-from attnsim.models.files import read_bytes
+from attnsim.errors import InputError, shown
+from attnsim.files import read_bytes
 from attnsim.models.hardware.figure import Figure, Kind
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import summed
 from attnsim.models.implementations.own.linear_tiles import is_causal

@@ -9,7 +9,7 @@ What is left out: the router, and bringing tokens to experts and back.
 
 from __future__ import annotations
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.implementations.frameworks.step import Activation, Direction, Step, backward, product_step
 from attnsim.models.llm.mlp import Experts, Mlp
 from attnsim.models.llm.model import Model

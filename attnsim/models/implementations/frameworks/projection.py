@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.numbers import GPU_NUMBERS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path

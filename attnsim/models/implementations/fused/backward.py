@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.implementations.fused.loops import DROPOUT_BITS, sizes
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.loops import LOOPS, PAGES, Operations, page_bytes, pages, sizes
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order

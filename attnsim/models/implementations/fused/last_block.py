@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS, SCALE_INSTRUCTIONS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.nest import Nest, loop_nest

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
 from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.fused.varlen_order import VARLEN, Parts, in_sections

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.implementations.fused.tile import FlashTile, Order
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload

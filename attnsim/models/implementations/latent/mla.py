@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Ints
+from attnsim.arrays import Bools, Ints
 from attnsim.models.implementations.fused.forward import block_begins, pages_of
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, PAGES, page_bytes, sizes
 from attnsim.models.implementations.latent.tiles import LatentTile

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.implementations.fused.order import joined, longest_sequences
 from attnsim.models.implementations.latent.tiles import LatentTile, Piece, flash_mla_pieces
 from attnsim.models.question.lengths import Length

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import Segment, TileOp

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work

@@ -7,7 +7,7 @@ and TensorRT-LLM's differ where a parameter says so. A chunk's products are thos
 
 from __future__ import annotations
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
 from attnsim.models.implementations.linear.shape import Shape

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.implementations.linear.chunks import LINK_CLKS, Chunks, Flow, Work
 from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.schedule.schedule import Kernel

@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from attnsim.models.arrays import Bools, Ints
+from attnsim.arrays import Bools, Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import block_begins
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.arrays import Floats, Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Floats, Ints
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label
 from attnsim.models.question.workload import Workload

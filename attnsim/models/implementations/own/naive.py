@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, TURN, counts_of, kernel_label, registers_of

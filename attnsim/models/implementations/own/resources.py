@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Protocol, TypeVar
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.schedule.instructions import StepCounts, counts_in, nearest
-from attnsim.models.tables import read_csv
+from attnsim.tables import read_csv
 
 FILE = "resources.csv"
 TURN = "turn"

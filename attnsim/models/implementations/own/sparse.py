@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import block_begins, flash_peak_bytes
 from attnsim.models.implementations.fused.listed import busy_rows, keys_uses

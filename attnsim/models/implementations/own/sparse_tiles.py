@@ -10,9 +10,9 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import resources

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import sums_of_groups
 from attnsim.models.implementations.fused.building import in_step

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.selecting.dsa_tiles import (
     COLUMNS,

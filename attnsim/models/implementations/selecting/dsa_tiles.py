@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
-from attnsim.models.errors import InputError
+from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload

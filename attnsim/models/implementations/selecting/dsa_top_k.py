@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
+from attnsim.by_hand import by_hand
 from attnsim.models.implementations.selecting.dsa_tiles import TopKTile, chunks, top_k_turns
 from attnsim.models.implementations.selecting.walks import INDEX_BYTES, LIST
 from attnsim.models.question.workload import Workload

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import FA2, counted, fa2_forward
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes

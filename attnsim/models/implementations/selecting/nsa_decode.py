@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FlashTile

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.by_hand import by_hand
-from attnsim.models.errors import InputError
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import sums_of_groups
 from attnsim.models.implementations.fused.building import in_step

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.models.arrays import Ints
+from attnsim.arrays import Ints
 from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, BackwardOps
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.loops import Operations

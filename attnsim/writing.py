@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 TEMPORARY = ".tmp"
 """How the name of a file ends that is not whole yet."""

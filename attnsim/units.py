@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 
 class _Unit(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from attnsim.models.errors import InputError
+from attnsim.errors import InputError
 
 T = TypeVar("T")
 
