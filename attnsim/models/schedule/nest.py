@@ -1,18 +1,94 @@
-"""A loop nest as builders write it down: segments in program order, each with how often every block class runs it."""
+"""A loop nest as builders write it down: segments in program order, each with how often every block class runs it.
+
+A builder says a loop once, as its CUDA does: `turn(load_next, masked)` yields the operations of one turn, and each flag
+holds up to a turn of its own. :func:`loop` peels the turns that differ and derives how often each runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnsim.arrays import Ints
-from attnsim.models.schedule.operation import Segment
+from attnsim.models.schedule.operation import Segment, TileOp
 
 Nest = list[tuple[Segment, ArrayLike]]
 """Segments and their counts: one number for all block classes, ``[classes]``, or ``[classes, turns]`` where the outer
 loop has several turns."""
+Operations = Iterable[TileOp]
+
+
+def once(name: str, ops: Operations, when: ArrayLike = 1) -> Nest:
+    """A stretch that a block runs once, or `when` times."""
+    return [(Segment(name, tuple(ops)), when)]
+
+
+def by_size(name: str, missing: Ints, ops: Callable[[int], Operations], when: ArrayLike = True) -> Nest:
+    """A stretch that a block runs once and that depends on its tile's size: `ops(n)` of a tile that lacks `n` elements.
+
+    Parameters
+    ----------
+    name : str
+    missing : ndarray of int, shape [classes]
+        By how many elements each class's tile is shorter than a whole one.
+    ops : callable
+    when : ndarray of bool, optional
+        The classes that run it.
+    """
+    return [
+        (Segment(f"{name}{f' ({n} short)' * (n > 0)}", tuple(ops(n))), ((missing == n) & when) * 1)
+        for n in sorted(set(missing.tolist()))
+    ]
+
+
+def loop(
+    name: str, steps: ArrayLike, turn: Callable[..., Operations], shorter: Ints | None = None, **until: ArrayLike
+) -> Nest:
+    """A loop of `steps` turns, of which those that differ are peeled.
+
+    Parameters
+    ----------
+    name : str
+    steps : ndarray of int
+        Turns of each class.
+    turn : callable
+        The operations of one turn, ``turn(**flags)``; with `shorter`, ``turn(missing, **flags)``.
+    shorter : ndarray of int, optional
+        By how many elements the first turn's tile is shorter.
+    **until : ndarray of int
+        A flag holds in the turns before this one. Flags end one after the other, so that turns are in at most
+        ``2 ** len(until)`` states; each state runs from the last end of a flag that is off to the first of one that is
+        on.
+    """
+    if shorter is None:
+        return _peeled(name, 0, steps, turn, until)
+    nest: Nest = []
+    for n in sorted(set(shorter[np.asarray(steps) > 0].tolist())):
+        first = f"first {name}{f' ({n} short)' * (n > 0)}"
+        nest += _peeled(first, 0, np.minimum(steps, 1) * (shorter == n), partial(turn, n), until)
+    return nest + _peeled(name, 1, steps, partial(turn, 0), until)
+
+
+def _peeled(
+    name: str, begin: int, end: ArrayLike, turn: Callable[..., Operations], until: dict[str, ArrayLike]
+) -> Nest:
+    """Turns `begin` to `end` of a loop, a segment for each state of the flags that any class is in."""
+    nest: Nest = []
+    for state in sorted(product((True, False), repeat=len(until)), key=lambda flags: flags.count(False)):
+        flags = dict(zip(until, state, strict=True))
+        first: ArrayLike = begin
+        last = end
+        for flag, on in flags.items():
+            first, last = (first, np.minimum(last, until[flag])) if on else (np.maximum(first, until[flag]), last)
+        turns = np.maximum(np.subtract(last, first), 0)
+        if turns.any():
+            on_flags = ", ".join(flag.replace("_", " ") for flag, on in flags.items() if on)
+            nest.append((Segment(f"{name}{f' ({on_flags})' * bool(on_flags)}", tuple(turn(**flags))), turns))
+    return nest
 
 
 def loop_nest(nest: Sequence[tuple[Segment, ArrayLike]]) -> tuple[tuple[Segment, ...], Ints]:

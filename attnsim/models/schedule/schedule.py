@@ -9,13 +9,14 @@ matrix of repeat counts. Three readers share it: :mod:`attnsim.models.closed_for
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.arrays import Ints
 from attnsim.models.schedule.buffers import Buffers, bytes_of
 from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp, amounts
@@ -103,6 +104,15 @@ class Kernel:
     step: str = "step"
     role: Role = ""
     launched_early: bool = False
+
+    def joined(self) -> Kernel:
+        """The kernel without classes that no block is of, and with one class for all blocks that run the same."""
+        number = _joined(self.segments, self.repeats, self.class_counts > 0)
+        if number is None:
+            return self
+        kept = np.unique(number, return_index=True)[1][1 if number.min() < 0 else 0 :]
+        launches = tuple(Launch(number[one.rows], one.times, one.each) for one in self.launches)
+        return replace(self, repeats=self.repeats[kept], launches=launches)
 
     @cached_property
     def class_counts(self) -> NDArray[np.int64]:
@@ -229,6 +239,29 @@ class Kernel:
         return [(segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0]
 
 
+def _joined(segments: tuple[Segment, ...], repeats: Ints, launched: NDArray[np.bool_]) -> Ints | None:
+    """New number of each class, -1 of those without blocks; None where all classes differ and have blocks."""
+    known: dict[tuple[TileOp, ...], int] = {}
+    index = [known.setdefault(segment.ops, len(known)) for segment in segments]
+    plain = len(known) == len(segments)
+    numbers: dict[object, int] = {}
+    out = np.full(len(repeats), -1)
+    for one in np.flatnonzero(launched).tolist():
+        key: object = repeats[one].tobytes() if plain else _walk(index, repeats[one])
+        out[one] = numbers.setdefault(key, len(numbers))
+    return None if len(numbers) == len(repeats) else out
+
+
+def _walk(index: list[int], turns: Ints) -> tuple[tuple[int, int], ...]:
+    """What a block runs: the stretches and how often, neighbours that are alike as one."""
+    walk: list[tuple[int, int]] = []
+    for turn in turns.tolist():
+        for stretch, n in zip(index, turn, strict=True):
+            if n:
+                walk.append((stretch, n + walk.pop()[1]) if walk and walk[-1][0] == stretch else (stretch, n))
+    return tuple(walk)
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """The kernels that answer a workload, as one implementation launches them.
@@ -264,6 +297,10 @@ class Schedule:
     host_s: float = 0.0
     is_eager: bool = False
     useful_flops: int | None = None
+
+    def __post_init__(self) -> None:
+        """Keep one class of blocks for all that run the same, on which replays of a smaller grid rest."""
+        object.__setattr__(self, "kernels", tuple(kernel.joined() for kernel in self.kernels))
 
     @property
     def tile_text(self) -> str:
