@@ -231,11 +231,11 @@ class Chunks:
             # A column of blocks touches a chunk together; heads that share it come a whole sequence of blocks later.
             apart = chunks if flow.per != "sequence" and not self.serial else 1
             groups = max(1, sequences * self.heads * self.columns // shared)
-            together = flow.by_heads == 1 and whole % (groups * apart) == 0
+            together = flow.by_heads == 1
             pieces, sharers = (groups * apart, shared) if together else (groups, shared * apart)
             use = TensorUse(
                 flow.tensor, whole // pieces, pieces, sharers, written=flow.written,
-                in_place=flow.tensor in read & stored,
+                in_place=flow.tensor in read & stored, all_bytes=whole if whole % pieces else 0,
             )  # fmt: skip
             known = uses.get((flow.tensor, flow.written))
             if known is None or use.unique_bytes > known.unique_bytes:
