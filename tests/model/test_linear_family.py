@@ -252,3 +252,12 @@ def test_crossover_at_the_ends_of_the_lengths() -> None:
     assert found("linear", shortest=8192, longest=16384).seq == 8192
     with pytest.raises(InputError, match="lengths are 64 to 32"):
         found("linear", longest=32)
+
+
+def test_the_taps_of_a_convolution_are_read_from_memory_once() -> None:
+    """Four 16-bit taps a channel, the same for every chunk and sequence; they were counted anew for each."""
+    w = Workload(2, 16, 4096, 128, mask=Mask.causal())
+    (kernel,) = find_implementation("causal-conv1d.triton").build(w, load_gpu("h100-sxm5-80gb"), None).kernels
+    taps = next(use for use in kernel.uses if use.tensor == "taps")
+    assert taps.unique_bytes == 16 * 128 * 4 * 2
+    assert kernel.requested()["load", "taps"] == taps.unique_bytes * 2 * 4096 // 8

@@ -145,26 +145,23 @@ class Tensor:
         """How the blocks of a `grid`, slowest axis first, share this tensor."""
         outer, own = grid.split(), set(self.axes.split())
         shared = [a for a in outer if not own & {a, axes[a].cuts} and axes[a].tiles_of.max() > 1]
-        tiled = {a for a in own if axes[a].tile > 1 or a not in outer}
-        if rule == "run" and shared:
-            tiled |= own & set(outer[outer.index(shared[0]) :])
         touches = _product(axes[a].tiles_of for a in shared)
         sharers, rounds = touches * 1.0, math.inf
-        if rule == "run" and shared:
-            sharers = _product(axes[a].tiles_of for a in outer[outer.index(shared[0]) :]) * 1.0
+        tiled = {a for a in own if axes[a].tile > 1 or a not in outer}
+        if rule == "run":
+            run = outer[outer.index(shared[0]) :] if shared else []
+            tiled = own.difference(outer) | own.intersection(run)
+            sharers = _product(axes[a].tiles_of for a in run) * 1.0
             rounds = float(touches[0]) if (sharers > touches).any() else math.inf
         elif rule == "piece" and shared:
             sharers = _product(axes[a].tiles_of for a in outer if a not in own - tiled) * 1.0
-        along = tiled
-        size = np.asarray(self.bytes)
+        sizes = {a: axes[a].tiles_of if self.by_tile else axes[a].sizes for a in own}
         if self.seen is not None:
             (part,) = (a for a in tiled if axes[a].tile > 1)
-            along, size = tiled - {part}, size * np.asarray(self.seen[0])
+            sizes[part] = np.asarray(self.seen[0])
             sharers = np.asarray(self.seen[1]) * _product(axes[a].tiles_of for a in shared if axes[a].tile == 1)
-        size = size * _product(axes[a].tiles_of if self.by_tile else axes[a].sizes for a in along)
-        count = _product(axes[a].sizes for a in own - tiled)
-        each, sharers = np.broadcast_arrays(size * count, sharers)
-        total, pieces = sum(each.tolist()), int(count.sum())
+        each, sharers = np.broadcast_arrays(self.bytes * _product(sizes.values()), sharers)
+        total, pieces = sum(each.tolist()), int(_product(axes[a].tiles_of for a in own - tiled).sum())
         mean = sum(n * s for n, s in zip(each.tolist(), sharers.tolist(), strict=True)) / max(1, total)
         use = TensorUse(
             self.name,
@@ -188,8 +185,12 @@ def _product(factors: Iterable[Ints]) -> Ints:
 def uses_of(
     tensors: Iterable[Tensor], axes: Mapping[str, Axis], grid: str, rule: Rule = "byte"
 ) -> tuple[TensorUse, ...]:
-    """How the blocks of a kernel share its tensors."""
-    return tuple(tensor.use(axes, grid, rule) for tensor in tensors)
+    """How the blocks of a kernel share its tensors; of one that is declared twice, the larger use."""
+    uses: dict[tuple[str, bool], TensorUse] = {}
+    for tensor in tensors:
+        use, key = tensor.use(axes, grid, rule), (tensor.name, tensor.written)
+        uses[key] = max(uses.get(key, use), use, key=lambda one: one.unique_bytes)
+    return tuple(uses.values())
 
 
 def declared(

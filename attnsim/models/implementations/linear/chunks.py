@@ -1,56 +1,32 @@
 """A kernel that goes over sequences in chunks: one block a chunk, or one that walks all chunks of its head in order.
 
-What a block moves is told as :class:`Flow`, what it computes for a chunk as :class:`Work`. The last chunk of a sequence
-moves the rows that it has and multiplies whole tiles.
+What a block moves is declared as tensors along axes, what it computes for a chunk as :class:`Work`. The last chunk of a
+sequence moves the rows that it has and multiplies whole tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
+from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, Path
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.nest import Nest, loop, once
+from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.schedule import Kernel, Path
 
 LINK_CLKS = by_hand(
     30, "clocks of one link of a chain of dependent instructions, such as a row of a substitution, before `extra`"
 )
 REGISTERS = by_hand(128, "registers a thread of a compiled kernel whose tiles are small: Triton does not print them")
-
-Per = Literal["row", "chunk", "sequence"]
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """A tensor that a block reads or writes.
-
-    Parameters
-    ----------
-    tensor : str
-    bytes : int
-        Of a row, of a chunk, or of a whole sequence (read before its first chunk or written after its last).
-    per : {"row", "chunk", "sequence"}
-    written : bool
-    by_columns : bool
-        Whether all columns of blocks read the same bytes.
-    by_heads : int
-        Heads whose blocks read the same bytes.
-    """
-
-    tensor: str
-    bytes: int
-    per: Per = "row"
-    written: bool = False
-    by_columns: bool = False
-    by_heads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +71,22 @@ class Work:
 class Chunks:
     """A kernel over chunks.
 
+    Its axes are the sequences ``b``, the heads of Q and K ``h``, the heads of V that share one of them ``g``, the
+    tokens ``c`` in chunks, and its columns ``x``. A tensor along ``c`` moves with each chunk. One along ``b`` without
+    ``c`` is read before the first chunk of a sequence or written after the last. One along neither is read by every
+    block.
+
     Parameters
     ----------
     name : str
     chunk : int
         Rows of a chunk.
-    heads : int
-        Blocks side by side of a sequence's chunk, beside the columns.
-    flows : tuple of Flow
+    heads : (int, int)
+        Heads of Q and K, and the heads next to each other that share one: blocks side by side of a sequence's chunk.
+    tensors : tuple of Tensor
     work : Work
-    columns : int
-        Blocks that share the columns of a head's output.
+    columns : int or mapping of str to int
+        Blocks that share the columns of a head's output; several axes by name, slowest first.
     serial : bool
         Whether a block walks all chunks of its sequence, with the state in registers.
     warps, registers, shared_memory_bytes : int
@@ -118,14 +99,16 @@ class Chunks:
         Most bytes of a tensor that a block has on their way; 0: a chunk's.
     alone : bool
         Whether every thread works for itself, so that a block has no prologue and no epilogue.
+    row_tiles : int
+        Chunks next to each other that are the row tiles of a larger chunk, along ``C``.
     """
 
     name: str
     chunk: int
-    heads: int
-    flows: tuple[Flow, ...]
+    heads: tuple[int, int]
+    tensors: tuple[Tensor, ...]
     work: Work
-    columns: int = 1
+    columns: int | Mapping[str, int] = 1
     serial: bool = False
     warps: int = 4
     registers: int = REGISTERS
@@ -134,27 +117,32 @@ class Chunks:
     ahead: bool = True
     in_flight_bytes: int = 0
     alone: bool = False
-
-    @property
-    def _edge(self) -> tuple[TileOp, ...]:
-        """What it takes to begin a block, or to end one."""
-        return () if self.alone else (TileOp("delay", "block"),)
+    row_tiles: int = 1
 
     def kernel(self, sequences: int, tokens: int, dtype: str, element_bytes: int = 2) -> Kernel:
         """The kernel for so many sequences of equal length."""
-        chunks = -(-tokens // self.chunk)
-        last = tokens - (chunks - 1) * self.chunk
-        build = self._walked if self.serial else self._spread
-        nest, launches = build(sequences, chunks, last, self.work.operations(element_bytes))
-        segments, repeats = loop_nest(nest)
-        return Kernel(
-            name=self.name,
+        columns = {"x": self.columns} if isinstance(self.columns, int) else self.columns
+        axes = {
+            "b": Axis(sequences), "h": Axis(self.heads[0]), "g": Axis(self.heads[1]),
+            "c": Axis(tokens, self.chunk, cuts="C"), "C": Axis(tokens, self.chunk * self.row_tiles),
+            **{name: Axis(n) for name, n in columns.items()},
+        }  # fmt: skip
+        c, work = axes["c"], self.work.operations(element_bytes)
+        at = np.arange(c.tiles)
+        facts = {"first": at == 0, "last": at == c.tiles - 1, "missing": c.missing}
+        if self.serial:
+            facts = {"missing": c.missing[-1:]}
+        return declared(
+            self.name,
+            axes,
+            " ".join(["b h g", *["c"][self.serial :], *columns]),
+            self._shared(),
+            facts,
+            partial(self._walked, c.tiles, work) if self.serial else partial(self._spread, work),
+            rule="run",
+            each=1 if self.serial else math.prod(columns.values()),
             threads=32 * self.warps,
             registers_per_thread=self.registers,
-            segments=segments,
-            repeats=repeats,
-            launches=launches,
-            uses=self._uses(sequences, tokens, chunks),
             path=self.path,
             buffers=(("tiles", self.shared_memory_bytes),) if self.shared_memory_bytes else (),
             dtype=dtype,
@@ -162,85 +150,86 @@ class Chunks:
             step="chunk",
         )
 
-    def _copies(self, kind: Literal["load", "store"], rows: int, pers: Sequence[Per]) -> tuple[TileOp, ...]:
-        """Loads or stores of a chunk of so many rows."""
+    def _shared(self) -> list[Tensor]:
+        """The tensors with what their axes do not say: which are written in place, or touched by one block alone."""
+        both = {one.name for one in self.tensors if one.written} & {one.name for one in self.tensors if not one.written}
+        alone = Override("the block of a sequence's first or last chunk alone touches it", sharers=1.0, rounds=math.inf)
+        return [
+            replace(one, in_place=one.name in both, override=alone if one in self._ends and not self.serial else None)
+            for one in self.tensors
+        ]
+
+    @property
+    def _ends(self) -> list[Tensor]:
+        """Tensors that move once for each sequence."""
+        return [one for one in self.tensors if "b" in one.axes.split() and not _along_chunks(one)]
+
+    def _moved(self, written: bool, missing: int = 0, ends: bool = False) -> tuple[TileOp, ...]:
+        """Loads or stores of a chunk that lacks so many rows; of `ends` those of a whole sequence."""
+        rows = self.chunk - missing
         return tuple(
-            TileOp(kind, flow.tensor, bytes=flow.bytes * (rows if flow.per == "row" else 1))
-            for flow in self.flows
-            if flow.written == (kind == "store") and flow.per in pers
+            (one.store if written else one.load)(1 if ends or one.by_tile else rows)
+            for one in self.tensors
+            if one.written == written and (one in self._ends if ends else _along_chunks(one))
         )
 
-    def _walked(
-        self, sequences: int, chunks: int, last: int, work: tuple[TileOp, ...]
-    ) -> tuple[Nest, tuple[Launch, ...]]:
-        """One class of blocks: the state, then every chunk while the next is on its way."""
-        full: tuple[Per, Per] = ("row", "chunk")
-        short = int(last < self.chunk)
-        loads, rest = (self._copies("load", rows, full) for rows in (self.chunk, last))
-        stores, remaining = (self._copies("store", rows, full) for rows in (self.chunk, last))
-        waits = tuple(TileOp("wait", one.tensor) for one in loads)
-        before = self._copies("load", 0, ("sequence",))
-        start = (*self._edge, *before, *(TileOp("wait", one.tensor) for one in before))
-        end = (*self._copies("store", 0, ("sequence",)), *self._edge)
-        if not self.ahead:
-            nest: Nest = [
-                (Segment("state", start), 1),
-                (Segment("chunk", (*loads, *waits, *work, *stores)), chunks - short),
-                (Segment("last chunk", (*rest, *waits, *work, *remaining)), short),
-                (Segment("end", end), 1),
-            ]
-        else:
-            alone = int(chunks == 1)
-            nest = [
-                (Segment("state", start), 1),
-                (Segment("first chunk's loads", loads), 1 - alone * short),
-                (Segment("short chunk's loads", rest), alone * short),
-                (Segment("chunk", (*waits, *loads, *work, *stores)), chunks - 1 - (1 - alone) * short),
-                (Segment("chunk before the short one", (*waits, *rest, *work, *stores)), (1 - alone) * short),
-                (Segment("last chunk", (*waits, *work, *stores)), 1 - short),
-                (Segment("short chunk", (*waits, *work, *remaining)), short),
-                (Segment("end", end), 1),
-            ]
-        return nest, (Launch.alike(self.columns * self.heads * sequences),)
+    @property
+    def _begin(self) -> tuple[TileOp, ...]:
+        """How a block begins: with what every block reads."""
+        constants = (one.load() for one in self.tensors if "b" not in one.axes.split())
+        return (*([] if self.alone else [TileOp("delay", "block")]), *constants)
 
-    def _spread(
-        self, sequences: int, chunks: int, last: int, work: tuple[TileOp, ...]
-    ) -> tuple[Nest, tuple[Launch, ...]]:
-        """A block a chunk: those that begin a sequence, those within, and those that end it."""
-        begin, end = self._copies("load", 0, ("sequence",)), self._copies("store", 0, ("sequence",))
-        kinds = [(self.chunk, False, False), (self.chunk, True, False), (last, chunks == 1, True)]
-        which = np.array([1, *[0] * (chunks - 2), 2] if chunks > 1 else [2], np.int64)
+    @property
+    def _end(self) -> tuple[TileOp, ...]:
+        return () if self.alone else (TileOp("delay", "block"),)
+
+    def _walked(self, chunks: int, work: tuple[TileOp, ...], missing: Ints) -> Nest:
+        """A block that walks all chunks of its sequence in order: the state, then each chunk, the next on its way."""
+        short = int(missing[0])
+        whole_chunks = chunks - (short > 0)
+
+        def turn(load_next: bool = False, next_whole: bool = True, whole: bool = True) -> Iterator[TileOp]:
+            loads = self._moved(False, 0 if whole else short)
+            yield from () if self.ahead else loads
+            yield from waits(loads)
+            yield from self._moved(False, 0 if next_whole else short) if load_next else ()
+            yield from (*work, *self._moved(True, 0 if whole else short))
+
+        flags: dict[str, Any] = {"load_next": chunks - 1} if self.ahead else {}
+        if short:
+            flags |= {"next_whole": whole_chunks - 1} if self.ahead else {}
+            flags |= {"whole": whole_chunks}
+        state = (*self._begin, *self._moved(False, ends=True))
+        first = self._moved(False, 0 if whole_chunks else short) if self.ahead else ()
+        return [
+            *once("state", (*state, *waits(state))),
+            *once("first chunk's loads", first, int(self.ahead)),
+            *loop("chunk", np.array([chunks]), turn, **flags),
+            *once("end", (*self._moved(True, ends=True), *self._end)),
+        ]
+
+    def _spread(self, work: tuple[TileOp, ...], first: Ints, last: Ints, missing: Ints) -> Nest:
+        """A block for each chunk: those that begin a sequence, those within, and those that end it."""
         nest: Nest = []
-        for (rows, first, final), chosen in zip(kinds, np.eye(3, dtype=np.int64), strict=True):
-            loads = (*(begin if first else ()), *self._copies("load", rows, ("row", "chunk")))
-            stores = (*self._copies("store", rows, ("row", "chunk")), *(end if final else ()))
-            name = "last chunk" if final else "first chunk" if first else "chunk"
-            waits = (TileOp("wait", one.tensor) for one in loads)
-            ops = (*self._edge, *loads, *waits, *work, *stores, *self._edge)
-            nest.append((Segment(name, ops), chosen * np.isin(np.arange(3), which)))
-        return nest, (Launch(which, self.heads * sequences, self.columns),)
+        for number, (begins, ends, short) in enumerate(
+            zip(first.tolist(), last.tolist(), missing.tolist(), strict=True)
+        ):
+            before = self._moved(False, ends=True) if begins else ()
+            after = self._moved(True, ends=True) if ends else ()
+            loads = (*before, *self._moved(False, short))
+            ops = (*self._begin, *loads, *waits((*self._begin, *loads)), *work, *self._moved(True, short))
+            name = "last chunk" if ends else "first chunk" if begins else "chunk"
+            nest += once(name, (*ops, *after, *self._end), np.arange(len(first)) == number)
+        return nest
 
-    def _uses(self, sequences: int, tokens: int, chunks: int) -> tuple[TensorUse, ...]:
-        read = {flow.tensor for flow in self.flows if not flow.written}
-        stored = {flow.tensor for flow in self.flows if flow.written}
-        uses: dict[tuple[str, bool], TensorUse] = {}
-        for flow in self.flows:
-            each = flow.bytes * {"row": tokens, "chunk": chunks, "sequence": 1}[flow.per]
-            shared = (self.columns if flow.by_columns else 1) * flow.by_heads
-            whole = each * sequences * self.heads * self.columns // shared
-            # A column of blocks touches a chunk together; heads that share it come a whole sequence of blocks later.
-            apart = chunks if flow.per != "sequence" and not self.serial else 1
-            groups = max(1, sequences * self.heads * self.columns // shared)
-            together = flow.by_heads == 1
-            pieces, sharers = (groups * apart, shared) if together else (groups, shared * apart)
-            use = TensorUse(
-                flow.tensor, whole // pieces, pieces, sharers, written=flow.written,
-                in_place=flow.tensor in read & stored, all_bytes=whole if whole % pieces else 0,
-            )  # fmt: skip
-            known = uses.get((flow.tensor, flow.written))
-            if known is None or use.unique_bytes > known.unique_bytes:
-                uses[flow.tensor, flow.written] = use
-        return tuple(uses.values())
+
+def _along_chunks(tensor: Tensor) -> bool:
+    return not {"c", "C"}.isdisjoint(tensor.axes.split())
+
+
+def waits(ops: Iterable[TileOp]) -> list[TileOp]:
+    """A wait for each load."""
+    return [TileOp("wait", op.tensor) for op in ops if op.kind == "load"]
 
 
 def path_of(gpu: Gpu, rows: int, warps: int) -> Path:

@@ -13,9 +13,10 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
-from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work
+from attnsim.models.implementations.linear.chunks import Chunks, Work
 from attnsim.models.implementations.linear.recurrence import TAPS
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.schedule import Schedule
 
 FORWARD, UPDATE = "causal_conv1d_fwd", "causal_conv1d_update"
@@ -146,22 +147,22 @@ def _width(channels: int, most: int) -> int:
 
 def _blocks(w: Workload, tile: ConvolutionTile, warps: int, code: Instructions, gpu: Gpu) -> Chunks:
     width, e, decodes = tile.channels, w.element_bytes, w.passes == "decode"
-    flows = [
-        Flow("X", width * e),
-        Flow("Y", width * e, written=True),
-        Flow("last tokens", BEFORE * width * e, "sequence", written=True),
-        Flow("taps", TAPS * width * e, "sequence" if tile.walks or decodes else "chunk", by_heads=w.batch),
+    tensors = [
+        Tensor("X", "b h g c x", width * e),
+        Tensor("Y", "b h g c x", width * e, written=True),
+        Tensor("last tokens", "b h g x", BEFORE * width * e, written=True),
+        Tensor("taps", "h", TAPS * width * e),
     ]
     if decodes:
-        flows.append(Flow("last tokens", BEFORE * width * e, "sequence"))
+        tensors.append(Tensor("last tokens", "b h g x", BEFORE * width * e))
     elif not tile.walks:
-        flows.append(Flow("X", BEFORE * width * e, "chunk"))
+        tensors.append(Tensor("X", "b h g c x", BEFORE * width * e, by_tile=True))
     # A block that decodes loads all of its tokens at once, into the tokens that are kept, and then takes them in turn.
     each = code.decoding(tile.tokens) if decodes else code.prompt(gpu) * tile.tokens
     links = NEXT_TOKEN * tile.tokens if decodes else EXCHANGE if tile.walks else tile.tokens
     work = Work(exps=tile.tokens * width, fp32=each * width, links=links)
     return Chunks(
-        UPDATE if decodes else FORWARD, tile.tokens, channels_of(w) // width, tuple(flows), work,
+        UPDATE if decodes else FORWARD, tile.tokens, (channels_of(w) // width, 1), tuple(tensors), work,
         serial=tile.walks or decodes, ahead=False, warps=warps, registers=40,
         shared_memory_bytes=4096 if tile.walks and not decodes else 0,
         in_flight_bytes=0 if tile.walks or decodes else AHEAD * width * e, alone=decodes or not tile.walks,

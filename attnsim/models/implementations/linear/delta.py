@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
 from attnsim.models.implementations.linear.shape import Shape
+from attnsim.models.schedule.axes import Tensor
 
 CHUNK = 64
 BLOCK = 16
@@ -53,36 +54,38 @@ MERGE_PRODUCTS = 16
 
 def sums(s: Shape, gate_bytes: int) -> Chunks:
     """Decays added up within each chunk (``cumsum.py``, `chunk_local_cumsum_scalar_kernel`): a warp's scan."""
-    flows = (Flow("g", gate_bytes), Flow("g sums", FP32, written=True))
-    return Chunks(SUMS, CHUNK, s.heads, flows, Work(fp32=6 * CHUNK, links=6), warps=2, registers=32)
+    tensors = (Tensor("g", "b h g c x", gate_bytes), Tensor("g sums", "b h g c x", FP32, written=True))
+    return Chunks(SUMS, CHUNK, s.groups, tensors, Work(fp32=6 * CHUNK, links=6), warps=2, registers=32)
 
 
 def overlap(s: Shape, gpu: Gpu, gate_bytes: int) -> Chunks:
     """``A = tril(b K K^T e^(g_i - g_j), -1)`` in fp32 (``chunk_scaled_dot_kkt.py``)."""
-    flows = (
-        Flow("K", s.d * s.e, by_heads=s.group),
-        Flow("beta", gate_bytes),
-        Flow("g sums", FP32),
-        Flow("A", CHUNK * FP32, written=True),
+    tensors = (
+        Tensor("K", "b h c x", s.d * s.e),
+        Tensor("beta", "b h g c x", gate_bytes),
+        Tensor("g sums", "b h g c x", FP32),
+        Tensor("A", "b h g c x", CHUNK * FP32, written=True),
     )
     work = Work(((CHUNK, CHUNK, s.d),), exps=CHUNK**2, fp32=4 * CHUNK**2, links=s.d // WIDE)
     shared = 2 * CHUNK * min(s.d, WIDE) * s.e
-    return Chunks(OVERLAP, CHUNK, s.heads, flows, work, warps=8, shared_memory_bytes=shared, path=path_of(gpu, 64, 8))
+    return Chunks(
+        OVERLAP, CHUNK, s.groups, tensors, work, warps=8, shared_memory_bytes=shared, path=path_of(gpu, 64, 8)
+    )
 
 
 def solve(s: Shape) -> tuple[Chunks, ...]:
     """Inverses of the diagonal blocks, row by row, and the blocks below them put together (``solve_tril.py``)."""
-    diagonal = (Flow("A", BLOCK * FP32), Flow("A diagonal", BLOCK * FP32, written=True))
+    diagonal = (Tensor("A", "b h g c x", BLOCK * FP32), Tensor("A diagonal", "b h g c x", BLOCK * FP32, written=True))
     substitution = Work(fp32=2 * BLOCK**3, links=BLOCK - 2)
     below = BLOCK * (DIAGONAL - ROWS) * BLOCK * FP32
     merge = (
-        Flow("A", below, "chunk"),
-        Flow("A diagonal", BLOCK * FP32),
-        Flow("A inverse", CHUNK * s.e, written=True),
+        Tensor("A", "b h g c x", below, by_tile=True),
+        Tensor("A diagonal", "b h g c x", BLOCK * FP32),
+        Tensor("A inverse", "b h g c x", CHUNK * s.e, written=True),
     )
     return (
-        Chunks(SOLVE, BLOCK, s.heads, diagonal, substitution, warps=1, registers=64),
-        Chunks(MERGE, CHUNK, s.heads, merge, merging(), path="mma_sync"),
+        Chunks(SOLVE, BLOCK, s.groups, diagonal, substitution, warps=1, registers=64),
+        Chunks(MERGE, CHUNK, s.groups, merge, merging(), path="mma_sync"),
     )
 
 
@@ -91,11 +94,11 @@ def overlap_solve(s: Shape) -> Chunks:
 
     The rows of the four blocks on the diagonal follow one another: `solve` has a block of warps for each.
     """
-    flows = (
-        Flow("K", s.d * s.e, by_heads=s.group),
-        Flow("beta", FP32),
-        Flow("g sums", FP32),
-        Flow("A inverse", BLOCK * DIAGONAL * BLOCK * s.e // CHUNK, written=True),
+    tensors = (
+        Tensor("K", "b h c x", s.d * s.e),
+        Tensor("beta", "b h g c x", FP32),
+        Tensor("g sums", "b h g c x", FP32),
+        Tensor("A inverse", "b h g c x", BLOCK * DIAGONAL * BLOCK * s.e // CHUNK, written=True),
     )
     together = merging()
     overlaps = ((BLOCK, BLOCK, s.d),) * DIAGONAL
@@ -106,7 +109,14 @@ def overlap_solve(s: Shape) -> Chunks:
         links=TOGETHER_ROW * rows + s.d // WIDE + together.links,
     )  # fmt: skip
     return Chunks(
-        OVERLAP_SOLVE, CHUNK, s.heads, flows, work, warps=TOGETHER_WARPS, registers=TOGETHER_REGISTERS, path="mma_sync"
+        OVERLAP_SOLVE,
+        CHUNK,
+        s.groups,
+        tensors,
+        work,
+        warps=TOGETHER_WARPS,
+        registers=TOGETHER_REGISTERS,
+        path="mma_sync",
     )
 
 
@@ -121,17 +131,17 @@ def updates(s: Shape, gpu: Gpu, gate_bytes: int, channels: bool = False) -> Chun
 
     With a decay a channel it is ``kda.py``'s, which writes ``K e^(g_last - g)`` too.
     """
-    flows = [
-        Flow("A inverse", CHUNK * s.e),
-        Flow("beta", gate_bytes),
-        Flow("V", s.dv * s.e),
-        Flow("K", s.d * s.e, by_heads=1 if channels else s.group),
-        Flow("g sums", s.d * FP32 if channels else FP32),
-        Flow("U", s.dv * s.e, written=True),
-        Flow("W", s.d * s.e, written=True),
+    tensors = [
+        Tensor("A inverse", "b h g c x", CHUNK * s.e),
+        Tensor("beta", "b h g c x", gate_bytes),
+        Tensor("V", "b h g c x", s.dv * s.e),
+        Tensor("K", "b h g c" if channels else "b h c", s.d * s.e),
+        Tensor("g sums", "b h g c x", s.d * FP32 if channels else FP32),
+        Tensor("U", "b h g c x", s.dv * s.e, written=True),
+        Tensor("W", "b h g c x", s.d * s.e, written=True),
     ]
     if channels:
-        flows.append(Flow("K decayed", s.d * s.e, written=True))
+        tensors.append(Tensor("K decayed", "b h g c x", s.d * s.e, written=True))
     tiles = -(-s.dv // WIDE), -(-s.d // WIDE)
     work = Work(
         ((CHUNK, WIDE, CHUNK),) * sum(tiles), exps=2 * CHUNK * s.d if channels else CHUNK,
@@ -139,7 +149,7 @@ def updates(s: Shape, gpu: Gpu, gate_bytes: int, channels: bool = False) -> Chun
     )  # fmt: skip
     shared = CHUNK * (CHUNK + 2 * WIDE) * s.e
     return Chunks(
-        UPDATES, CHUNK, s.heads, tuple(flows), work, shared_memory_bytes=shared, path=path_of(gpu, 64, 4)
+        UPDATES, CHUNK, s.groups, tuple(tensors), work, shared_memory_bytes=shared, path=path_of(gpu, 64, 4)
     )  # fmt: skip
 
 
@@ -159,22 +169,20 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, tu
         update through shared memory before it is added.
     """
     columns = WALK_COLUMNS
-    key = (
-        Flow("K decayed", s.d * s.e, by_columns=True) if channels else Flow("K", s.d * s.e, "row", False, True, s.group)
-    )
-    decay = Flow("g sums", s.d * FP32, "chunk", by_columns=True) if channels else Flow("g sums", FP32, by_columns=True)
-    flows = [
-        Flow("W", s.d * s.e, by_columns=True),
-        Flow("U", columns * s.e),
+    key = Tensor("K decayed", "b h g c", s.d * s.e) if channels else Tensor("K", "b h c", s.d * s.e)
+    decay = Tensor("g sums", "b h g c", s.d * FP32, by_tile=True) if channels else Tensor("g sums", "b h g c", FP32)
+    tensors = [
+        Tensor("W", "b h g c", s.d * s.e),
+        Tensor("U", "b h g c x", columns * s.e),
         key,
         decay,
-        Flow("states", columns * s.d * s.e, "chunk", written=True),
-        Flow("V new", columns * s.e, written=True),
+        Tensor("states", "b h g c x", columns * s.d * s.e, written=True, by_tile=True),
+        Tensor("V new", "b h g c x", columns * s.e, written=True),
     ]
     if before:
-        flows.append(Flow("state", columns * s.d * before, "sequence"))
+        tensors.append(Tensor("state", "b h g x", columns * s.d * before))
     if after:
-        flows.append(Flow("state", columns * s.d * after, "sequence", written=True))
+        tensors.append(Tensor("state", "b h g x", columns * s.d * after, written=True))
     moved = 2 * columns * s.d * TURNED_CONFLICTS if turned else 0
     work = Work(
         ((CHUNK, columns, s.d), (s.d, columns, CHUNK)), exps=s.d if channels else CHUNK + 1,
@@ -183,7 +191,7 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, tu
     )  # fmt: skip
     shared = 2 * CHUNK * (2 * s.d + columns) * s.e
     return Chunks(
-        WALK, CHUNK, s.heads, tuple(flows), work, columns=-(-s.dv // columns), serial=True,
+        WALK, CHUNK, s.groups, tuple(tensors), work, columns=-(-s.dv // columns), serial=True,
         shared_memory_bytes=shared, path=path_of(gpu, CHUNK, 4),
     )  # fmt: skip
 
@@ -191,18 +199,18 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, tu
 def output(s: Shape, gpu: Gpu) -> Chunks:
     """``O = e^g Q S + tril(Q K^T e^(g_i - g_j)) V`` (``chunk_o.py``, `chunk_fwd_kernel_o`)."""
     columns = OUTPUT_COLUMNS
-    flows = (
-        Flow("Q", s.d * s.e, "row", False, True, s.group),
-        Flow("K", s.d * s.e, "row", False, True, s.group),
-        Flow("states", columns * s.d * s.e, "chunk"),
-        Flow("V new", columns * s.e),
-        Flow("g sums", FP32, by_columns=True),
-        Flow("O", columns * s.e, written=True),
+    tensors = (
+        Tensor("Q", "b h c", s.d * s.e),
+        Tensor("K", "b h c", s.d * s.e),
+        Tensor("states", "b h g c x", columns * s.d * s.e, by_tile=True),
+        Tensor("V new", "b h g c x", columns * s.e),
+        Tensor("g sums", "b h g c", FP32),
+        Tensor("O", "b h g c x", columns * s.e, written=True),
     )
     products = ((CHUNK, columns, s.d), (CHUNK, CHUNK, s.d), (CHUNK, columns, CHUNK))
     work = Work(products, exps=CHUNK + CHUNK**2, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
     shared = (2 * CHUNK + columns) * s.d * s.e
     return Chunks(
-        OUTPUT, CHUNK, s.heads, flows, work, columns=-(-s.dv // columns), shared_memory_bytes=shared,
+        OUTPUT, CHUNK, s.groups, tensors, work, columns=-(-s.dv // columns), shared_memory_bytes=shared,
         registers=168, path=path_of(gpu, CHUNK, 4),
     )  # fmt: skip

@@ -15,12 +15,13 @@ from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.linear import delta
-from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
 from attnsim.models.implementations.linear.delta import CHUNK, FP32, OUTPUT_COLUMNS
 from attnsim.models.implementations.linear.gated_delta import WIDTHS, peak_bytes, recurring, scratch_bytes
 from attnsim.models.implementations.linear.recurrence import Recurrence
 from attnsim.models.implementations.linear.shape import Shape, check_takes
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.schedule import Schedule
 
 TILE = by_hand(64, "rows and columns of a state that a block of chunk_fwd_h has: Triton times 32 and 64 both ways")
@@ -56,18 +57,16 @@ class DeltaNetTile:
 
 def _states(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
     across, down = s.dv // TILE, s.d // TILE
-    flows = [
-        Flow("K", TILE * s.e, by_heads=across * s.group),
-        Flow("V", TILE * s.e, by_heads=down),
-        Flow("states", TILE * TILE * s.e, "chunk", written=True),
+    tensors = [
+        Tensor("K", "b h c n", TILE * s.e),
+        Tensor("V", "b h g c m", TILE * s.e),
+        Tensor("states", "b h g c m n", TILE * TILE * s.e, written=True, by_tile=True),
     ]
     if tile.gates:
         channels = tile.gates < 0
-        flows.append(
-            Flow("g sums", TILE * FP32 if channels else FP32, by_columns=not channels, by_heads=across * channels or 1)
-        )
+        tensors.append(Tensor("g sums", "b h g c n" if channels else "b h g c", TILE * FP32 if channels else FP32))
     if tile.normalises:
-        flows.append(Flow("key sums", TILE * FP32, "chunk", written=True))
+        tensors.append(Tensor("key sums", "b h g c m n", TILE * FP32, written=True, by_tile=True))
     work = Work(
         ((TILE, TILE, CHUNK),),
         exps=CHUNK * (TILE if tile.gates < 0 else 1) if tile.gates else 0,
@@ -75,58 +74,61 @@ def _states(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
         links=2,
     )
     return Chunks(
-        STATES, CHUNK, s.heads, tuple(flows), work, columns=across * down, serial=True,
+        STATES, CHUNK, s.groups, tuple(tensors), work, columns={"m": across, "n": down}, serial=True,
         shared_memory_bytes=2 * CHUNK * 2 * TILE * s.e, path=path_of(gpu, TILE, 4),
     )  # fmt: skip
 
 
 def _outputs(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
     columns = OUTPUT_COLUMNS
-    flows = [
-        Flow("Q", s.d * s.e, "row", False, True, s.group),
-        Flow("K", s.d * s.e, "row", False, True, s.group),
-        Flow("states", columns * s.d * s.e, "chunk"),
-        Flow("V", columns * s.e),
-        Flow("O", columns * s.e, written=True),
+    tensors = [
+        Tensor("Q", "b h c", s.d * s.e),
+        Tensor("K", "b h c", s.d * s.e),
+        Tensor("states", "b h g c x", columns * s.d * s.e, by_tile=True),
+        Tensor("V", "b h g c x", columns * s.e),
+        Tensor("O", "b h g c x", columns * s.e, written=True),
     ]
     if tile.gates:
-        flows.append(Flow("g sums", FP32, by_columns=True))
+        tensors.append(Tensor("g sums", "b h g c", FP32))
     if tile.normalises:
-        flows.append(Flow("key sums", s.d * FP32, "chunk", by_columns=True))
+        tensors.append(Tensor("key sums", "b h g c", s.d * FP32, by_tile=True))
     products = ((CHUNK, columns, s.d), (CHUNK, CHUNK, s.d), (CHUNK, columns, CHUNK))
     work = Work(products, exps=CHUNK + CHUNK**2 if tile.gates else 0, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
     return Chunks(
-        OUTPUTS, CHUNK, s.heads, tuple(flows), work, columns=-(-s.dv // columns),
+        OUTPUTS, CHUNK, s.groups, tuple(tensors), work, columns=-(-s.dv // columns),
         shared_memory_bytes=(2 * CHUNK + columns) * s.d * s.e, registers=168, path=path_of(gpu, CHUNK, 4),
     )  # fmt: skip
 
 
 def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     """Gated linear attention: decays added up, states, products within chunks, outputs."""
-    sums = (Flow("g", s.d * s.e), Flow("g sums", s.d * FP32, written=True))
+    sums = (Tensor("g", "b h g c x", s.d * s.e), Tensor("g sums", "b h g c x", s.d * FP32, written=True))
     within = (
-        Flow("Q", s.d * s.e), Flow("K", s.d * s.e, by_heads=s.group), Flow("g sums", s.d * FP32),
-        Flow("A of Q", CHUNK * FP32, written=True),
+        Tensor("Q", "b h g c x", s.d * s.e),
+        Tensor("K", "b h c x", s.d * s.e),
+        Tensor("g sums", "b h g c x", s.d * FP32),
+        Tensor("A of Q", "b h g c x", CHUNK * FP32, written=True),
     )  # fmt: skip
     output = (
-        Flow("Q", s.d * s.e, by_columns=True),
-        Flow("g sums", s.d * FP32, by_columns=True),
-        Flow("states", OUTPUT_COLUMNS * s.d * s.e, "chunk"),
-        Flow("V", OUTPUT_COLUMNS * s.e),
-        Flow("A of Q", CHUNK * FP32, by_columns=True),
-        Flow("O", OUTPUT_COLUMNS * s.e, written=True),
+        Tensor("Q", "b h g c", s.d * s.e),
+        Tensor("g sums", "b h g c", s.d * FP32),
+        Tensor("states", "b h g c x", OUTPUT_COLUMNS * s.d * s.e, by_tile=True),
+        Tensor("V", "b h g c x", OUTPUT_COLUMNS * s.e),
+        Tensor("A of Q", "b h g c", CHUNK * FP32),
+        Tensor("O", "b h g c x", OUTPUT_COLUMNS * s.e, written=True),
     )
     products = ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK))
     return (
-        Chunks(SUMS, CHUNK, s.heads, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
+        Chunks(SUMS, CHUNK, s.groups, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
         _states(s, StatesTile(-1), gpu),
         Chunks(
-            WITHIN, CHUNK, s.heads, within,
+            WITHIN, CHUNK, s.groups, within,
             Work(((CHUNK, CHUNK, s.d),) * 2, exps=4 * CHUNK * s.d, fp32=8 * CHUNK * s.d, links=16),
             path="mma_sync",
         ),
         Chunks(
-            OUTPUTS, CHUNK, s.heads, output, Work(products, exps=CHUNK * s.d, fp32=2 * CHUNK * s.d + CHUNK**2, links=3),
+            OUTPUTS, CHUNK, s.groups, output,
+            Work(products, exps=CHUNK * s.d, fp32=2 * CHUNK * s.d + CHUNK**2, links=3),
             columns=-(-s.dv // OUTPUT_COLUMNS), shared_memory_bytes=(2 * CHUNK + OUTPUT_COLUMNS) * s.d * s.e,
             path=path_of(gpu, CHUNK, 4),
         ),
@@ -135,8 +137,8 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
 
 def without_gates(one: Chunks) -> Chunks:
     """A kernel of the gated delta rule that reads no decays and takes no exponentials."""
-    flows = tuple(flow for flow in one.flows if flow.tensor != "g sums")
-    return replace(one, flows=flows, work=replace(one.work, exps=0))
+    tensors = tuple(one for one in one.tensors if one.name != "g sums")
+    return replace(one, tensors=tensors, work=replace(one.work, exps=0))
 
 
 def _by_chunks(name: str, algorithm: str, tile: StatesTile | DeltaNetTile) -> Implementation:

@@ -8,10 +8,11 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.linear import delta
-from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work
+from attnsim.models.implementations.linear.chunks import Chunks, Work
 from attnsim.models.implementations.linear.recurrence import Recurrence
 from attnsim.models.implementations.linear.shape import Shape, check_takes, io_bytes, state_bytes
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
@@ -125,15 +126,15 @@ def _whole(name: str, tile: WholeTile) -> Implementation:
 def whole(s: Shape, tile: WholeTile, gpu: Gpu) -> Chunks:
     """All products of a chunk in one block, with a state of d x dv in registers; two warpgroups and one for copies."""
     c = tile.chunk
-    flows = (
-        Flow("Q", s.d * s.e, by_heads=s.group),
-        Flow("K", s.d * s.e, by_heads=s.group),
-        Flow("V", s.dv * s.e),
-        Flow("g", 4),
-        Flow("beta", 4),
-        Flow("O", s.dv * s.e, written=True),
-        Flow("state", s.d * s.dv * 4, "sequence"),
-        Flow("state", s.d * s.dv * 4, "sequence", written=True),
+    tensors = (
+        Tensor("Q", "b h c x", s.d * s.e),
+        Tensor("K", "b h c x", s.d * s.e),
+        Tensor("V", "b h g c x", s.dv * s.e),
+        Tensor("g", "b h g c x", 4),
+        Tensor("beta", "b h g c x", 4),
+        Tensor("O", "b h g c x", s.dv * s.e, written=True),
+        Tensor("state", "b h g x", s.d * s.dv * 4),
+        Tensor("state", "b h g x", s.d * s.dv * 4, written=True),
     )
     products = (
         (c, c, s.d), (c, c, s.d), (c, s.dv, s.d), (c, s.dv, s.d), (c, s.dv, c), (c, s.dv, c), (s.d, s.dv, c),
@@ -142,7 +143,7 @@ def whole(s: Shape, tile: WholeTile, gpu: Gpu) -> Chunks:
     shared = 2 * c * (2 * s.d + s.dv) * s.e + s.d * s.dv * s.e + 2 * c * c * s.e
     path = "tcgen05" if gpu.features.tcgen05 else "wgmma"
     return Chunks(
-        WHOLE, c, s.heads, flows, work, serial=True, warps=12, registers=168, shared_memory_bytes=shared,
+        WHOLE, c, s.groups, tensors, work, serial=True, warps=12, registers=168, shared_memory_bytes=shared,
         path="tcgen05" if path == "tcgen05" else "wgmma",
     )  # fmt: skip
 

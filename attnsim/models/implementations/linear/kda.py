@@ -13,7 +13,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.linear import delta
-from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
 from attnsim.models.implementations.linear.delta import BLOCK, CHUNK, FP32, OUTPUT_COLUMNS, ROWS
 from attnsim.models.implementations.linear.gated_delta import (
     WIDTHS,
@@ -25,6 +25,7 @@ from attnsim.models.implementations.linear.gated_delta import (
 from attnsim.models.implementations.linear.recurrence import Recurrence
 from attnsim.models.implementations.linear.shape import Shape, check_takes
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.schedule import Schedule
 
 GATES, DIAGONAL, BELOW, OUTPUT = "kda_gate_chunk_cumsum", "kda_intra_diagonal", "kda_inter_solve", "chunk_gla_fwd_o"
@@ -55,40 +56,45 @@ class FlashKdaTile:
 
 def _parts(s: Shape, gpu: Gpu, turned: bool) -> tuple[Chunks, ...]:
     """The kernels after Q and K have been brought to unit length."""
-    gates = (Flow("g", s.d * s.e), Flow("g sums", s.d * FP32, written=True))
-    qkg = (Flow("Q", s.d * s.e), Flow("K", s.d * s.e), Flow("g sums", s.d * FP32))
+    gates = (Tensor("g", "b h g c x", s.d * s.e), Tensor("g sums", "b h g c x", s.d * FP32, written=True))
+    qkg = (
+        Tensor("Q", "b h g c x", s.d * s.e),
+        Tensor("K", "b h g c x", s.d * s.e),
+        Tensor("g sums", "b h g c x", s.d * FP32),
+    )
     diagonal = (
         *qkg,
-        Flow("beta", s.e),
-        Flow("A of Q", BLOCK * s.e, written=True),
-        Flow("A diagonal", BLOCK * FP32, written=True),
+        Tensor("beta", "b h g c x", s.e),
+        Tensor("A of Q", "b h g c x", BLOCK * s.e, written=True),
+        Tensor("A diagonal", "b h g c x", BLOCK * FP32, written=True),
     )
     below = (
         *qkg,
-        Flow("beta", s.e),
-        Flow("A diagonal", BLOCK * FP32),
-        Flow("A of Q", BLOCKS_BELOW * BLOCK**2 * s.e, "chunk", written=True),
-        Flow("A inverse", delta.DIAGONAL * BLOCK**2 * s.e, "chunk", written=True),
+        Tensor("beta", "b h g c x", s.e),
+        Tensor("A diagonal", "b h g c x", BLOCK * FP32),
+        Tensor("A of Q", "b h g c x", BLOCKS_BELOW * BLOCK**2 * s.e, written=True, by_tile=True),
+        Tensor("A inverse", "b h g c x", delta.DIAGONAL * BLOCK**2 * s.e, written=True, by_tile=True),
     )
     merging = delta.merging()
     # Products of Q and of K with K, decayed in fp32: at the rate of tf32, twice the time of 16 bits.
     overlaps = ((BLOCK, BLOCK, s.d),) * (2 * 2 * BLOCKS_BELOW)
     rows = ROWS * (BLOCK - 2)
     output = (
-        Flow("Q", s.d * s.e, by_columns=True),
-        Flow("g sums", s.d * FP32, by_columns=True),
-        Flow("states", OUTPUT_COLUMNS * s.d * s.e, "chunk"),
-        Flow("V new", OUTPUT_COLUMNS * s.e),
-        Flow("A of Q", CHUNK * s.e, by_columns=True),
-        Flow("O", OUTPUT_COLUMNS * s.e, written=True),
+        Tensor("Q", "b h g c", s.d * s.e),
+        Tensor("g sums", "b h g c", s.d * FP32),
+        Tensor("states", "b h g c x", OUTPUT_COLUMNS * s.d * s.e, by_tile=True),
+        Tensor("V new", "b h g c x", OUTPUT_COLUMNS * s.e),
+        Tensor("A of Q", "b h g c", CHUNK * s.e),
+        Tensor("O", "b h g c x", OUTPUT_COLUMNS * s.e, written=True),
     )
     return (
-        Chunks(GATES, CHUNK, s.heads, gates, Work(exps=CHUNK * s.d, fp32=8 * CHUNK * s.d, links=6)),
+        Chunks(GATES, CHUNK, s.groups, gates, Work(exps=CHUNK * s.d, fp32=8 * CHUNK * s.d, links=6)),
         Chunks(
-            DIAGONAL, BLOCK, s.heads, diagonal, Work(exps=BLOCK**2 * s.d, fp32=5 * BLOCK**2 * s.d, links=BLOCK), warps=4
+            DIAGONAL, BLOCK, s.groups, diagonal,
+            Work(exps=BLOCK**2 * s.d, fp32=5 * BLOCK**2 * s.d, links=BLOCK), warps=4,
         ),
         Chunks(
-            BELOW, CHUNK, s.heads, below,
+            BELOW, CHUNK, s.groups, below,
             Work(
                 (*overlaps, *merging.products), exps=(2 * ROWS - 1 + BLOCKS_BELOW) * BLOCK * s.d,
                 fp32=rows * 3 * BLOCK**2 + 4 * CHUNK * s.d, links=rows + merging.links,
@@ -98,7 +104,7 @@ def _parts(s: Shape, gpu: Gpu, turned: bool) -> tuple[Chunks, ...]:
         delta.updates(s, gpu, s.e, channels=True),
         delta.walk(s, gpu, FP32, FP32, channels=True, turned=turned),
         Chunks(
-            OUTPUT, CHUNK, s.heads, output,
+            OUTPUT, CHUNK, s.groups, output,
             Work(
                 ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK)), exps=CHUNK * s.d,
                 fp32=2 * CHUNK * s.d + CHUNK**2, links=s.d // 64 + 1,
@@ -153,19 +159,19 @@ def flash_parts(s: Shape) -> tuple[Chunks, Chunks]:
     decayed = ("K decayed", "Q decayed", "K restored")
     small = ("A inverse", "A of Q")
     prepare = (
-        Flow("Q", s.d * s.e), Flow("K", s.d * s.e), Flow("g", s.d * s.e), Flow("beta", s.e),
-        *(Flow(x, s.d * s.e, written=True) for x in decayed),
-        *(Flow(x, BLOCK * s.e, written=True) for x in small),
-        Flow("g total", s.d * FP32, "chunk", written=True),
+        *(Tensor(x, "b h g c x", s.d * s.e) for x in "QKg"), Tensor("beta", "b h g c x", s.e),
+        *(Tensor(x, "b h g c x", s.d * s.e, written=True) for x in decayed),
+        *(Tensor(x, "b h g c x", BLOCK * s.e, written=True) for x in small),
+        Tensor("g total", "b h g c x", s.d * FP32, written=True, by_tile=True),
     )  # fmt: skip
     recur = (
-        Flow("V", s.dv * s.e), Flow("beta", s.e),
-        *(Flow(x, s.d * s.e) for x in decayed),
-        *(Flow(x, BLOCK * s.e) for x in small),
-        Flow("g total", s.d * FP32, "chunk"),
-        Flow("O", s.dv * s.e, written=True),
-        Flow("state", s.d * s.dv * FP32, "sequence"),
-        Flow("state", s.d * s.dv * FP32, "sequence", written=True),
+        Tensor("V", "b h g c x", s.dv * s.e), Tensor("beta", "b h g c x", s.e),
+        *(Tensor(x, "b h g c x", s.d * s.e) for x in decayed),
+        *(Tensor(x, "b h g c x", BLOCK * s.e) for x in small),
+        Tensor("g total", "b h g c x", s.d * FP32, by_tile=True),
+        Tensor("O", "b h g c x", s.dv * s.e, written=True),
+        Tensor("state", "b h g x", s.d * s.dv * FP32),
+        Tensor("state", "b h g x", s.d * s.dv * FP32, written=True),
     )  # fmt: skip
     tile = BLOCK * s.d * s.e
     inverse = ((BLOCK, BLOCK, BLOCK),) * 6
@@ -180,11 +186,11 @@ def flash_parts(s: Shape) -> tuple[Chunks, Chunks]:
     stages = s.d * s.dv * s.e + max(3 * stage + 2 * tile, s.d * s.dv * FP32)  # `SharedStorageK2`, fwd_kernel2.cuh
     return (
         Chunks(
-            PREPARE, BLOCK, s.heads, prepare, first, warps=8, registers=64, shared_memory_bytes=8 * tile,
+            PREPARE, BLOCK, s.groups, prepare, first, warps=8, registers=64, shared_memory_bytes=8 * tile,
             path="mma_sync",
         ),
         Chunks(
-            RECUR, BLOCK, s.heads, recur, second, serial=True, warps=6, registers=168, shared_memory_bytes=stages,
+            RECUR, BLOCK, s.groups, recur, second, serial=True, warps=6, registers=168, shared_memory_bytes=stages,
             path="mma_sync",
         ),
     )  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnsim.by_hand import by_hand
-from attnsim.models.implementations.linear.chunks import LINK_CLKS, Chunks, Flow, Work
+from attnsim.models.implementations.linear.chunks import LINK_CLKS, Chunks, Work
 from attnsim.models.implementations.linear.shape import Shape
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.schedule import Kernel
 
 RECURRENT = "fused_recurrent"
@@ -82,30 +83,30 @@ class Recurrence:
     def kernel(self, s: Shape, dtype: str) -> Kernel:
         """The kernel for a call."""
         columns = self.width(s)
-        flows = [
-            Flow("Q", s.d * s.e, "row", False, True, s.group),
-            Flow("K", s.d * s.e, "row", False, True, s.group),
-            Flow("V", columns * s.e),
-            Flow("g", s.d * self.gates if self.channels else self.gates, by_columns=True),
-            Flow("beta", self.gates, by_columns=True),
-            Flow("O", columns * s.e, written=True),
-            Flow("state", columns * s.d * self.before, "sequence"),
+        tensors = [
+            Tensor("Q", "b h c", s.d * s.e),
+            Tensor("K", "b h c", s.d * s.e),
+            Tensor("V", "b h g c x", columns * s.e),
+            Tensor("g", "b h g c", s.d * self.gates if self.channels else self.gates),
+            Tensor("beta", "b h g c", self.gates),
+            Tensor("O", "b h g c x", columns * s.e, written=True),
+            Tensor("state", "b h g x", columns * s.d * self.before),
         ]
         if self.after:
-            flows.append(Flow("state", columns * s.d * self.after, "sequence", written=True))
+            tensors.append(Tensor("state", "b h g x", columns * s.d * self.after, written=True))
         if self.kept:
-            flows.append(Flow("kept states", columns * s.d * self.kept, written=True))
+            tensors.append(Tensor("kept states", "b h g c x", columns * s.d * self.kept, written=True))
         if self.around:
             before = (TAPS - 1) * (2 * s.d + s.dv) * s.e
-            kept = Flow("kept taps' tokens", before, "row", True, True)
-            flows += [
-                Flow("taps' tokens", before, "sequence", by_columns=True),
-                kept if self.kept else Flow("taps' tokens", before, "sequence", True, True),
-                Flow("output gate", columns * s.e),
+            kept = Tensor("kept taps' tokens", "b h g c", before, written=True)
+            tensors += [
+                Tensor("taps' tokens", "b h g", before),
+                kept if self.kept else Tensor("taps' tokens", "b h g", before, written=True),
+                Tensor("output gate", "b h g c x", columns * s.e),
             ]
         held = 40 + columns * s.d // (32 * self.warps * self.turns)
         one = Chunks(
-            RECURRENT, 1, s.heads, tuple(flows), self._work(s, columns), columns=-(-s.dv // columns), serial=True,
+            RECURRENT, 1, s.groups, tuple(tensors), self._work(s, columns), columns=-(-s.dv // columns), serial=True,
             ahead=self.ahead, warps=self.warps, registers=self.registers or min(232, held),
             shared_memory_bytes=self._shared(s) if self.turns > 1 else 0,
         )  # fmt: skip

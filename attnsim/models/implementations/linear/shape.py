@@ -43,6 +43,11 @@ class Shape:
         return self.heads // self.key_heads
 
     @property
+    def groups(self) -> tuple[int, int]:
+        """Heads of Q and K, and the heads of V for each."""
+        return self.key_heads, self.group
+
+    @property
     def rows(self) -> int:
         """Tokens of all sequences."""
         return self.sequences * self.tokens

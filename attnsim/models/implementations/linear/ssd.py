@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
-from attnsim.models.implementations.linear.chunks import Chunks, Flow, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
 from attnsim.models.implementations.linear.gated_delta import peak_bytes, recurring
 from attnsim.models.implementations.linear.recurrence import Recurrence
 from attnsim.models.implementations.linear.shape import Shape, check_takes
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.schedule import Schedule
 
 CHUNK = 256
@@ -45,59 +46,63 @@ def parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     """The five kernels in launch order."""
     across, down = -(-s.dv // TILE), s.d // TILE
     path = path_of(gpu, TILE, 4)
-    steps = (Flow("dt", s.e), Flow("g sums", FP32, written=True), Flow("steps", FP32, written=True))
+    steps = (
+        Tensor("dt", "b h g c x", s.e),
+        Tensor("g sums", "b h g c x", FP32, written=True),
+        Tensor("steps", "b h g c x", FP32, written=True),
+    )
     own = (
-        Flow("V", TILE * s.e, by_heads=down),
-        Flow("K", TILE * s.e, by_heads=across * s.group),
-        Flow("g sums", FP32, by_columns=True),
-        Flow("steps", FP32, by_columns=True),
-        Flow("own states", TILE * TILE * FP32, "chunk", written=True),
+        Tensor("V", "b h g c m", TILE * s.e),
+        Tensor("K", "b h c n", TILE * s.e),
+        Tensor("g sums", "b h g c", FP32),
+        Tensor("steps", "b h g c", FP32),
+        Tensor("own states", "b h g c m n", TILE * TILE * FP32, written=True, by_tile=True),
     )
     passing = (
-        Flow("own states", STEP * FP32, "chunk"),
-        Flow("g sums", FP32, "chunk", by_columns=True),
-        Flow("states", STEP * s.e, "chunk", written=True),
-        Flow("state", STEP * FP32, "sequence", written=True),
+        Tensor("own states", "b h g c x", STEP * FP32, by_tile=True),
+        Tensor("g sums", "b h g c", FP32, by_tile=True),
+        Tensor("states", "b h g c x", STEP * s.e, written=True, by_tile=True),
+        Tensor("state", "b h g x", STEP * FP32, written=True),
     )
-    tiles = (CHUNK // TILE) ** 2
     rows = TILE * s.d * s.e
     products = (
-        Flow("Q", rows, "chunk", by_heads=CHUNK // TILE),
-        Flow("K", rows, "chunk", by_heads=CHUNK // TILE),
-        Flow("Q K^T", TILE * TILE * FP32, "chunk", written=True),
+        Tensor("Q", "b h c m", rows, by_tile=True),
+        Tensor("K", "b h c n", rows, by_tile=True),
+        Tensor("Q K^T", "b h c m n", TILE * TILE * FP32, written=True, by_tile=True),
     )
     keys = keys_seen()
     scan = (
-        Flow("Q", s.d * s.e, "row", False, True, s.group),
-        Flow("states", s.d * TILE * s.e, "chunk", by_heads=CHUNK // TILE),
-        Flow("Q K^T", TILE * keys * FP32, "chunk", False, True, s.group),
-        Flow("V", TILE * keys * s.e, "chunk"),
-        Flow("g sums", FP32, by_columns=True),
-        Flow("steps", keys * FP32, "chunk", by_columns=True),
-        Flow("O", TILE * s.e, written=True),
+        Tensor("Q", "b h c", s.d * s.e),
+        Tensor("states", "b h g C x", s.d * TILE * s.e, by_tile=True),
+        Tensor("Q K^T", "b h c", TILE * keys * FP32, by_tile=True),
+        Tensor("V", "b h g c x", TILE * keys * s.e, by_tile=True),
+        Tensor("g sums", "b h g c", FP32),
+        Tensor("steps", "b h g c", keys * FP32, by_tile=True),
+        Tensor("O", "b h g c x", TILE * s.e, written=True),
     )
     return (
-        Chunks(STEPS, CHUNK, s.heads, steps, Work(exps=CHUNK, fp32=8 * CHUNK, links=8), registers=64),
+        Chunks(STEPS, CHUNK, s.groups, steps, Work(exps=CHUNK, fp32=8 * CHUNK, links=8), registers=64),
         Chunks(
-            OWN, CHUNK, s.heads, own,
+            OWN, CHUNK, s.groups, own,
             Work(((TILE, TILE, CHUNK),), exps=CHUNK, fp32=2 * CHUNK * TILE, links=CHUNK // 32),
-            columns=across * down, shared_memory_bytes=3 * 32 * 2 * TILE * s.e, path=path,
+            columns={"m": across, "n": down}, shared_memory_bytes=3 * 32 * 2 * TILE * s.e, path=path,
         ),
         Chunks(
-            PASSING, CHUNK, s.heads, passing, Work(exps=1, fp32=STEP, links=1), columns=-(-s.d * s.dv // STEP),
+            PASSING, CHUNK, s.groups, passing, Work(exps=1, fp32=STEP, links=1), columns=-(-s.d * s.dv // STEP),
             serial=True, registers=64,
         ),
         Chunks(
-            PRODUCTS, CHUNK, s.key_heads, products, Work(((TILE, TILE, s.d),), links=s.d // 32), columns=tiles,
+            PRODUCTS, CHUNK, (s.key_heads, 1), products, Work(((TILE, TILE, s.d),), links=s.d // 32),
+            columns={"m": CHUNK // TILE, "n": CHUNK // TILE},
             shared_memory_bytes=3 * 32 * 2 * TILE * s.e, path=path,
         ),
         Chunks(
-            SCAN, TILE, s.heads, scan,
+            SCAN, TILE, s.groups, scan,
             Work(
                 ((TILE, TILE, s.d), (TILE, TILE, keys)), exps=TILE + TILE * keys, fp32=4 * TILE * keys,
                 links=keys // 32 + 2,
             ),
-            columns=across, shared_memory_bytes=2 * TILE * (s.d + TILE) * s.e, path=path,
+            columns=across, shared_memory_bytes=2 * TILE * (s.d + TILE) * s.e, path=path, row_tiles=CHUNK // TILE,
         ),
     )  # fmt: skip
 
