@@ -215,7 +215,8 @@ def declared(
         The axes of the grid, slowest first.
     tensors : iterable of Tensor
     facts : mapping of str to ndarray
-        What the blocks differ in, over the grid's innermost axes but the last `each` blocks: arrays that broadcast.
+        What the blocks differ in, over the grid's innermost axes but the last `each` blocks: arrays that broadcast;
+        empty where all blocks are alike.
     body : callable
         ``body(**facts)`` of the different blocks gives the :data:`Nest` of one.
     rule : str
@@ -224,9 +225,9 @@ def declared(
     **resources
         Fields of :class:`Kernel`; `launches` where the order is not the grid's.
     """
-    alike = np.broadcast_arrays(*facts.values())
+    alike = np.broadcast_arrays(*facts.values()) or [np.zeros(1, dtype=np.int64)]
     columns, inverse = classes(*(fact.reshape(-1) for fact in alike))
-    nest: Nest = list(body(**dict(zip(facts, columns, strict=True))))
+    nest: Nest = list(body(**dict(zip(facts, columns, strict=bool(facts)))))
     segments, repeats = loop_nest(nest)
     if "launches" not in resources:
         blocks = int(_product(axes[a].tiles_of for a in grid.split())[0])

@@ -75,6 +75,8 @@ class TileOp(NamedTuple):
         return " ".join(part for part in (self.kind, self.tensor, *told) if part)
 
 
+BLOCK, STEP = TileOp("delay", "block"), TileOp("delay", "step")
+"""Latencies that are numbers of the implementation: of a block's beginning or end, and of a step's barriers."""
 AMOUNTS = tuple(name for name in TileOp._fields if name not in ("kind", "tensor", "share"))
 """Fields of an operation that can be summed."""
 amounts = attrgetter(*AMOUNTS)
