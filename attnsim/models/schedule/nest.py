@@ -33,7 +33,7 @@ def by_size(name: str, missing: Ints, ops: Callable[[int], Operations], when: Ar
     Parameters
     ----------
     name : str
-    missing : ndarray of int, shape [classes]
+    missing : ndarray of int, shape [classes] or [classes, turns]
         By how many elements each class's tile is shorter than a whole one.
     ops : callable
     when : ndarray of bool, optional
@@ -41,7 +41,7 @@ def by_size(name: str, missing: Ints, ops: Callable[[int], Operations], when: Ar
     """
     return [
         (Segment(f"{name}{f' ({n} short)' * (n > 0)}", tuple(ops(n))), ((missing == n) & when) * 1)
-        for n in sorted(set(missing.tolist()))
+        for n in sorted(set(missing.ravel().tolist()))
     ]
 
 
