@@ -43,7 +43,7 @@ class Axis:
     tile : int
         Elements of a tile.
     cuts : str
-        The axis of which each place along this one has a range of its own (split-KV).
+        The axes of which each place along this one has a range of its own (split-KV), ``"j"``.
     """
 
     size: int | tuple[int, ...]
@@ -144,7 +144,7 @@ class Tensor:
     def use(self, axes: Mapping[str, Axis], grid: str, rule: Rule = "byte") -> TensorUse:
         """How the blocks of a `grid`, slowest axis first, share this tensor."""
         outer, own = grid.split(), set(self.axes.split())
-        shared = [a for a in outer if not own & {a, axes[a].cuts} and axes[a].tiles_of.max() > 1]
+        shared = [a for a in outer if not own & {a, *axes[a].cuts.split()} and axes[a].tiles_of.max() > 1]
         touches = _product(axes[a].tiles_of for a in shared)
         sharers, rounds = touches * 1.0, math.inf
         tiled = {a for a in own if axes[a].tile > 1 or a not in outer}
