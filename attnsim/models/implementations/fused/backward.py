@@ -7,17 +7,20 @@ in tensor memory, dK and dV until the block ends (``flash_attn/cute/flash_bwd_sm
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from attnsim.arrays import Ints
 from attnsim.models.implementations.fused.dropout import dropped
-from attnsim.models.implementations.fused.loops import DROPOUT_BITS, sizes
+from attnsim.models.implementations.fused.loops import DROPOUT_BITS
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, product
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.nest import Nest, by_size, loop, loop_nest, once
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Kernel
@@ -87,21 +90,17 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
     Of sequences of different lengths the grid has as many blocks for each as the longest has key tiles
     (`run_flash_bwd_seqk_parallel` in ``csrc/flash_attn/src/flash_bwd_launch_template.h``), heads outermost.
     """
-    d, dv = padded(w.head_dim), padded(w.head_dim_v)
     (steps, missing_rows, missing_keys), blocks, absent = _key_tiles(w, tile)
-    ops = BackwardOps(w, tile, d, dv, dq)
-    nest: Nest = []
-    fewer_keys = [n for n in sizes(missing_keys) if n < tile.keys]
-    for fewer in fewer_keys:
-        nest.append((ops.prologue(tile.keys - fewer, fewer), (missing_keys == fewer) & (steps > 0)))
-    for fewer in sizes(missing_rows):
-        nest.append((ops.first_loads(tile.rows - fewer, fewer), (missing_rows == fewer) & (steps > 0)))
-    nest.append((ops.step("row step", True), np.maximum(steps - 1, 0)))
-    nest.append((ops.step("last row step", False), steps > 0))
-    for fewer in fewer_keys:
-        nest.append((ops.epilogue(tile.keys - fewer, fewer), missing_keys == fewer))
-    nest.append((Segment("no keys", (TileOp("delay", "exit", clks=ABSENT_CLKS),)), missing_keys == tile.keys))
+    ops = BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ") if dq else KEYS_OUTSIDE)
+    nest: Nest = [
+        *by_size("prologue", missing_keys, ops.prologue, steps > 0),
+        *by_size("first rows", missing_rows, ops.first_loads, steps > 0),
+        *loop("row step", steps, ops.step, load_next=steps - 1),
+        *by_size("epilogue", missing_keys, ops.epilogue, missing_keys < tile.keys),
+        *once("no keys", [TileOp("delay", "exit", clks=ABSENT_CLKS)], missing_keys == tile.keys),
+    ]
     segments, repeats = loop_nest(nest)
+    d, dv = ops.d, ops.dv
     e = w.element_bytes
     expanded = " expanded" if w.group > 1 else ""
     buffers = tile.buffers(d, dv, e)
@@ -172,43 +171,72 @@ def _key_tiles(w: Workload, tile: BackwardTile) -> tuple[tuple[Ints, ...], tuple
 
 
 class BackwardOps:
-    """Tile operations of the main backward kernel, with or without its share of dQ."""
+    """Tile operations of a step of a main backward kernel, and the tensors that it moves.
 
-    def __init__(self, w: Workload, tile: BackwardTile, d: int, dv: int, dq: bool = True) -> None:
-        self.w, self.tile, self.d, self.dv, self.dq = w, tile, d, dv, dq
+    Parameters
+    ----------
+    w : Workload
+    tile : BackwardTile
+    products : tuple of str
+        GEMMs of a step: `KEYS_OUTSIDE`, with dQ or without, or `ROWS_OUTSIDE`.
+    widths : (int, int), optional
+        Columns that are computed of head_dim and of head_dim_v. Default: as FlashAttention pads them.
+    """
+
+    def __init__(
+        self, w: Workload, tile: BackwardTile, products: tuple[str, ...], widths: tuple[int, int] | None = None
+    ) -> None:
+        self.w, self.tile, self.products = w, tile, products
+        self.d, self.dv = widths or (padded(w.head_dim), padded(w.head_dim_v))
         self.e = w.element_bytes
-        self.expanded = " expanded" if w.group > 1 else ""
+        of_qk, of_v, expanded = w.head_dim * self.e, w.head_dim_v * self.e, " expanded" if w.group > 1 else ""
+        self.k, self.v = Tensor("K", "b h j", of_qk), Tensor("V", "b h j", of_v)
+        self.q, self.do = Tensor("Q", "b h g i", of_qk), Tensor("dO", "b h g i", of_v)
+        self.statistics = Tensor("LSE, D", "b h g i", 8)
+        self.sums = Tensor("dQ accum", "b h g I", self.d * 4, written=True)
+        self.dq = Tensor("dQ", "b h g i", of_qk, written=True)
+        self.outputs = tuple(
+            Tensor(f"{name}{expanded}", "b h g j", width, written=True) for name, width in (("dK", of_qk), ("dV", of_v))
+        )
 
-    def prologue(self, keys: int, ragged: int) -> Segment:
+    def loads(self, rows: int) -> tuple[TileOp, ...]:
+        """Q, the row statistics and dO of so many rows."""
+        return self.q.load(rows), self.statistics.load(rows), self.do.load(rows)
+
+    def prologue(self, missing: int = 0) -> Iterator[TileOp]:
         """K and V of the block."""
-        w = self.w
-        return Segment(
-            f"prologue{' (last keys)' if ragged else ''}",
-            (
-                TileOp("delay", "block"),
-                TileOp("load", "K", bytes=keys * w.head_dim * self.e),
-                TileOp("load", "V", bytes=keys * w.head_dim_v * self.e),
-            ),
-        )
+        keys = self.tile.keys - missing
+        yield from (TileOp("delay", "block"), self.k.load(keys), self.v.load(keys))
 
-    def loads(self, rows: int) -> tuple[TileOp, TileOp, TileOp]:
-        """Q, the row statistics and dO of a tile of rows."""
-        w = self.w
-        return (
-            TileOp("load", "Q", bytes=rows * w.head_dim * self.e),
-            TileOp("load", "LSE, D", bytes=rows * 8),
-            TileOp("load", "dO", bytes=rows * w.head_dim_v * self.e),
-        )
-
-    def first_loads(self, rows: int, ragged: int) -> Segment:
+    def first_loads(self, missing: int = 0) -> Iterator[TileOp]:
         """The first tile of rows, the last of the sequence and so perhaps a shorter one."""
-        name = f"first rows{' (shorter)' if ragged else ''}"
-        return Segment(name, (*self.loads(rows), TileOp("wait", "K"), TileOp("wait", "V")))
+        yield from (*self.loads(self.tile.rows - missing), self.k.wait(), self.v.wait())
 
-    def product(self, name: str, products: tuple[str, ...]) -> TileOp:
-        """One of the `products` of a step, half of it on each warpgroup."""
+    def step(self, load_next: bool, looked_up: Iterable[TileOp] = ()) -> Iterator[TileOp]:
+        """One tile of rows; `load_next`: whether the next one, `looked_up` where it is listed, is fetched under way."""
+        early, rows = self.tile.stages_q > 1, self.tile.rows
+        yield from (self.q.wait(), self.statistics.wait(), TileOp("delay", "step"))
+        if load_next and early:
+            yield from (*looked_up, self.q.load(rows), self.statistics.load(rows))
+        yield from (self.product("S"), self.probabilities(), self.do.wait())
+        yield from (self.product("dP"), self.gradients(), self.product("dV"))
+        if load_next:
+            yield from (*(() if early else looked_up), self.do.load(rows))
+        if "dQ" in self.products:  # with fp32 atomics; of a pair of blocks each adds half the rows
+            yield from (self.product("dQ"), self.sums.store(rows // self.tile.pair))
+        yield self.product("dK")
+        if load_next and not early:
+            yield from (self.q.load(rows), self.statistics.load(rows))
+
+    def epilogue(self, missing: int = 0) -> Iterator[TileOp]:
+        """The block's dK and dV."""
+        yield TileOp("delay", "block")
+        yield from (tensor.store(self.tile.keys - missing) for tensor in self.outputs)
+
+    def product(self, name: str) -> TileOp:
+        """One of the products of a step, half of it on each warpgroup."""
         tile, width = self.tile, self.dv if name in ("dP", "dV") else self.d
-        shared = tile.product_bytes(name, products, self.d, self.dv, self.e)
+        shared = tile.product_bytes(name, self.products, self.d, self.dv, self.e)
         flops = 2 * (tile.rows * tile.keys * width // 2) * tile.copies(name, self.d)
         op = TileOp("mma", name, flops=flops, smem_bytes=shared)
         return product(op) if tile.counts and tile.path == "mma_sync" else op
@@ -230,42 +258,3 @@ class BackwardOps:
 
     def _tensor_memory(self, scores: int) -> int:
         return scores * (4 + self.e) if self.tile.path == "tcgen05" else 0
-
-    def step(self, name: str, load: bool) -> Segment:
-        """One tile of rows; `load`: whether the next one is fetched under way."""
-        q, stats, do = self.loads(self.tile.rows)
-        products = (*KEYS_OUTSIDE, "dQ") if self.dq else KEYS_OUTSIDE
-        early = self.tile.stages_q > 1
-        ops = (
-            TileOp("wait", "Q"),
-            TileOp("wait", "LSE, D"),
-            TileOp("delay", "step"),
-            *((q, stats) if load and early else ()),
-            self.product("S", products),
-            self.probabilities(),
-            TileOp("wait", "dO"),
-            self.product("dP", products),
-            self.gradients(),
-            self.product("dV", products),
-            *((do,) if load else ()),
-            *((self.product("dQ", products), self.add_to_dq()) if self.dq else ()),
-            self.product("dK", products),
-            *((q, stats) if load and not early else ()),
-        )
-        return Segment(name, ops)
-
-    def add_to_dq(self) -> TileOp:
-        """dS K, added to dQ with fp32 atomics; of a pair of blocks each adds half the rows."""
-        return TileOp("store", "dQ accum", bytes=self.tile.rows * self.d * 4 // self.tile.pair)
-
-    def epilogue(self, keys: int, ragged: int) -> Segment:
-        """The block's dK and dV."""
-        w = self.w
-        return Segment(
-            f"epilogue{' (last keys)' if ragged else ''}",
-            (
-                TileOp("delay", "block"),
-                TileOp("store", f"dK{self.expanded}", bytes=keys * w.head_dim * self.e),
-                TileOp("store", f"dV{self.expanded}", bytes=keys * w.head_dim_v * self.e),
-            ),
-        )

@@ -9,6 +9,7 @@ all wait for registers that were put aside.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,8 @@ from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import LANES
-from attnsim.models.schedule.nest import loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.nest import loop, loop_nest, once
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Kernel, Launch
@@ -112,10 +113,14 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
     low, high = visible_queries(w, first, first + tile.keys - 1)
     steps = -(-high // tile.rows) - low // tile.rows
     (turns,), inverse = classes(steps) if tile.parallel else ((steps[None],), np.zeros(1, dtype=np.int64))
-    ops = _Ops(w, tile, d, dv)
-    begin, end = ops.prologue(tile.keys, 0), ops.epilogue(tile.keys, 0)
-    begin = Segment(begin.name, (*begin.ops, TileOp("wait", "K"), TileOp("wait", "V")))
-    segments, repeats = loop_nest([(begin, turns > 0), (ops.step("row step", True), turns), (end, turns > 0)])
+    ops = _Ops(w, tile, PRODUCTS, (d, dv))
+    segments, repeats = loop_nest(
+        [
+            *once("prologue", (*ops.prologue(), ops.k.wait(), ops.v.wait()), turns > 0),
+            *loop("row step", turns, ops.turn),
+            *once("epilogue", ops.epilogue(), turns > 0),
+        ]
+    )
     buffers = tile.buffers(d, dv, w.element_bytes)
     blocks = heads * (len(steps) if tile.parallel else 1)
     return in_step(
@@ -178,35 +183,19 @@ class _Ops(BackwardOps):
         load = TileOp("load", "spills", bytes=tile.reloaded * threads)
         return (load,), (TileOp("wait", "spills"),), (TileOp("store", "spills", bytes=tile.spilled * threads),)
 
-    def step(self, name: str, load: bool) -> Segment:
+    def turn(self) -> Iterator[TileOp]:
         """One tile of rows: statistics and dO are asked for as Q arrives, dQ as dK is done."""
-        q, stats, do = self.loads(self.tile.rows)
+        q, statistics, do = self.loads(self.tile.rows)
         tensor, wide = ("dQ parts", self.e) if self.tile.parallel else ("dQ accum", 4)
         size = self.tile.rows * self.w.head_dim * wide
-        read = not self.tile.parallel
         take, taken, put = self.spills()
-        return Segment(
-            name,
-            (
-                q,
-                TileOp("wait", "Q"),
-                TileOp("delay", "step"),
-                stats,
-                do,
-                self.product("S", PRODUCTS),
-                TileOp("wait", "LSE, D"),
-                self.probabilities(),
-                TileOp("wait", "dO"),
-                self.product("dV", PRODUCTS),
-                self.product("dP", PRODUCTS),
-                *take,
-                *taken,
-                self.gradients(),
-                *put,
-                self.product("dK", PRODUCTS),
-                *((TileOp("load", tensor, bytes=size),) if read else ()),
-                self.product("dQ", PRODUCTS),
-                *((TileOp("wait", tensor),) if read else ()),
-                TileOp("store", tensor, bytes=size),
-            ),
-        )
+        yield from (q, self.q.wait(), TileOp("delay", "step"), statistics, do)
+        yield from (self.product("S"), self.statistics.wait(), self.probabilities())
+        yield from (self.do.wait(), self.product("dV"), self.product("dP"))
+        yield from (*take, *taken, self.gradients(), *put, self.product("dK"))
+        if not self.tile.parallel:
+            yield TileOp("load", tensor, bytes=size)
+        yield self.product("dQ")
+        if not self.tile.parallel:
+            yield TileOp("wait", tensor)
+        yield TileOp("store", tensor, bytes=size)

@@ -54,7 +54,7 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
     (steps, missing_rows, missing_keys), inverse = classes(*columns)
     blocks = [one[None] for one in np.split(inverse[: len(band.part)], np.cumsum(tiles)[:-1])]
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
-    ops = BackwardOps(w, tile, d, dv)
+    ops = BackwardOps(w, tile, ROWS_OUTSIDE)
     nest: Nest = []
     present = [n for n in sizes(missing_rows) if n < tile.rows]
     for fewer in present:
@@ -124,13 +124,13 @@ def _step(ops: BackwardOps, name: str, more: bool) -> Segment:
         (
             TileOp("wait", "K"),
             TileOp("delay", "step"),
-            ops.product("S", ROWS_OUTSIDE),
+            ops.product("S"),
             ops.probabilities(),
             TileOp("wait", "V"),
-            ops.product("dP", ROWS_OUTSIDE),
+            ops.product("dP"),
             *((v,) if more else ()),
             ops.gradients(),
-            ops.product("dQ", ROWS_OUTSIDE),
+            ops.product("dQ"),
             *((k,) if more else ()),
         ),
     )

@@ -12,19 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.models.implementations.fused.backward import ROWS_OUTSIDE, BackwardOps
+from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE, BackwardOps
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.selecting.triton_tiles import TritonBackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import Buffers
-from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.nest import Nest, loop_nest, once
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
-from attnsim.models.schedule.widths import padded
 
 LIST = "selected"
 """Tensor of the chosen blocks of each query, or of the queries of each block: int32."""
@@ -143,23 +142,18 @@ def forward(
 
 def keys_outside(w: Workload, tile: BackwardTile, walk: Walk, name: str, uses: tuple[TensorUse, ...]) -> Kernel:
     """The pass for dK and dV: a block for each tile of keys and each query head, tiles of rows pass."""
-    ops = BackwardOps(w, tile, padded(w.head_dim), padded(w.head_dim_v), dq=False)
+    ops = BackwardOps(w, tile, KEYS_OUTSIDE)
     listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
 
     def step(more: bool) -> Segment:
-        whole = ops.step("row step" if more else "last row step", more)
-        index = next((i for i, op in enumerate(whole.ops) if op.kind == "load"), None)
-        if index is None or not listed:
-            return whole
-        return Segment(whole.name, (*whole.ops[:index], *listed, *whole.ops[index:]))
+        return Segment("row step" if more else "last row step", tuple(ops.step(more, listed)))
 
-    opening = ops.first_loads(tile.rows, 0)
     kinds, launch, steps = _steps(walk, step)
     nest: Nest = [
-        (ops.prologue(tile.keys, 0), np.ones_like(kinds)),
-        (Segment(opening.name, (*listed, *opening.ops)), kinds > 0),
+        *once("prologue", ops.prologue(), np.ones_like(kinds)),
+        *once("first rows", (*listed, *ops.first_loads()), kinds > 0),
         *steps,
-        (ops.epilogue(tile.keys, 0), np.ones_like(kinds)),
+        *once("epilogue", ops.epilogue(), np.ones_like(kinds)),
     ]
     buffers = tile.buffers(ops.d, ops.dv, ops.e)
     return _kernel(name, tile, nest, launch, uses, buffers, w, 2, slowed=True)
@@ -169,7 +163,7 @@ def rows_outside(
     w: Workload, tile: BackwardTile, walk: Walk, rows: int, name: str, uses: tuple[TensorUse, ...]
 ) -> Kernel:
     """The pass for dQ: Q, dO and dQ of `rows` rows stay, tiles of K and V pass."""
-    ops = BackwardOps(w, tile, padded(w.head_dim), padded(w.head_dim_v))
+    ops = BackwardOps(w, tile, ROWS_OUTSIDE)
     listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
     k, v = (TileOp("load", x, bytes=tile.keys * n * ops.e) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
 
@@ -182,11 +176,11 @@ def rows_outside(
                 TileOp("wait", "V"),
                 TileOp("delay", "step"),
                 *loads,
-                ops.product("S", ROWS_OUTSIDE),
+                ops.product("S"),
                 ops.probabilities(),
-                ops.product("dP", ROWS_OUTSIDE),
+                ops.product("dP"),
                 ops.gradients(),
-                ops.product("dQ", ROWS_OUTSIDE),
+                ops.product("dQ"),
             ),
         )
 
