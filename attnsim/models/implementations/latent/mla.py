@@ -7,21 +7,20 @@ heads of a token fill the rows of a tile, and a tile of the cache that has been 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 
-from attnsim.arrays import Bools, Ints
-from attnsim.models.implementations.fused.forward import block_begins, pages_of
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, PAGES, page_bytes, sizes
+from attnsim.models.implementations.fused.forward import block_begins
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, PAGES, page_bytes, pages
 from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.implementations.latent.visits import FINAL, NOTHING, PARTIAL, Visits
 from attnsim.models.question.workload import Latent, Workload
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.nest import Nest, by_size, loop, loop_nest, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.schedule import Kernel
-from attnsim.models.schedule.uses import TensorUse
 
 
 def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Latent) -> Kernel:
@@ -35,29 +34,21 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     visits : Visits
     latent : Latent
     """
-    ops = _Operations(w, tile, visits, latent)
+    ops = _Operations(w, tile, latent)
     nest = _with_ends(ops, visits, _LOOPS[tile.loop](ops, visits))
     if w.page_size:
-        nest.append((Segment("page numbers", (TileOp("load", PAGES, bytes=page_bytes(w, tile.keys)),)), visits.steps))
+        nest += once("page numbers", [TileOp("load", PAGES, bytes=page_bytes(w, tile.keys))], visits.steps)
     segments, repeats = loop_nest(nest)
-    e, rows, partial = w.element_bytes, w.queries * w.heads_q, visits.partial_pieces
-    buffers = tile.buffers(latent, e)
-    each = w.batch * w.heads_q
-    uses = [
-        use_of("Q latent", rows * latent.rank * e, each),
-        use_of("Q rope", rows * latent.rope * e, each),
-        TensorUse("lengths", 8 * w.batch, 1),
-        use_of("Latent", w.keys * latent.width * e, w.batch, visits.sharers),
-        use_of("O latent", rows * latent.rank * w.output_bytes, each, written=True),
-        use_of("LSE", rows * 4, each, written=True),
-        *([TensorUse(PAGES, 4 * pages_of(w), 1, visits.sharers)] if w.page_size else []),
-    ]
-    if partial:
-        uses += [
-            use_of("O partial", visits.partial_rows * latent.rank * 4, partial, written=True),
-            use_of("LSE partial", visits.partial_rows * 4, partial, written=True),
-        ]
-    stored = {op.tensor for segment in segments for op in segment.ops}
+    moved = {op.tensor for segment in segments for op in segment.ops}
+    pack = w.heads_q if tile.packed else 1
+    axes = {
+        "b": Axis(tuple(one.times for one in w.parts), cuts="r"),
+        "h": Axis(w.heads_q // pack, cuts="r"),
+        "i": Axis(tuple(one.queries * pack for one in w.parts), tile.rows, cuts="r"),
+        "j": Axis(tuple(one.keys for one in w.parts), tile.keys),
+        "p": Axis(tuple(pages(w, one.keys) for one in w.parts)),
+        "r": Axis(visits.partial_rows),
+    }
     return Kernel(
         name="latent_attention",
         threads=tile.threads,
@@ -65,48 +56,49 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
         segments=segments,
         repeats=repeats,
         launches=visits.launches,
-        uses=tuple(use for use in uses if use.tensor in stored),
+        uses=uses_of((one for one in ops.tensors if one.name in moved), axes, "b h i"),
         warpgroups=tile.warpgroups,
         path=tile.path,
         max_blocks_per_sm=tile.max_blocks_per_sm,
         persistent=tile.persistent,
-        buffers=buffers,
+        buffers=tile.buffers(latent, w.element_bytes),
         dtype=w.dtype,
         step="key tile",
         role="attention",
     )
 
 
-def use_of(tensor: str, size: int, pieces: int, sharers: float = 1.0, *, written: bool = False) -> TensorUse:
-    """A tensor of so many bytes in pieces, one a sequence or one a head of it, that may differ in size."""
-    return TensorUse(tensor, size // pieces, pieces, sharers, written=written, all_bytes=size)
-
-
 class _Operations:
     """The tile operations of the kernel: loads of a block, and each warpgroup's equal share of the arithmetic."""
 
-    def __init__(self, w: Workload, tile: LatentTile, visits: Visits, latent: Latent) -> None:
-        self.w, self.tile, self.visits, self.latent = w, tile, visits, latent
+    def __init__(self, w: Workload, tile: LatentTile, latent: Latent) -> None:
+        self.w, self.tile, self.latent = w, tile, latent
         # A warp of an mma.sync kernel reads the operands of its own rows and columns; wgmma and tcgen05 read each once.
         down = max(1, min(tile.warps, tile.rows // 16)) if tile.path == "mma_sync" else 1
         self.readers = (down, tile.warps // down) if tile.path == "mma_sync" else (1, 1)
-
-    def load(self, keys: int) -> tuple[TileOp, ...]:
-        """A tile of the cache, or the block's share of it, and its V again where that is a copy of its own."""
-        e = self.w.element_bytes
-        whole = TileOp("load", "Latent", bytes=keys * self.latent.width * e // self.tile.pair)
-        return (whole, *self.load_v(keys)) if self.tile.reload and not self.tile.v_over_k else (whole,)
-
-    def load_v(self, keys: int) -> tuple[TileOp]:
-        """The columns of a tile that serve as V, copied a second time."""
-        return (TileOp("load", "Latent", bytes=keys * self.latent.rank * self.w.element_bytes),)
-
-    def load_q(self, rows: int) -> tuple[TileOp, TileOp]:
-        e = self.w.element_bytes
-        return (
-            TileOp("load", "Q latent", bytes=rows * self.latent.rank * e),
-            TileOp("load", "Q rope", bytes=rows * self.latent.rope * e),
+        e, rank = w.element_bytes, latent.rank
+        self.q = Tensor("Q latent", "b h i", rank * e), Tensor("Q rope", "b h i", latent.rope * e)
+        self.cache = Tensor("Latent", "b j", latent.width * e)
+        self.lengths = Tensor("lengths", "b", 8)
+        self.final = (
+            Tensor("O latent", "b h i", rank * w.output_bytes, written=True),
+            Tensor("LSE", "b h i", 4, written=True),
         )
+        self.partial = (
+            Tensor("O partial", "r", rank * 4, written=True),
+            Tensor("LSE partial", "r", 4, written=True),
+        )
+        self.tensors = (*self.q, self.lengths, self.cache, *self.final, Tensor(PAGES, "b p", 4), *self.partial)
+
+    def load(self, keys: int) -> Iterator[TileOp]:
+        """A tile of the cache, or the block's share of it, and its V again where that is a copy of its own."""
+        yield self.cache.load(keys)._replace(bytes=keys * self.cache.bytes // self.tile.pair)
+        if self.tile.reload and not self.tile.v_over_k:
+            yield self.load_v(keys)
+
+    def load_v(self, keys: int) -> TileOp:
+        """The columns of a tile that serve as V, copied a second time."""
+        return TileOp("load", "Latent", bytes=keys * self.latent.rank * self.w.element_bytes)
 
     def product(self, name: Literal["S", "O"], kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
         """S = Q K^T, or O += P V."""
@@ -129,134 +121,75 @@ class _Operations:
         tmem = scores * (4 + self.w.element_bytes) if self.tile.path == "tcgen05" else 0  # S read in fp32, P written
         return TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=scores + rows // groups, fp32=fp32)
 
-    def stores(self, rows: int, partial: bool) -> tuple[TileOp, TileOp]:
-        """O in the latent space and LSE, in fp32 where partial."""
-        if partial:
-            return (
-                TileOp("store", "O partial", bytes=rows * self.latent.rank * 4),
-                TileOp("store", "LSE partial", bytes=rows * 4),
-            )
-        return (
-            TileOp("store", "O latent", bytes=rows * self.latent.rank * self.w.output_bytes),
-            TileOp("store", "LSE", bytes=rows * 4),
-        )
-
 
 def _with_ends(ops: _Operations, visits: Visits, body: Nest) -> Nest:
     """Put prologue and epilogue, for full and for ragged row tiles, around the loop over key tiles."""
-    nest: Nest = []
-    short = sizes(visits.missing_rows)
+    rows, missing = ops.tile.rows, visits.missing_rows
     begins = block_begins(*(ops.tile.chunk or width for width in (ops.latent.width, ops.latent.rank)))
+    leave = (ops.lengths.load(), ops.lengths.wait(), BLOCK)
 
-    def here(missing: int) -> tuple[str, int, Bools]:
-        return " (last rows)" * (missing > 0), ops.tile.rows - missing, visits.missing_rows == missing
+    def stores(tensors: tuple[Tensor, ...]) -> Callable[[int], Iterator[TileOp]]:
+        return lambda n: iter((BLOCK, *(tensor.store(rows - n) for tensor in tensors)))
 
-    for tag, rows, of in map(here, short):
-        nest.append((Segment(f"prologue{tag}", (begins, *ops.load_q(rows))), of & (visits.steps > 0)))
-    nest += body
-    for written, told in ((FINAL, ""), (PARTIAL, ", partial")):
-        for tag, rows, of in map(here, short):
-            stores = (TileOp("delay", "block"), *ops.stores(rows, bool(told)))
-            nest.append((Segment(f"epilogue{told}{tag}", stores), of & (visits.written == written)))
-    empty = (TileOp("load", "lengths", bytes=8), TileOp("wait", "lengths"), TileOp("delay", "block"))
-    nest.append((Segment("exit", empty), (visits.written == NOTHING) * 1))
-    return nest
-
-
-def _short(visits: Visits) -> list[tuple[int, Ints]]:
-    """By how many keys first tiles are shorter, each amount with the blocks that visit such a tile."""
-    return [(n, (visits.missing_keys == n) & (visits.steps > 0)) for n in sizes(visits.missing_keys) if n]
-
-
-def _fill(ops: _Operations, visits: Visits, filled: Ints) -> Nest:
-    """The first tiles in flight, the shorter one first where there is one, and the wait for Q."""
-    waits = (TileOp("wait", "Q latent"), TileOp("wait", "Q rope"))
     return [
-        *((Segment("fill (last keys)", ops.load(ops.tile.keys - n)), of) for n, of in _short(visits)),
-        (Segment("fill", ops.load(ops.tile.keys)), filled - (visits.missing_keys > 0) * (visits.steps > 0)),
-        (Segment("wait Q", waits), (visits.steps > 0) * 1),
+        *by_size("prologue", missing, lambda n: (begins, *(q.load(rows - n) for q in ops.q)), visits.steps > 0),
+        *body,
+        *by_size("epilogue", missing, stores(ops.final), visits.written == FINAL),
+        *by_size("epilogue, partial", missing, stores(ops.partial), visits.written == PARTIAL),
+        *once("exit", leave, (visits.written == NOTHING) * 1),
+    ]
+
+
+def _fill(ops: _Operations, visits: Visits) -> Nest:
+    """The first tiles in flight, the shorter one first where there is one, and the wait for Q."""
+    filled, keys = np.minimum(visits.steps, ops.tile.stages), ops.tile.keys
+    return [
+        *loop("fill", filled, lambda n: ops.load(keys - n), shorter=visits.missing_keys),
+        *once("wait Q", (q.wait() for q in ops.q), (visits.steps > 0) * 1),
     ]
 
 
 def _serial_loop(ops: _Operations, visits: Visits) -> Nest:
     """S, softmax, O of one tile after the other; a buffer is refilled when both products have read it."""
-    tile = ops.tile
+    tile, steps = ops.tile, visits.steps
 
-    def step(name: str, load: bool, mask: bool, v_keys: int) -> Segment:
-        return Segment(
-            name,
-            (
-                TileOp("wait", "Latent"),
-                TileOp("delay", "step"),
-                ops.product("S"),
-                *(ops.load_v(v_keys) if tile.v_over_k else ()),
-                ops.softmax(mask),
-                *((TileOp("wait", "Latent"),) if tile.reload else ()),
-                ops.product("O"),
-                *(ops.load(tile.keys) if load else ()),
-            ),
-        )
+    def turn(missing: int, load_next: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (ops.cache.wait(), STEP, ops.product("S"))
+        if tile.v_over_k:
+            yield ops.load_v(tile.keys - missing)
+        yield ops.softmax(masked)
+        if tile.reload:
+            yield ops.cache.wait()
+        yield ops.product("O")
+        if load_next:
+            yield from ops.load(tile.keys)
 
-    filled = np.minimum(visits.steps, tile.stages)
-    loading = visits.steps - filled
     # Where V follows K into its place, the first step's V is as short as its K.
-    apart = _short(visits) if tile.v_over_k else []
-    short = sum((of * 1 for _, of in apart), np.zeros_like(visits.steps))
-    short_loading = np.minimum(short, loading)
-    masked_loading = np.clip(np.minimum(visits.masked, loading) - short_loading, 0, None)
-    short_rest = short - short_loading
-    masked_rest = np.clip(visits.masked - short - masked_loading, 0, filled - short_rest)
+    shorter = visits.missing_keys * tile.v_over_k
     return [
-        *_fill(ops, visits, filled),
-        *((step("first step (last keys)", True, True, tile.keys - n), short_loading * of) for n, of in apart),
-        *((step("only step (last keys)", False, True, tile.keys - n), short_rest * of) for n, of in apart),
-        (step("masked step", True, True, tile.keys), masked_loading),
-        (step("step", True, False, tile.keys), loading - short_loading - masked_loading),
-        (step("masked step, no load", False, True, tile.keys), masked_rest),
-        (step("step, no load", False, False, tile.keys), filled - short_rest - masked_rest),
+        *_fill(ops, visits),
+        *loop("step", steps, turn, shorter, load_next=steps - tile.stages, masked=visits.masked),
     ]
 
 
 def _overlapped_loop(ops: _Operations, visits: Visits) -> Nest:
     """S of a tile and P V of the one before are issued together; softmax runs under the second."""
+    steps = visits.steps
 
-    def first(mask: bool) -> Segment:
-        wait = (TileOp("wait", "Latent"), TileOp("delay", "step"))
-        return Segment(f"first step{', masked' if mask else ''}", (*wait, ops.product("S"), ops.softmax(mask)))
+    def first(masked: bool) -> Iterator[TileOp]:
+        yield from (ops.cache.wait(), STEP, ops.product("S"), ops.softmax(masked))
 
-    def step(name: str, load: bool, mask: bool) -> Segment:
-        return Segment(
-            name,
-            (
-                TileOp("wait", "Latent"),
-                TileOp("delay", "step"),
-                ops.product("S", "mma_async"),
-                ops.product("O", "mma_async"),
-                TileOp("mma_wait", "S"),
-                ops.softmax(mask),
-                TileOp("mma_wait", "O"),
-                *(ops.load(ops.tile.keys) if load else ()),
-            ),
-        )
+    def turn(load_next: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (ops.cache.wait(), STEP, ops.product("S", "mma_async"), ops.product("O", "mma_async"))
+        yield from (TileOp("mma_wait", "S"), ops.softmax(masked), TileOp("mma_wait", "O"))
+        if load_next:  # the buffer of a tile is free after its P V, a step later than its S
+            yield from ops.load(ops.tile.keys)
 
-    # The buffer of a tile is free after its P V, a step later than its S.
-    filled = np.minimum(visits.steps, ops.tile.stages)
-    busy = (visits.steps > 0) * 1
-    any_mask = (visits.masked > 0) * busy
-    loading = visits.steps - filled
-    after = visits.steps - busy
-    masked_after = np.maximum(visits.masked - any_mask, 0)
-    masked_loading = np.minimum(masked_after, loading)
-    masked_rest = masked_after - masked_loading
     return [
-        *_fill(ops, visits, filled),
-        (first(True), any_mask),
-        (first(False), busy - any_mask),
-        (step("masked step", True, True), masked_loading),
-        (step("step", True, False), loading - masked_loading),
-        (step("masked step, no load", False, True), masked_rest),
-        (step("step, no load", False, False), after - loading - masked_rest),
-        (Segment("last P V", (ops.product("O"),)), busy),
+        *_fill(ops, visits),
+        *loop("first step", np.minimum(steps, 1), first, masked=visits.masked),
+        *loop("step", steps - 1, turn, load_next=steps - ops.tile.stages, masked=visits.masked - 1),
+        *once("last P V", [ops.product("O")], (steps > 0) * 1),
     ]
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.projection import Product, projection
-from attnsim.models.implementations.latent.mla import use_of
 from attnsim.models.implementations.latent.visits import latent_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.nest import Nest, loop, loop_nest, once
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch
 
 
@@ -100,66 +101,47 @@ def latent_combine(
     in_flight : int
         Partial results asked for before the first is used.
     """
+    width = w.head_dim_v
+    parts, stats = Tensor("O partial", "p", width * 4), Tensor("LSE partial", "p", 4)
+    out = Tensor("O latent", "r", width * w.output_bytes, written=True)
+    lse = Tensor("LSE", "r", 4, written=True)
+    requests = sorted(counts.items())
+    blocks = [-(-rows // rows_per_block) for (rows, _), _ in requests]
+    per_request = zip(requests, blocks, strict=True)
+    size = np.concatenate(
+        [np.minimum(rows_per_block, rows - np.arange(n) * rows_per_block) for ((rows, _), _), n in per_request]
+    )
+    (ranges, rows), order = classes(np.repeat([ranges for (_, ranges), _ in requests], blocks), size)
 
-    def block_rows(rows: int) -> list[int]:
-        """Rows of the first block of a request and of its last, where they differ."""
-        return list(dict.fromkeys([min(rows, rows_per_block), rows % rows_per_block or min(rows, rows_per_block)]))
+    def merged(n: int) -> Nest:
+        """A block of n rows: partial results of the next range are on their way while one is merged."""
+        work = TileOp("vector", out.name, exps=n, fp32=n * (2 * width + 4))
 
-    sizes = list(dict.fromkeys(size for rows, _ in counts for size in block_rows(rows)))
-    merging = [segment for size in sizes for segment in _merging(w, size)]
-    width = len(merging) // len(sizes)
-    rows_of_counts: list[list[int]] = []
-    launches: list[Launch] = []
-    for (rows, splits), requests in sorted(counts.items()):
-        filled = min(splits, in_flight)
-        order = np.full(-(-rows // rows_per_block), len(rows_of_counts), dtype=np.int64)
-        for size in block_rows(rows):
-            row, at = [0] * len(merging), width * sizes.index(size)
-            row[at : at + width] = [filled, splits - filled, filled, 1]
-            order[-1] = len(rows_of_counts)
-            rows_of_counts.append(row)
-        launches.append(Launch(order, requests))
-    segments, repeats = loop_nest(list(zip(merging, np.transpose(rows_of_counts), strict=True)))
-    pieces, requests = (sum(n * counts[rows, n] for rows, n in counts), sum(counts.values()))
-    read, written = (sum(rows * n**cut * counts[rows, n] for rows, n in counts) for cut in (1, 0))
+        def turn(load_next: bool) -> Iterator[TileOp]:
+            yield from (stats.wait(), parts.wait(), work)
+            if load_next:
+                yield from (stats.load(n), parts.load(n))
+
+        here, tag = (rows == n) * 1, f" ({n} rows)"
+        return [
+            *once(f"fill{tag}", (stats.load(n), parts.load(n)), here * np.minimum(ranges, in_flight)),
+            *loop(f"split{tag}", here * ranges, turn, load_next=ranges - in_flight),
+            *once(f"store{tag}", (out.store(n), lse.store(n)), here),
+        ]
+
+    segments, repeats = loop_nest([one for n in sorted(set(rows.tolist()), reverse=True) for one in merged(n)])
+    launched = np.split(order, np.cumsum(blocks)[:-1])
+    read = sum(rows * ranges * n for (rows, ranges), n in requests)
+    written = sum(rows * n for (rows, _), n in requests)
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
-        buffers=(("LSE", rows_per_block * max(n for _, n in counts) * 4),),
+        buffers=(("LSE", rows_per_block * int(ranges.max()) * 4),),
         segments=segments,
         repeats=repeats,
-        launches=tuple(launches),
-        uses=(
-            use_of("O partial", read * w.head_dim_v * 4, pieces),
-            use_of("LSE partial", read * 4, pieces),
-            use_of("O latent", written * w.head_dim_v * w.output_bytes, requests, written=True),
-            use_of("LSE", written * 4, requests, written=True),
-        ),
+        launches=tuple(Launch(one, n) for one, (_, n) in zip(launched, requests, strict=True)),
+        uses=uses_of((parts, stats, out, lse), {"p": Axis(read), "r": Axis(written)}, ""),
         dtype="fp32",
         step="split",
-    )
-
-
-def _merging(w: Workload, rows: int) -> tuple[Segment, ...]:
-    """The segments of a combining block of so many rows."""
-    width, tag = w.head_dim_v, f" ({rows} rows)"
-    load = (
-        TileOp("load", "LSE partial", bytes=rows * 4),
-        TileOp("load", "O partial", bytes=rows * width * 4),
-    )
-    merge = (
-        TileOp("wait", "LSE partial"),
-        TileOp("wait", "O partial"),
-        TileOp("vector", "O latent", exps=rows, fp32=rows * (2 * width + 4)),
-    )
-    out = (
-        TileOp("store", "O latent", bytes=rows * width * w.output_bytes),
-        TileOp("store", "LSE", bytes=rows * 4),
-    )
-    return (
-        Segment(f"fill{tag}", load),
-        Segment(f"split{tag}", (*merge, *load)),
-        Segment(f"split, no load{tag}", merge),
-        Segment(f"store{tag}", out),
     )

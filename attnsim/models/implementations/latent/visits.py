@@ -54,8 +54,6 @@ class Visits:
     written : ndarray of int, ``[classes]``
         What is left: `FINAL`, `PARTIAL` or `NOTHING`.
     launches : tuple of Launch
-    sharers : float
-        Blocks that read each token.
     partial_pieces, partial_rows : int
         Partial results, each of all rows of a request, and their rows.
     """
@@ -66,7 +64,6 @@ class Visits:
     missing_rows: Ints
     written: Ints
     launches: tuple[Launch, ...]
-    sharers: float
     partial_pieces: int
     partial_rows: int
 
@@ -109,7 +106,6 @@ def even_visits(w: Workload, tile: LatentTile, splits: Splits, *, merged: bool =
         missing_rows=missing_rows,
         written=written,
         launches=_launches(w, tile, blocks, heads),
-        sharers=_sharers(w, tiles) * heads,
         partial_pieces=sum(one.times * of for one, of in zip(w.parts, of_parts.tolist(), strict=True)),
         partial_rows=sum(
             one.times * of * w.heads_q * one.queries for one, of in zip(w.parts, of_parts.tolist(), strict=True)
@@ -127,12 +123,6 @@ def _launches(w: Workload, tile: LatentTile, blocks: Sequence[Ints], heads: int)
     if tile.longest_first:
         parts = [(one, of[::-1, ::-1]) for one, of in longest_sequences(w, tile.rows, tile.keys, parts)]
     return joined([Launch(of.reshape(-1), one.times * heads) for one, of in parts])
-
-
-def _sharers(w: Workload, tiles: Ints) -> float:
-    """Row tiles of a request that go over its keys, in the mean of all keys."""
-    keys = np.array([one.times * one.keys for one in w.parts])
-    return float(keys @ tiles / keys.sum())
 
 
 def _with_idle(visits: Visits, blocks: int) -> Visits:
@@ -178,7 +168,6 @@ def flash_mla_visits(w: Workload, tile: LatentTile, pieces: Sequence[Piece]) -> 
         missing_rows=missing_rows,
         written=written,
         launches=(Launch(classes_in_order),),
-        sharers=row_count,
         partial_pieces=partial,
         partial_rows=partial * total_rows,
     )
