@@ -33,6 +33,7 @@ ROOMS = {
     "models/calibrations": "fitted numbers",
     "models/mechanisms": "what is computed, and why",
     "simulator": "how long a schedule takes",
+    "ptx": "anybody's PTX, run and checked",
     "kernels": "our CUDA, run and counted",
     "api": "from a question to an answer",
     "validation": "measured, fitted, checked",

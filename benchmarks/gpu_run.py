@@ -35,10 +35,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 from attnsim.errors import InputError
-from attnsim.kernels.adversarial import INPUTS
 from attnsim.kernels.arrays import DTYPES
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.gpu.bench import Bench, attached_bench, by_value, runs_on
@@ -57,8 +54,10 @@ from attnsim.kernels.gpu.measuring import (
 from attnsim.kernels.gpu.prepared import inputs, prepare
 from attnsim.kernels.gpu.records import Point, Records
 from attnsim.kernels.gpu.timing import Timing
+from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.ptx.adversarial import INPUTS
 from benchmarks.gpu_children import PROFILER_S, SANITIZER_S, counted, sanitized
 from benchmarks.gpu_watch import AGAIN, noted, watch
 
@@ -326,7 +325,7 @@ def rest(gpu: Run) -> Iterator[Point]:
 
 def interpreter(gpu: Run) -> Iterator[Point]:
     """The CPU interpreter beside the GPU on the same sources and inputs: the share of outputs equal bit for bit."""
-    from attnsim.kernels.cpu.device import CpuDevice
+    from attnsim.kernels.cpu_device import CpuDevice
 
     for one in gpu.operations:
         if one.experimental:

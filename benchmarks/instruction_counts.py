@@ -9,7 +9,7 @@ install nvidia-cuda-nvdisasm`, or on PATH, or `--nvdisasm FILE`); `--write` need
 A row is one turn of a loop with tensor instructions,
 `--turns` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies. No
 GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, `clocks` and
-`clocks_of_two` are those of one and two warps of a scheduler (:mod:`attnsim.kernels.build.scheduler`), without copies.
+`clocks_of_two` are those of one and two warps of a scheduler (:mod:`attnsim.ptx.scheduler`), without copies.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.cubin import kernels_in
-from attnsim.kernels.build.machine_code import OTHER, PIPES, Code, inside
-from attnsim.kernels.build.scheduler import clocks, turn_of
-from attnsim.kernels.build.sources import source_hash
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS
+from attnsim.kernels.lift.machine import clocks
 from attnsim.kernels.resources import jobs
+from attnsim.kernels.variant import Variant, compile_variant, source_hash
 from attnsim.models.implementations.own import resources
+from attnsim.ptx.cubin import kernels_in
+from attnsim.ptx.machine_code import OTHER, PIPES, Code, inside
+from attnsim.ptx.scheduler import turn_of
 from benchmarks.instruction_rows import rows_of
 from benchmarks.machine_code import disassemble, disassembler, parse
 
@@ -83,7 +82,7 @@ def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str,
             "products": dict(Counter(one.opcode for one in ran if one.pipe == "tensor")),
         }
         if arch in MMA_SYNC:
-            one, two = (turn_of(ran, warps, int(arch)) for warps in (1, 2))
+            one, two = (turn_of(ran, warps, clocks(int(arch))) for warps in (1, 2))
             row["clocks"], row["clocks_of_two"] = (round(turn.products + turn.others) for turn in (one, two))
             row["waits"] = round(one.products_wait + one.others_wait)
             row["tensor_clocks"] = round(pipes["tensor"] * clocks(int(arch))["tensor"])

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.machine_code import WORK, Code
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.lift.ways import between_waits, code_marks, shortest
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.backward_tiles import MAIN, ROW_DOTS
 from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
 from attnsim.models.implementations.own.decode import (
@@ -40,6 +39,7 @@ from attnsim.models.implementations.own.loading import AROUND, FLYING, LOADING
 from attnsim.models.implementations.own.naive import SOFTMAX, SUMS, WARP_COLUMNS
 from attnsim.models.implementations.own.resources import TURN
 from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
+from attnsim.ptx.machine_code import WORK, Code
 
 MMA_MACS = MMA_FLOPS // 2
 HIDING = ("flash", "sigmoid", "sparse", "backward_main", "decode")

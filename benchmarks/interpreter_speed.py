@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from attnsim.kernels.cpu import program
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.hopper import flash_hopper
+from attnsim.ptx import program
 
 KERNELS = {"flash": (flash_forward, "a100-sxm4-80gb"), "hopper": (flash_hopper, "h100-sxm5-80gb")}
 SHAPES = {"one block": (1, 128, 2048), "one head": (1, 512, 1024), "many blocks": (4, 512, 512)}

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.machine_code import Code, Instruction, controlled, pipe_of
+from attnsim.ptx.machine_code import Code, Instruction, controlled, pipe_of
 
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);\s*/\* 0x([0-9a-f]{16}) \*/")

@@ -30,8 +30,6 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels.build.cubin import kernels_in
-from attnsim.kernels.cpu.parse import parse
 from attnsim.kernels.lift.left import WAITS
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
 from attnsim.models.calibrations.choose import choose
@@ -42,6 +40,8 @@ from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
+from attnsim.ptx.cubin import kernels_in
+from attnsim.ptx.parse import parse
 from attnsim.simulator.replay import replay
 from attnsim.validation.measured.datasets import Row, published_rows
 

@@ -14,8 +14,8 @@ from attnsim.cli.kernel_flags import KernelFlags
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.kernels.foreign.checking import Difference
-    from attnsim.kernels.foreign.run import PtxRun
+    from attnsim.ptx.foreign.checking import Difference
+    from attnsim.ptx.foreign.run import PtxRun
 
 FAILED = 1
 """Exit code where the command ran and what it checked is not as it should be."""
@@ -25,8 +25,8 @@ def run(
     kernel: KernelFlags, inputs: str, seed: int, check: str, tolerance: float | None, out: Path | None, json: bool
 ) -> None:
     """Run it, compare its outputs if asked to, and print."""
-    from attnsim.kernels.cpu.faults import Fault
-    from attnsim.kernels.foreign import checking, launching, naming
+    from attnsim.ptx.faults import Fault
+    from attnsim.ptx.foreign import checking, launching, naming
 
     if tolerance is not None and not check:
         raise InputError("--tolerance is for --check WHERE:NAME, which is not given")
@@ -66,8 +66,8 @@ def _fail(message: str) -> None:
 def _print(
     ran: PtxRun, about: Mapping[str, Any], found: Sequence[Difference], allowed: float, kept: Path | None
 ) -> None:
-    from attnsim.kernels.foreign.launching import summary_of
-    from attnsim.kernels.foreign.pipes import PIPES
+    from attnsim.ptx.foreign.launching import summary_of
+    from attnsim.ptx.pipes import PIPES
 
     console = show.console()
     shapes = f"grid {_by(ran.grid)}, block {_by(ran.block)}, {ran.shared_memory_bytes:,} B of dynamic shared memory"

@@ -16,8 +16,8 @@ from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
     from attnsim.kernels.catalog import Operation
-    from attnsim.kernels.foreign.launching import Ready
     from attnsim.models.question.workload import Workload
+    from attnsim.ptx.foreign.launching import Ready
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class KernelFlags:
         ------
         InputError
         """
-        from attnsim.kernels.foreign import launching
+        from attnsim.ptx.foreign import launching
 
         return launching.prepare(
             ptx=self.ptx,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from attnsim.kernels.catalog import Operation
     from attnsim.kernels.comparison import Count
-    from attnsim.kernels.outcome import Outcome
     from attnsim.models.question.workload import Workload
+    from attnsim.ptx.outcome import Outcome
 
 ROUNDED = 1e-6
 """Relative differences below it are those of float32, whose last digits differ between processors."""
@@ -53,8 +53,8 @@ def run(
 
     With --ptx, --cuda or --triton run any other kernel in the interpreter.
     """
-    from attnsim.kernels.adversarial import check_kind
     from attnsim.kernels.catalog import find_operation
+    from attnsim.ptx.adversarial import check_kind
 
     check_kind(inputs)
     kernel.refuse_mixed(context, own=("cpu", "gpu"), others=("check", "tolerance", "out"))
@@ -81,8 +81,8 @@ def _on_cpu(
     operation: Operation, question: Workload, gpu: str, seed: int, inputs: str
 ) -> tuple[str, Outcome, list[Count]]:
     from attnsim.kernels.comparison import compare
-    from attnsim.kernels.cpu.device import CpuDevice
-    from attnsim.kernels.cpu.faults import Fault
+    from attnsim.kernels.cpu_device import CpuDevice
+    from attnsim.ptx.faults import Fault
 
     device = CpuDevice(gpu or operation.example_gpu)
     schedule = operation.schedule(question, device.gpu)

@@ -44,8 +44,8 @@ def trace(
 
     Shapes and grid are those of the launch; the file is then predicted on any GPU.
     """
-    from attnsim.kernels.adversarial import check_kind
     from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
+    from attnsim.ptx.adversarial import check_kind
 
     if inputs != "zeros":
         check_kind(inputs)
@@ -78,8 +78,8 @@ def _other(kernel: KernelFlags, inputs: str, registers: int | None, like: str | 
 
 def _own(name: str, gpu: str, inputs: str, own: OwnFlags, counted: bool) -> LiftedCall:
     from attnsim.kernels.catalog import find_operation
-    from attnsim.kernels.cpu.faults import Fault
     from attnsim.kernels.lift.own import lift_operation
+    from attnsim.ptx.faults import Fault
 
     operation = find_operation(name)
     try:

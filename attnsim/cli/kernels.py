@@ -92,9 +92,9 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Compile every kernel for every architecture and show what it takes."""
-    from attnsim.kernels.build import compile_cache
     from attnsim.kernels.catalog import OPERATIONS, find_operation
     from attnsim.kernels.resources import ARCHITECTURES, GOLDEN, inspect_all, jobs, to_csv
+    from attnsim.ptx import compile_cache
     from attnsim.writing import write_whole
 
     chosen = [find_operation(name) for name in options.words(kernel, "--kernel")] if kernel else [*OPERATIONS.values()]

@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(tracing, name)
     if name == "run_ptx":
-        from attnsim.kernels.foreign.run import run_ptx
+        from attnsim.ptx.foreign.run import run_ptx
 
         return run_ptx
     if not name.startswith("_"):

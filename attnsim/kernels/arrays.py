@@ -1,4 +1,4 @@
-"""16-bit arrays: conversions, and the checks that every operation makes before it launches anything."""
+"""16-bit arrays: the checks that every operation makes before it launches anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
@@ -17,32 +16,6 @@ NO_LIMIT = 1 << 30
 
 DTYPES = {"float16": "fp16", "uint16": "bf16"}
 """Array types and the formats that they hold; NumPy has no bf16, so its bits travel as ``uint16``."""
-
-
-def encode(values: ArrayLike, dtype: str) -> NDArray[Any]:
-    """Round to nearest even into a 16-bit format.
-
-    Parameters
-    ----------
-    values : array of float
-    dtype : {"fp16", "bf16"}
-
-    Returns
-    -------
-    ndarray of float16, or of uint16 with the bits of bf16
-    """
-    if dtype == "fp16":
-        return np.asarray(values, dtype=np.float16)
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(bits.view(np.float32)), np.uint32(0x7FC0), rounded).astype(np.uint16)
-
-
-def decode(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Values of a float16, a bf16 (uint16) or a float32 array."""
-    if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return values.astype(np.float64)
 
 
 def attention_workload(

@@ -5,20 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import (
-    attention_workload,
-    check_array,
-    decode,
-    encode,
-    factor_of,
-    int32,
-    reaches,
-    scale_log2,
-)
-from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.arrays import attention_workload, check_array, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
-from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.backward_tiles import (
     CONVERT,
     MAIN,
@@ -32,6 +22,8 @@ from attnsim.models.implementations.own.backward_tiles import (
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import Outcome
 
 
 def variants() -> tuple[Variant, ...]:

@@ -27,7 +27,7 @@ def device_of(*arrays: Any) -> Device:
     if kinds == {"cupy"}:
         return _gpu(arrays[0].device.id)
     if all(isinstance(array, np.ndarray) for array in arrays):
-        from attnsim.kernels.cpu.device import CpuDevice
+        from attnsim.kernels.cpu_device import CpuDevice
 
         return CpuDevice()
     given = ", ".join(type(array).__name__ for array in arrays)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnsim.errors import InputError, nearest
-from attnsim.kernels.adversarial import INPUTS
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Device
 from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.outcome import TOLERANCE, Outcome
+from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.adversarial import INPUTS
+from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 SCORES_IN_16_BITS = 2.0
 """Slack where S is rounded before the exponential: a score of 6 in bf16 is off by up to 2^-7, and P relatively so."""
@@ -55,9 +55,9 @@ class Operation:
     masks : tuple of str
         Patterns, as text, that only it takes.
     adversarial : tuple of str
-        Inputs of :data:`attnsim.kernels.adversarial.INPUTS`, beside normal ones, at which it keeps its tolerance.
+        Inputs of :data:`attnsim.ptx.adversarial.INPUTS`, beside normal ones, at which it keeps its tolerance.
     slack : float
-        Times :data:`attnsim.kernels.outcome.TOLERANCE` that it may be off, where it rounds more than its output.
+        Times :data:`attnsim.ptx.outcome.TOLERANCE` that it may be off, where it rounds more than its output.
     example_gpu : str
         A GPU that it runs on, for where none is named.
     experimental : bool

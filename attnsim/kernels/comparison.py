@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from attnsim.kernels.cpu.counters import Counters
-from attnsim.kernels.cpu.device import Launched
+from attnsim.kernels.cpu_device import Launched
 from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.ptx.counters import Counters
 
 EXACT = ("blocks", "load", "store")
 """What must agree to the last byte; the schedule's FLOPs and exponentials are what it charges for."""

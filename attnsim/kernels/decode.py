@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own import decode as own_decode
 from attnsim.models.implementations.own.decode_tiles import (
     TILES,

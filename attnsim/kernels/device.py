@@ -11,16 +11,13 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.gpu import Gpu
 
 Array = Any
 """A NumPy array or a CuPy array."""
 
 Grid = tuple[int, int, int]
-
-POISON = 0xFF
-"""Every byte of fresh memory that is to be noticed where nobody wrote: a NaN in each floating-point format."""
 
 
 class Device(Protocol):

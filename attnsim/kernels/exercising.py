@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.kernels.adversarial import fill
-from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.outcome import Outcome
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
+from attnsim.ptx.adversarial import fill
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import Outcome
 
 
 def kind_of(array: str, inputs: str) -> str:
@@ -33,7 +33,7 @@ def random_arrays(w: Workload, seed: int, names: str = "QKV", inputs: str = "nor
     seed : int
     names : str
     inputs : str
-        One of :data:`attnsim.kernels.adversarial.INPUTS`, for those of Q and K that make the scores so.
+        One of :data:`attnsim.ptx.adversarial.INPUTS`, for those of Q and K that make the scores so.
     """
     random = np.random.default_rng(seed)
     rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)

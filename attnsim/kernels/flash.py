@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest

@@ -6,10 +6,10 @@ Experimental: run in the interpreter, compiled and inspected, not yet run on a G
 from __future__ import annotations
 
 from attnsim.kernels.arrays import attention_workload, factor_of
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.flash import numbers
 from attnsim.kernels.limits import check_architecture
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own import hopper as own_hopper
 from attnsim.models.mask.mask import Mask
 

@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Grid
+from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
-
-LARGEST_GRID = (2**31 - 1, 65535, 65535)
-"""Blocks in x, y and z (CUDA Programming Guide, "Compute Capabilities": technical specifications)."""
-
-LARGEST_BLOCK = (1024, 1024, 64)
-"""Threads in x, y and z, and no more than 1,024 in all (from there too)."""
+from attnsim.ptx.lanes import LARGEST_GRID
 
 OLDEST = 80
 """Compute capability, times ten, of the first GPU with ``cp.async`` (PTX ISA, "cp.async": target sm_80)."""

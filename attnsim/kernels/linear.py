@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.errors import InputError
-from attnsim.kernels.adversarial import fill
-from attnsim.kernels.arrays import attention_workload, check_array, decode, encode, int32
-from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.arrays import attention_workload, check_array, int32
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import kind_of
-from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     DECODE,
@@ -30,6 +28,9 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linear import linear_attention, linear_attention_chunked, linear_attention_recurrent
+from attnsim.ptx.adversarial import fill
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import Outcome
 
 SOURCES = {
     STATE: "linear_state.cu",

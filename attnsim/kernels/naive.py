@@ -6,8 +6,8 @@ import numpy as np
 
 from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own import naive as own_naive
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.sources import source_hash
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import Operation
+from attnsim.kernels.variant import Variant, compile_variant, source_hash
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own import resources as kernel_resources
 from attnsim.models.schedule.occupancy import occupancy

@@ -8,17 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from attnsim.kernels import flash
-from attnsim.kernels.arrays import attention_workload, decode, factor_of
-from attnsim.kernels.build.variant import Variant
+from attnsim.kernels.arrays import attention_workload, factor_of
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
-from attnsim.kernels.outcome import Outcome
+from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.implementations.own import sigmoid as own_sigmoid
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import sigmoid_attention
+from attnsim.ptx.formats import decode
+from attnsim.ptx.outcome import Outcome
 
 
 def variants() -> tuple[Variant, ...]:

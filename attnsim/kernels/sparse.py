@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, scale_log2
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES, blocks_at_once

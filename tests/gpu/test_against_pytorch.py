@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
-from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.mask.mask import Mask
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE
 
 pytestmark = pytest.mark.gpu
 

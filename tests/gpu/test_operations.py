@@ -10,16 +10,16 @@ import pytest
 
 import attnsim.kernels as ak
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.catalog import OPERATIONS, SCORES_IN_16_BITS, Operation
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.gpu.correctness import case, masks_of
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.naive_cublas import naive_cublas
-from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule

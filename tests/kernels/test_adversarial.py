@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.kernels.adversarial import INPUTS, fill
-from attnsim.kernels.arrays import decode
-from attnsim.kernels.build.nvrtc import find_nvrtc
-from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.cpu.run import run
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Grid
 from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.gpu.correctness import case, masks_of
+from attnsim.kernels.variant import CUDA, Variant
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.ptx.adversarial import INPUTS, fill
+from attnsim.ptx.formats import decode
+from attnsim.ptx.nvrtc import find_nvrtc
+from attnsim.ptx.run import run
 
 CASES = [(name, kind) for name, one in OPERATIONS.items() for kind in one.adversarial]
 

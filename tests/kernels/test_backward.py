@@ -8,11 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.backward import exercise, flash_backward, variants
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.outcome import TOLERANCE
+from attnsim.kernels.cpu_device import CpuDevice
+from attnsim.kernels.variant import compile_variant
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
@@ -21,6 +19,8 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward, visible
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Floats = NDArray[np.float64]

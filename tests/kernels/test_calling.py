@@ -7,13 +7,13 @@ import pytest
 
 import attnsim.kernels as ak
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
 from attnsim.kernels.calling import device_of
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.outcome import TOLERANCE
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE
 
 SHAPE = (1, 2, 40, 64)
 

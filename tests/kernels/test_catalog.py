@@ -8,9 +8,8 @@ import tomllib
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.sources import files_of
-from attnsim.kernels.build.variant import CUDA, Variant
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
+from attnsim.kernels.variant import CUDA, Variant, files_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import OWN_KERNELS
 from attnsim.models.question.workload import Workload

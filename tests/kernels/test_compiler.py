@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.kernels.build import compile_cache, compiler, sources, variant
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.nvrtc import Compiled, Nvrtc, find_nvrtc
-from attnsim.kernels.build.variant import Variant
+from attnsim.kernels import variant
+from attnsim.kernels.variant import Variant, compile_variant
+from attnsim.ptx import compile_cache
+from attnsim.ptx.nvrtc import Compiled, Nvrtc, find_nvrtc
 
 SOURCE = """
 #include "outer.cuh"
@@ -26,8 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (cuda / "fill.cu").write_text(SOURCE)
     (cuda / "outer.cuh").write_text('#pragma once\n#include "inner.cuh"\n')
     (cuda / "inner.cuh").write_text("#pragma once\n__device__ float twice(float x) { return 2 * x; }\n")
-    for module in (variant, sources):
-        monkeypatch.setattr(module, "CUDA", cuda)
+    monkeypatch.setattr(variant, "CUDA", cuda)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     forget()
     return cuda
@@ -35,8 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forget() -> None:
     compile_variant.cache_clear()
-    sources.files_of.cache_clear()
-    sources._text_hash.cache_clear()
+    variant.files_of.cache_clear()
+    variant._text_hash.cache_clear()
 
 
 def fill(value: int = 3) -> Variant:
@@ -64,8 +63,8 @@ def test_without_nvrtc_the_package_is_named(folder: Path, monkeypatch: pytest.Mo
         raise ImportError
 
     find_nvrtc.cache_clear()
-    monkeypatch.setattr("attnsim.kernels.build.nvrtc._from_cuda_bindings", absent)
-    monkeypatch.setattr("attnsim.kernels.build.nvrtc._from_cupy", absent)
+    monkeypatch.setattr("attnsim.ptx.nvrtc._from_cuda_bindings", absent)
+    monkeypatch.setattr("attnsim.ptx.nvrtc._from_cupy", absent)
     try:
         with pytest.raises(InputError, match=r"attnsim\[cuda-cpu\]"):
             compile_variant(fill(), "80")
@@ -76,18 +75,17 @@ def test_without_nvrtc_the_package_is_named(folder: Path, monkeypatch: pytest.Mo
 def test_the_hash_follows_headers_and_constants_but_not_the_folder(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = sources.source_hash(fill())
-    assert sources.files_of("fill.cu") == ("fill.cu", "inner.cuh", "outer.cuh")
-    assert sources.source_hash(fill(4)) != before
+    before = variant.source_hash(fill())
+    assert variant.files_of("fill.cu") == ("fill.cu", "inner.cuh", "outer.cuh")
+    assert variant.source_hash(fill(4)) != before
     elsewhere = tmp_path / "moved"
     folder.rename(elsewhere)
-    for module in (variant, sources):
-        monkeypatch.setattr(module, "CUDA", elsewhere)
+    monkeypatch.setattr(variant, "CUDA", elsewhere)
     forget()
-    assert sources.source_hash(fill()) == before
+    assert variant.source_hash(fill()) == before
     (elsewhere / "inner.cuh").write_text("#pragma once\n__device__ float twice(float x) { return x + x; }\n")
     forget()
-    assert sources.source_hash(fill()) != before
+    assert variant.source_hash(fill()) != before
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -100,7 +98,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return real.compile(text, file, options)
 
     counted = Nvrtc(real.binding, real.version, real.architectures, compile_text)  # type: ignore[arg-type]
-    monkeypatch.setattr(compiler, "find_nvrtc", lambda: counted)
+    monkeypatch.setattr(variant, "find_nvrtc", lambda: counted)
     return compiled
 
 

@@ -8,12 +8,10 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.decode import decode_attention, variants
 from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.outcome import TOLERANCE, Outcome
+from attnsim.kernels.variant import compile_variant
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
@@ -23,6 +21,8 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]

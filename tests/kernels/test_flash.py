@@ -12,14 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.variant import Variant
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward, variants
-from attnsim.kernels.outcome import TOLERANCE, Outcome
+from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest
@@ -29,6 +26,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, visible
 from attnsim.models.schedule.row_tiles import row_tiles
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 label = attrgetter("label")
 AssertMatches = Callable[[CpuDevice, Schedule], None]

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.gpu import cuda_device as gpu_module
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
+from attnsim.kernels.variant import Variant
 
 ATTRIBUTES = {"MultiProcessorCount": 132, "MaxThreadsPerMultiProcessor": 2048, "L2CacheSize": 52428800}
 KERNEL = Variant("k.cu", "k", (("ELEMENT", "Half"), ("HEAD_DIM", 64)), threads=128, shared_memory_bytes=65536)

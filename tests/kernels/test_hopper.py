@@ -11,20 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.nvrtc import Compiled, find_nvrtc
-from attnsim.kernels.build.variant import CUDA, Variant
-from attnsim.kernels.cpu import faults
-from attnsim.kernels.cpu.bulk_copies import BulkCopies
-from attnsim.kernels.cpu.device import CpuDevice
-from attnsim.kernels.cpu.parse import parse
-from attnsim.kernels.cpu.recording import Recorder
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.hopper import flash_hopper, variants
-from attnsim.kernels.outcome import TOLERANCE, Outcome
+from attnsim.kernels.variant import CUDA, Variant, compile_variant
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.own.hopper import build, tile_of
@@ -32,6 +24,13 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx import faults
+from attnsim.ptx.bulk_copies import BulkCopies
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.nvrtc import Compiled, find_nvrtc
+from attnsim.ptx.outcome import TOLERANCE, Outcome
+from attnsim.ptx.parse import parse
+from attnsim.ptx.recording import Recorder
 
 label = attrgetter("label")
 AssertMatches = Callable[[CpuDevice, Schedule], None]
@@ -298,7 +297,7 @@ def stopped(
         options = [*variant.options, f"-arch=compute_{arch}"]
         return Compiled(find_nvrtc().compile(source.replace(old, new), variant.source, options).ptx, b"", "")
 
-    monkeypatch.setattr("attnsim.kernels.cpu.device.compile_variant", compile_mutant)
+    monkeypatch.setattr("attnsim.kernels.cpu_device.compile_variant", compile_mutant)
     with pytest.raises(fault):
         exercise_attention(flash_hopper, few(sms), w)
 

@@ -10,10 +10,9 @@ from unittest import mock
 import pytest
 
 from attnsim.api.lifted import explain_kernel, predict_kernel
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.cubin import kernels_in
 from attnsim.kernels.catalog import find_operation
 from attnsim.kernels.lift.own import lift_operation
+from attnsim.kernels.variant import compile_variant
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -23,6 +22,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.kernel_file import read_kernels, write_kernels
 from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.cubin import kernels_in
 from attnsim.simulator.replay import replay
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"

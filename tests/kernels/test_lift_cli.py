@@ -86,7 +86,7 @@ def test_what_cannot_be_traced_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("attnsim.kernels.cpu.program.STEPS_LIMIT", 1000)
+    monkeypatch.setattr("attnsim.ptx.program.STEPS_LIMIT", 1000)
     out = tmp_path / "kernel.yaml"
     registers = [] if "--registers" in arguments else ["--registers", "16"]
     assert traced(*arguments, *registers, "--out", str(out)) == BAD_INPUT

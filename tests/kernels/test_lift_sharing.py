@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from attnsim.kernels.cpu.skeleton import Asked
 from attnsim.kernels.lift.grid import uses_of
+from attnsim.ptx.skeleton import Asked
 
 ROWS, BYTES = 64, 8192
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.variant import Variant
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Grid
 from attnsim.kernels.limits import check_launch
+from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.files import load_gpu
 
 KERNEL = Variant("flash.cu", "flash", (("ELEMENT", "Half"),), threads=128, shared_memory_bytes=65536)

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from attnsim.errors import InputError
 from attnsim.kernels import linear as operation
-from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.linear import exercise, linear_decode, linear_forward, variants
-from attnsim.kernels.outcome import TOLERANCE, Outcome
+from attnsim.kernels.variant import compile_variant
 from attnsim.models.implementations.own import linear as schedules
 from attnsim.models.implementations.own.linear_tiles import CAUSAL, HEAD_DIMS, OUTPUT, STATE, block_of
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linear import linear_attention, linear_attention_quadratic, linear_attention_recurrent
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Arrays = tuple[NDArray[Any], ...]

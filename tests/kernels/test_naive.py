@@ -8,12 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import NO_LIMIT, decode, encode
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.arrays import NO_LIMIT
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive import empty_scores, naive_forward, naive_passes_forward, softmax, softmax_variant, variants
-from attnsim.kernels.outcome import TOLERANCE
+from attnsim.kernels.variant import compile_variant
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
@@ -22,6 +21,8 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import visible
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Floats = NDArray[np.float64]

@@ -13,13 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive_cublas import CUDA_R_16BF, CUDA_R_16F, naive_cublas
-from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE
 
 
 class FakeCupyArray(np.ndarray[Any, np.dtype[Any]]):

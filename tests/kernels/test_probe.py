@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.gpu import probe_kernels as probe
+from attnsim.kernels.variant import compile_variant
 from attnsim.models.hardware.gpu import Gpu
 
 

@@ -7,8 +7,6 @@ import functools
 
 import pytest
 
-from attnsim.kernels.build.sources import source_hash
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.resources import (
     ARCHITECTURES,
@@ -20,6 +18,7 @@ from attnsim.kernels.resources import (
     runs_on,
     to_csv,
 )
+from attnsim.kernels.variant import Variant, source_hash
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.own.resources import registers_of
 

@@ -5,16 +5,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from attnsim.kernels.arrays import decode
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.exercising import random_arrays
-from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.kernels.sigmoid import exercise, sigmoid_forward
 from attnsim.models.implementations.own.sigmoid import build
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import sigmoid_attention
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.formats import decode
+from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 CASES = {
     "one query, one key": Workload(1, 1, 1, 64, dtype="fp16"),

@@ -10,11 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import decode, encode
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward
-from attnsim.kernels.outcome import TOLERANCE, Outcome
 from attnsim.kernels.sparse import list_blocks, sparse_forward
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.own.sparse import build
@@ -24,6 +22,8 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]
 Array = NDArray[Any]

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnsim.kernels.build.cubin import kernels_in
-from attnsim.kernels.cpu.faults import Race
-from attnsim.kernels.cpu.parse import parse
-from attnsim.kernels.foreign.run import run_ptx
 from attnsim.kernels.lift.kinds import kinds_of
 from attnsim.kernels.lift.left import WAITS
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
 from attnsim.kernels.lift.machine import meet, waits_of
-from attnsim.kernels.outcome import TOLERANCE
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.schedule.instructions import MMA_FLOPS
+from attnsim.ptx.cubin import kernels_in
+from attnsim.ptx.faults import Race
+from attnsim.ptx.foreign.run import run_ptx
+from attnsim.ptx.outcome import TOLERANCE
+from attnsim.ptx.parse import parse
 
 FOLDER = Path(__file__).parents[1] / "data" / "triton" / "published"
 INDEX = {one["name"]: one for one in json.loads((FOLDER / "index.json").read_text(encoding="utf-8"))["kernels"]}

@@ -11,8 +11,8 @@ from attnsim.kernels.catalog import Operation
 from attnsim.kernels.gpu.bench import Bench
 from attnsim.kernels.gpu.clocks import Reading
 from attnsim.kernels.gpu.timing import Sample, Timing
-from attnsim.kernels.outcome import Outcome
 from attnsim.models.hardware.files import load_gpu
+from attnsim.ptx.outcome import Outcome
 
 GPU = load_gpu("h200-sxm-141gb")
 ATTACHED = {

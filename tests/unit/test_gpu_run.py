@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from attnsim.cli import main
-from attnsim.kernels.adversarial import INPUTS
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.gpu.cuda_device import LASTING
 from attnsim.kernels.gpu.machine_record import version_of
 from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.question.case_file import read_table
 from attnsim.models.question.workload import Workload
+from attnsim.ptx.adversarial import INPUTS
 from benchmarks import gpu_children, gpu_run, gpu_watch
 from tests.unit.fake_bench import Clock, FakeWatch, make_bench, outcome
 

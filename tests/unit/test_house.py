@@ -20,11 +20,8 @@ REASON = "Longer than most because"
 
 READS_FOREIGN_TEXT = {
     "cli/outputs.py": "names of files",
-    "kernels/build/nvrtc.py": "reports of ptxas",
-    "kernels/build/sources.py": "#include lines of CUDA sources",
-    "kernels/cpu/parse.py": "PTX",
-    "kernels/cpu/ptx.py": "PTX",
     "kernels/gpu/environment.py": "what the driver and nvcc say of themselves",
+    "kernels/variant.py": "#include lines of CUDA sources",
     "models/hardware/attached.py": "names that a driver gives GPUs",
     "models/hardware/changes.py": "values that people give, '2x'",
     "models/hardware/importing/__init__.py": "names in other tools' files",
@@ -35,6 +32,9 @@ READS_FOREIGN_TEXT = {
     "models/mask/text.py": "masks that people write",
     "models/question/case_row.py": "numbers in tables that people give",
     "models/question/column_names.py": "names of columns in tables that people give, 'latency [us]'",
+    "ptx/nvrtc.py": "reports of ptxas",
+    "ptx/parse.py": "PTX",
+    "ptx/syntax.py": "PTX",
     "units.py": "quantities that people give, '3.35 TB/s'",
     "plots/document.py": "characters that a page cannot hold, in any text",
     "plots/markdown_page.py": "characters that Markdown reads as its own, in any text",

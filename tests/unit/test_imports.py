@@ -100,13 +100,13 @@ def test_a_small_question_does_not_wait_for_numba(arguments: str) -> None:
 LEAVES = {path.stem for path in PACKAGE.glob("*.py")}
 
 
-def test_kernels_import_numpy_the_standard_library_and_models() -> None:
+def test_kernels_and_ptx_import_numpy_the_standard_library_and_models() -> None:
     allowed = {"numpy", *sys.stdlib_module_names}
     for path in FILES:
-        if path.is_relative_to(PACKAGE / "kernels"):
+        if path.is_relative_to(PACKAGE / "kernels") or path.is_relative_to(PACKAGE / "ptx"):
             for name in imports_of(path):
                 root, _, rest = name.partition(".")
-                ours = root == "attnsim" and rest.partition(".")[0] in {"models", "kernels", *LEAVES}
+                ours = root == "attnsim" and rest.partition(".")[0] in {"models", "kernels", "ptx", *LEAVES}
                 assert ours or root in allowed, f"{path.name} imports {name}"
 
 
@@ -120,9 +120,11 @@ class OnlyNumpy(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, OnlyNumpy())
-import attnsim.kernels
-for module in pkgutil.walk_packages(attnsim.kernels.__path__, "attnsim.kernels."):
-    importlib.import_module(module.name)
+import attnsim.kernels, attnsim.ptx
+for package in attnsim.kernels, attnsim.ptx:
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name.removeprefix("attnsim.kernels.") not in ("build", "cpu", "foreign"):
+            importlib.import_module(module.name)
 
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
@@ -141,6 +143,12 @@ for operation in OPERATIONS.values():
 def test_a_machine_with_numpy_alone_gets_as_far_as_the_launch() -> None:
     done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("old", ["cpu", "foreign", "build", "cpu.run", "foreign.run", "build.nvrtc"])
+def test_an_old_path_says_where_it_went(old: str) -> None:
+    with pytest.raises(ImportError, match=rf"^attnsim\.kernels\.{old.partition('.')[0]} is now attnsim\.ptx[^\n]*$"):
+        importlib.import_module(f"attnsim.kernels.{old}")
 
 
 def test_case_tables_load_without_pandas() -> None:

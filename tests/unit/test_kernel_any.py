@@ -109,7 +109,7 @@ def test_inputs_may_be_adversarial(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_input_is_one_line_and_code_2(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnsim.kernels.cpu.program.STEPS_LIMIT", 1000)
+    monkeypatch.setattr("attnsim.ptx.program.STEPS_LIMIT", 1000)
     assert told in refusal(capsys, "kernels", "run", *words)
 
 

@@ -20,8 +20,8 @@ from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.comparison import Count
 from attnsim.kernels.gpu import environment
 from attnsim.kernels.gpu.host import Host
-from attnsim.kernels.outcome import Outcome
 from attnsim.kernels.resources import ResourceRow
+from attnsim.ptx.outcome import Outcome
 from attnsim.simulator import compiled, players, twin
 from tests.unit.answering import answer, refusal
 

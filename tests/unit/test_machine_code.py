@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.machine_code import Code
-from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.catalog import OPERATIONS
+from attnsim.kernels.variant import source_hash
 from attnsim.models.schedule.instructions import LANES
+from attnsim.ptx.machine_code import Code
 from attnsim.tables import read_csv
 from benchmarks import instruction_counts
 from benchmarks.instruction_counts import report

@@ -17,7 +17,7 @@ import pytest
 from attnsim.api import predict_table
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.cpu.device import CpuDevice
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.gpu import bench as bench_module
 from attnsim.kernels.gpu.correctness import cases, quick_cases
 from attnsim.kernels.gpu.cuda_device import LASTING
@@ -27,12 +27,12 @@ from attnsim.kernels.gpu.machine_record import version_of
 from attnsim.kernels.gpu.prepared import prepare
 from attnsim.kernels.gpu.records import Records
 from attnsim.kernels.gpu.timing import Timing
-from attnsim.kernels.outcome import Outcome
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_file import read_table
 from attnsim.models.question.case_row import parse_row, workload_of
 from attnsim.models.question.workload import Workload
+from attnsim.ptx.outcome import Outcome
 from attnsim.validation.measured import groups
 from attnsim.validation.measured.datasets import row_of
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary, wrong_kernels

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attnsim.kernels.build.machine_code import Code, Instruction, pipe_of
 from attnsim.kernels.lift.ways import code_marks, shortest
+from attnsim.ptx.machine_code import Code, Instruction, pipe_of
 
 
 def code(*lines: tuple[str, bool, int | None]) -> Code:

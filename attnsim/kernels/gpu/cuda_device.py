@@ -15,14 +15,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.nvrtc import find_nvrtc
-from attnsim.kernels.build.variant import Variant
-from attnsim.kernels.device import POISON, Array, Grid
+from attnsim.kernels.device import Array, Grid
 from attnsim.kernels.gpu.tensor_map import tensor_map
 from attnsim.kernels.limits import check_launch, check_supported
+from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.ptx.formats import POISON
+from attnsim.ptx.nvrtc import find_nvrtc
 
 OPT_IN_BYTES = 48 * 1024
 """Shared memory that a block gets without asking (CUDA Programming Guide, "Compute Capability 7.x: Shared Memory")."""

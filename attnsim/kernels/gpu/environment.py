@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.variant import CUDA
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu.host import Host, one_line, read, tried
+from attnsim.kernels.variant import CUDA
 from attnsim.models.question.workload import Workload
 
 Status = Literal["ok", "missing", "not needed"]
@@ -79,7 +79,7 @@ def _packages() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    from attnsim.kernels.build.nvrtc import CompileError, find_nvrtc
+    from attnsim.ptx.nvrtc import CompileError, find_nvrtc
 
     fix = "pip install 'attnsim[cuda-cpu]'"
     try:
@@ -101,7 +101,7 @@ def _sources() -> Finding:
 
 
 def _interpreter() -> Finding:
-    from attnsim.kernels.cpu.device import CpuDevice
+    from attnsim.kernels.cpu_device import CpuDevice
 
     try:
         return Finding("interpreter", "ok", _exercised(CpuDevice()))
@@ -224,7 +224,7 @@ def _sanitizer(machine: Host) -> Finding:
 def _exercised(device: Device) -> str:
     """Flash attention on a device in words, or the error that it ends in."""
     from attnsim.kernels.catalog import OPERATIONS
-    from attnsim.kernels.outcome import TOLERANCE
+    from attnsim.ptx.outcome import TOLERANCE
 
     question = Workload(1, 1, 64, 64)
     started = time.perf_counter()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels.arrays import encode
 from attnsim.kernels.device import Array, Device
+from attnsim.ptx.formats import encode
 
 DRAWN = 1 << 20
 """Numbers drawn for an array; longer ones repeat them, which no kernel can notice."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.sources import source_hash
 from attnsim.kernels.catalog import Operation
+from attnsim.kernels.variant import source_hash
 from attnsim.models.hardware.attached import Attached
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.device import Array, Device
+from attnsim.kernels.variant import Variant
 
 THREADS = 256
 CHAINS = 8

@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 
 from attnsim.errors import InputError
-from attnsim.kernels.build.cubin import kernels_in
-from attnsim.kernels.build.machine_code import Code
-from attnsim.kernels.build.nvrtc import Compiled
 from attnsim.kernels.lift.lifting import Resources
+from attnsim.ptx.cubin import kernels_in
+from attnsim.ptx.machine_code import Code
+from attnsim.ptx.nvrtc import Compiled
 
 
 def target_of(ptx: str) -> str:

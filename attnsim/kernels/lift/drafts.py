@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from attnsim.kernels.cpu.lanes import WARP
 from attnsim.models.schedule.operation import Kind, TileOp
+from attnsim.ptx.lanes import WARP
 
 VANISHING = ("moves",)
 """Instructions of PTX that the assembler joins with others or drops."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.kernels.cpu.skeleton import Asked, Seen
 from attnsim.models.schedule.schedule import Launch
 from attnsim.models.schedule.uses import TensorUse
+from attnsim.ptx.skeleton import Asked, Seen
 
 Access = tuple[str, str]
 """"load" or "store", and the argument."""

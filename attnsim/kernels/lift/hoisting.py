@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from attnsim.kernels.cpu.ptx import Function
-from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.kinds import Known
+from attnsim.ptx.recording import Row
+from attnsim.ptx.syntax import Function
 
 MOVING = ("load", "work", "exp")
 """Kinds of instructions past which a load may be moved."""

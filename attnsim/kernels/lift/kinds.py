@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnsim.kernels.cpu.costs import cost
-from attnsim.kernels.cpu.dataflow import read, written
-from attnsim.kernels.cpu.faults import UnsupportedInstruction
-from attnsim.kernels.cpu.ptx import Function, Instruction, Vector
-from attnsim.kernels.cpu.spaces import space_name
-from attnsim.kernels.foreign.pipes import pipe_of
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.ptx.costs import cost
+from attnsim.ptx.dataflow import read, written
+from attnsim.ptx.faults import UnsupportedInstruction
+from attnsim.ptx.pipes import pipe_of
+from attnsim.ptx.spaces import space_name
+from attnsim.ptx.syntax import Function, Instruction, Vector
 
 Kind = Literal[
     "load", "copy", "commit", "wait", "bulk copy", "bulk store", "store", "fragment", "mma", "wgmma", "wgmma commit",
@@ -41,7 +41,7 @@ class Known:
     fp32 : int
         For how many instructions it occupies the FP32 lanes.
     pipe : str
-        One of :data:`attnsim.kernels.foreign.pipes.PIPES`.
+        One of :data:`attnsim.ptx.pipes.PIPES`.
     pending : int
         Of an instruction that waits for groups of copies or products: how many may be under way still.
     operand_bytes : int

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnsim.kernels.cpu.lanes import WARP
 from attnsim.kernels.lift.loops import Ops
 from attnsim.models.schedule.instructions import LDMATRIX_BYTES, MMA_FLOPS
 from attnsim.models.schedule.operation import TileOp
+from attnsim.ptx.lanes import WARP
 
 WAITS = "scoreboards"
 """The name of a delay that stands for what warps wait for."""
@@ -72,7 +72,7 @@ class Left:
     def with_waits(self, ops: Ops, warps: int) -> Ops:
         """Operations, each product and each work on vectors with the clocks behind it for which its warps wait.
 
-        Those that share the operations do so together (:mod:`attnsim.kernels.build.scheduler`); other blocks, and
+        Those that share the operations do so together (:mod:`attnsim.ptx.scheduler`); other blocks, and
         other warpgroups that run ahead, go on meanwhile.
 
         Parameters

@@ -13,20 +13,12 @@ import numpy as np
 
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
-from attnsim.kernels.build.machine_code import Code
-from attnsim.kernels.build.scheduler import schedulers
-from attnsim.kernels.cpu.faults import UnsupportedInstruction
-from attnsim.kernels.cpu.lanes import WARP, WARPGROUP, Dim3
-from attnsim.kernels.cpu.ptx import Function
-from attnsim.kernels.cpu.recording import Recorder, Row
-from attnsim.kernels.cpu.skeleton import Skeleton
-from attnsim.kernels.foreign.pipes import PIPES
 from attnsim.kernels.lift.drafts import Draft
 from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_of
 from attnsim.kernels.lift.hoisting import hoisted
 from attnsim.kernels.lift.kinds import Known, kinds_of
 from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
-from attnsim.kernels.lift.machine import amounts, left_of, loop_of_products, meet
+from attnsim.kernels.lift.machine import amounts, left_of, loop_of_products, meet, schedulers
 from attnsim.kernels.lift.nests import between, moved_by, to_run
 from attnsim.kernels.lift.operations import drafts_of
 from attnsim.kernels.lift.products import (
@@ -42,6 +34,13 @@ from attnsim.kernels.lift.products import (
 from attnsim.kernels.lift.streams import as_one, streams
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.ptx.faults import UnsupportedInstruction
+from attnsim.ptx.lanes import WARP, WARPGROUP, Dim3
+from attnsim.ptx.machine_code import Code
+from attnsim.ptx.pipes import PIPES
+from attnsim.ptx.recording import Recorder, Row
+from attnsim.ptx.skeleton import Skeleton
+from attnsim.ptx.syntax import Function
 
 GRADIENT = by_hand(3, "FLOPs of all products over those of scores from which a kernel is a backward pass")
 """A forward pass has about 2, a backward pass 5; the tensor rate of either is fitted apart."""
@@ -136,7 +135,7 @@ def lift(
         The machine code: charges are then by its instructions, not by those of the PTX.
     foreign : bool
         Whether no schedule was written by hand for it, which these two would set apart. A warp then also waits for the
-        stall counts and scoreboards of the machine code (:mod:`attnsim.kernels.build.scheduler`), and warps of
+        stall counts and scoreboards of the machine code (:mod:`attnsim.ptx.scheduler`), and warps of
         ``mma.sync`` that meet at a barrier in each step stay together, so that none multiplies while another works on
         its products; else the four of each warpgroup run ahead of the others.
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from attnsim.kernels.build.machine_code import OTHER, Code, Instruction, inside
-from attnsim.kernels.build.scheduler import turn_of
-from attnsim.kernels.cpu.lanes import WARP
-from attnsim.kernels.cpu.ptx import Function
-from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.drafts import VANISHING
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.left import NOTHING, Left, spent_on, stretches_of
 from attnsim.kernels.lift.loops import Ops
 from attnsim.kernels.lift.ways import between_waits, code_marks, made, marks_of, shortest
+from attnsim.models.hardware.architectures import architecture_of
+from attnsim.models.schedule.instructions import LANES, LDMATRIX_BYTES, MMA_FLOPS
+from attnsim.ptx.lanes import WARP
+from attnsim.ptx.machine_code import OTHER, Code, Instruction, inside
+from attnsim.ptx.recording import Row
+from attnsim.ptx.scheduler import turn_of
+from attnsim.ptx.syntax import Function
 
 PIPES = {"tensor": "tensor", "XU": "exp", "FMA": "fp32", "ALU": "integer", "LSU": "load_store"}
 """The pipes of machine code that are PTX's; fragments go to one that is counted apart."""
@@ -26,6 +29,33 @@ UNCHARGED = "uncharged"
 _UNCHARGED = ("commit", "wait", "wgmma commit", "wgmma wait", "barrier", "mbarrier")
 PIPE_LANES = ("fp32", "integer", "load_store")
 """Pipes whose instructions are charged by the lane."""
+
+
+def schedulers(capability: int) -> int:
+    """Of an SM; each has every so manyth warp."""
+    return int(_figures(capability)["sm.warp_schedulers"])
+
+
+def _figures(capability: int) -> dict[str, float]:
+    return {one.key: one.value for one in architecture_of(capability).figures}
+
+
+@functools.cache
+def clocks(capability: int) -> Mapping[str, float]:
+    """Clocks that a warp instruction holds a scheduler's share of each pipe of machine code, and two latencies."""
+    row, figures, share = architecture_of(capability), _figures(capability), schedulers(capability)
+    lanes = share * LANES
+    multiplied = row.mma_sync_flops_per_clk or row.fp16_flops_per_clk
+    return {
+        "tensor": share * MMA_FLOPS / multiplied,
+        "matrix_load": share * LDMATRIX_BYTES / figures["sm.shared_memory_bandwidth"],
+        "exp": lanes / figures["sm.exp_rate"],
+        "fp32": 2 * lanes / figures["sm.fp32_rate"],
+        "integer": lanes / figures["sm.int32_rate"],
+        "load_store": lanes / figures["sm.load_store_rate"],
+        "mma latency": figures["tensor.mma_latency"],
+        "shared memory latency": figures["sm.shared_memory_latency"],
+    }
 
 
 def left_of(
@@ -195,7 +225,7 @@ def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, floa
     ran = [code.instructions[at] for at in step]
     products = sum(one.pipe == "tensor" for one in ran)
     others = sum(one.pipe not in ("tensor", FRAGMENTS) for one in ran)
-    turn = turn_of(ran, in_step, code.capability)
+    turn = turn_of(ran, in_step, clocks(code.capability))
     return turn.products_wait / max(1, products), turn.others_wait / max(1, others)
 
 

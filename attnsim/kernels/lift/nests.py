@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.grid import Access, Blocks
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.loops import Ops
+from attnsim.ptx.recording import Row
 
 SHORTEST = 5
 """Of blocks of one shape the few shortest are run; from the fifth on, loops turn often enough to be seen as such."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.drafts import Draft
 from attnsim.kernels.lift.kinds import Known
+from attnsim.ptx.recording import Row
 
 MOST_SOURCES = 8
 """Products that a register is remembered to come from."""

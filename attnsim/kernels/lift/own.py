@@ -9,22 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.kernels.adversarial import fill
-from attnsim.kernels.arrays import encode
-from attnsim.kernels.build.compiler import compile_variant
-from attnsim.kernels.build.cubin import kernels_in
-from attnsim.kernels.build.variant import Variant
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.cpu.device import PTX_ARCHITECTURES, CpuDevice
-from attnsim.kernels.cpu.parse import parse
+from attnsim.kernels.cpu_device import PTX_ARCHITECTURES, CpuDevice
 from attnsim.kernels.device import Grid
 from attnsim.kernels.exercising import kind_of
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
 from attnsim.kernels.lift.origins import ZEROS, lifted_of
 from attnsim.kernels.limits import check_launch
+from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.lifted import Lifted, LiftedCall
+from attnsim.ptx.adversarial import fill
+from attnsim.ptx.cubin import kernels_in
+from attnsim.ptx.formats import encode
+from attnsim.ptx.parse import parse
 
 
 class LiftingDevice(CpuDevice):
@@ -103,7 +102,7 @@ def lift_operation(
     gpu : str or Gpu
         Whose tiles are taken.
     inputs : str
-        Zeros, or one of :data:`attnsim.kernels.adversarial.INPUTS`.
+        Zeros, or one of :data:`attnsim.ptx.adversarial.INPUTS`.
     counted : bool
         As of :func:`attnsim.kernels.lift.lifting.lift`.
 

@@ -15,12 +15,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from attnsim.kernels.cpu.faults import UnsupportedInstruction
-from attnsim.kernels.cpu.ptx import Function
-from attnsim.kernels.cpu.recording import Row
 from attnsim.kernels.lift.drafts import Draft
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.operations import Event
+from attnsim.ptx.faults import UnsupportedInstruction
+from attnsim.ptx.recording import Row
+from attnsim.ptx.syntax import Function
 
 WARPS = 4
 """Of a warpgroup."""

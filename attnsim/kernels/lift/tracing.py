@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from attnsim.errors import InputError
-from attnsim.kernels.cpu.faults import Fault
-from attnsim.kernels.foreign.cuda_file import compile_file
-from attnsim.kernels.foreign.header import block_of, check_grid, find_entry, sizes
-from attnsim.kernels.foreign.launching import Ready
-from attnsim.kernels.foreign.run import fitted
 from attnsim.kernels.lift.assembler import assembled, target_of
 from attnsim.kernels.lift.lifting import PtxLaunch, bytes_of, lift
 from attnsim.kernels.lift.origins import ZEROS, lifted_of
 from attnsim.models.schedule.lifted import LiftedCall
+from attnsim.ptx.faults import Fault
+from attnsim.ptx.foreign.cuda_file import compile_file
+from attnsim.ptx.foreign.header import block_of, check_grid, find_entry, sizes
+from attnsim.ptx.foreign.launching import Ready
+from attnsim.ptx.foreign.run import fitted
 
 LIKE = {"wgmma": "flash-attn.3", "mma_sync": "flash-attn.2", "simt": ""}
 """Whose fitted latencies and rates a kernel of each instruction path takes, where nobody says: an open kernel's."""
@@ -81,7 +81,7 @@ def trace_ptx(
     Parameters
     ----------
     ptx, entry, grid, block, arguments, shared_memory_bytes
-        As for :func:`attnsim.kernels.foreign.run.run_ptx`; arrays of zeros do, and take no memory.
+        As for :func:`attnsim.ptx.foreign.run.run_ptx`; arrays of zeros do, and take no memory.
     registers : int, optional
         Of a thread; default: what ptxas reports.
     like : str, optional

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.kernels.build.machine_code import Code
-from attnsim.kernels.cpu.ptx import Function, Instruction
-from attnsim.kernels.cpu.spaces import space_name
 from attnsim.kernels.lift.kinds import SPECIAL
+from attnsim.ptx.machine_code import Code
+from attnsim.ptx.spaces import space_name
+from attnsim.ptx.syntax import Function, Instruction
 
 MARKS = {
     "LDG": "load", "STG": "store", "RED": "add", "REDG": "add", "LDGSTS": "copy", "SHFL": "shuffle", "BAR": "barrier",

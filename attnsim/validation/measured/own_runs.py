@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attnsim.errors import InputError
-from attnsim.kernels.build import compile_cache
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.case_file import read_cases
 from attnsim.models.question.case_row import Case, parse_row
 from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
+from attnsim.ptx import compile_cache
 from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.measured_table import measured_rows
 from attnsim.validation.measuring.measure import Told

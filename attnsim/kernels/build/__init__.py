@@ -1,1 +1,0 @@
-"""From a CUDA source to PTX and CUBIN, and what the assembler says of it."""

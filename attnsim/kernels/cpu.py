@@ -1,0 +1,3 @@
+"""Moved."""
+
+raise ImportError("attnsim.kernels.cpu is now attnsim.ptx")

@@ -1,0 +1,3 @@
+"""Moved."""
+
+raise ImportError("attnsim.kernels.foreign is now attnsim.ptx.foreign")

@@ -1,4 +1,0 @@
-"""Kernels that are not ours, run in the interpreter: from PTX, from a CUDA file, or from Triton.
-
-:func:`attnsim.kernels.foreign.run.run_ptx` is the entry, and `attnsim kernels run --ptx` the same on a command line.
-"""

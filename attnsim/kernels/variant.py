@@ -1,0 +1,126 @@
+"""One compilation of a CUDA source of ours: its text, its constants, their hash, and what comes out of it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnsim.errors import InputError
+from attnsim.models.implementations.own.resources import kernel_label
+from attnsim.ptx import compile_cache
+from attnsim.ptx.nvrtc import Compiled, CompileError, find_nvrtc
+
+CUDA = Path(__file__).parent / "cuda"
+"""Folder of the CUDA sources."""
+
+_INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An entry point of a CUDA source at fixed compile-time constants.
+
+    Parameters
+    ----------
+    source : str
+        File name in the folder `cuda`.
+    entry : str
+        Name of the ``extern "C" __global__`` function; the schedule's kernel has the same name.
+    defines : tuple of (str, int or str)
+        Compile-time constants, passed as ``-DNAME=VALUE``.
+    threads : int
+        Threads of a block, a multiple of 32.
+    shared_memory_bytes : int
+        Dynamic shared memory of a block.
+    compute_capability : (int, int)
+        Oldest that it runs on.
+    arch_suffix : str
+        "a" for code that runs on one architecture only (``sm_90a``).
+    """
+
+    source: str
+    entry: str
+    defines: tuple[tuple[str, int | str], ...]
+    threads: int
+    shared_memory_bytes: int = 0
+    compute_capability: tuple[int, int] = (8, 0)
+    arch_suffix: str = ""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Compiler options apart from the architecture."""
+        return ("-std=c++17", f"-I{CUDA}", *(f"-D{name}={value}" for name, value in self.defines))
+
+    @property
+    def label(self) -> str:
+        """Entry and constants in one word: ``flash_forward(Half,64,...)``."""
+        return kernel_label(self.entry, self.defines)
+
+    def text(self) -> str:
+        """The CUDA source."""
+        return (CUDA / self.source).read_text(encoding="utf-8")
+
+
+@functools.cache
+def files_of(source: str) -> tuple[str, ...]:
+    """A source and the headers that it includes, directly or not, sorted by name."""
+    found, pending = {source}, [source]
+    while pending:
+        text = (CUDA / pending.pop()).read_text(encoding="utf-8")
+        new = set(_INCLUDE.findall(text)) - found
+        found |= new
+        pending += sorted(new)
+    return tuple(sorted(found))
+
+
+@functools.cache
+def _text_hash(source: str) -> bytes:
+    digest = hashlib.sha256()
+    for name in files_of(source):
+        digest.update(name.encode() + b"\0" + (CUDA / name).read_bytes() + b"\0")
+    return digest.digest()
+
+
+def source_hash(variant: Variant) -> str:
+    """Hash of everything that decides what a variant compiles to, but the architecture and the compiler."""
+    digest = hashlib.sha256(_text_hash(variant.source))
+    # Where the folder of the sources lies must not matter.
+    options = [option for option in variant.options if not option.startswith("-I")]
+    digest.update("\0".join([variant.entry, *options]).encode())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def compile_variant(variant: Variant, arch: str = "80", *, cubin: bool = True) -> Compiled:
+    """Compile a variant for ``sm_<arch>``, or take it from the cache of an earlier run.
+
+    Parameters
+    ----------
+    variant : Variant
+    arch : str
+        "80", "90a", ...
+    cubin : bool
+        Whether to assemble as well; PTX alone does not notice instructions that the architecture lacks.
+
+    Raises
+    ------
+    InputError
+        When NVRTC is not installed, or with the compiler's messages when it refuses the source.
+    """
+    nvrtc = find_nvrtc()
+    options = [*variant.options, f"-arch={'sm' if cubin else 'compute'}_{arch}"]
+    if cubin:
+        options.append("--ptxas-options=-v")
+    told = ["1", source_hash(variant), *map(str, nvrtc.version), *(o for o in options if not o.startswith("-I"))]
+    key = hashlib.sha256("\0".join(told).encode()).hexdigest()[:40]
+    found = compile_cache.read(key)
+    if found is None:
+        try:
+            found = nvrtc.compile(variant.text(), variant.source, options)
+        except CompileError as error:
+            raise InputError(f"{variant.label} does not compile for sm_{arch}:\n{error}") from None
+        compile_cache.write(key, found)
+    return found

@@ -1,0 +1,140 @@
+"""Instructions that decide where a thread goes on: branches, exits, barriers, trap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attnsim.ptx.barriers import Arrival, Finish, Groups
+from attnsim.ptx.cluster_barrier import cluster_barrier
+from attnsim.ptx.faults import Trapped
+from attnsim.ptx.flow import Control, Flow, Go, control
+from attnsim.ptx.lanes import Indices, Mask
+from attnsim.ptx.machine import Machine, unsupported
+from attnsim.ptx.syntax import Instruction
+
+Split = Callable[[Mask], tuple[Mask, Mask | None]]
+"""Lanes where an instruction's predicate holds or there is none, and the others if there are any."""
+
+
+def _split(instruction: Instruction, machine: Machine) -> Split:
+    predicate = machine.read(instruction.guard, "pred") if instruction.guard else None
+
+    def split(mask: Mask) -> tuple[Mask, Mask | None]:
+        taken = mask.where(predicate()) if predicate else mask
+        if taken is mask:
+            return mask, None
+        return taken, mask.without(taken) if taken.count else mask
+
+    return split
+
+
+@control("bra")
+def _branch(instruction: Instruction, machine: Machine) -> Control:
+    (target,) = instruction.targets
+    split = _split(instruction, machine)
+
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
+        taken, rest = split(mask)
+        if rest is None:
+            return target, mask
+        if not taken.count:
+            return position + 1, mask
+        run.join([(target, taken), (position + 1, rest)])
+        return None
+
+    return go_on
+
+
+@control("brx")
+def _indexed_branch(instruction: Instruction, machine: Machine) -> Control:
+    index, targets = machine.read(instruction.operands[0], "u32"), instruction.targets
+    split = _split(instruction, machine)
+
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
+        taken, rest = split(mask)
+        if rest is not None:
+            run.join([(position + 1, rest)])
+        chosen = index()
+        groups = [(target, taken.where(chosen == i)) for i, target in enumerate(targets)]
+        run.join([(target, part) for target, part in groups if part.count])
+        return None
+
+    return go_on
+
+
+@control("ret", "exit")
+def _exit(instruction: Instruction, machine: Machine) -> Control:
+    split = _split(instruction, machine)
+
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
+        leaving, rest = split(mask)
+        run.exit(leaving)
+        return None if rest is None else (position + 1, rest)
+
+    return go_on
+
+
+def fall_off(run: Flow, position: int, mask: Mask) -> Go:
+    """The end of the function returns."""
+    run.exit(mask)
+    return None
+
+
+@control("bar", "barrier")
+def _barrier(instruction: Instruction, machine: Machine) -> Control | None:
+    """``bar.sync a (, b)``, ``bar.arrive a, b``, ``bar.red.op d, a (, b), p``, and ``barrier`` for ``bar``."""
+    if instruction.modifiers[:1] == ("warp",):
+        return None
+    if instruction.modifiers[:1] == ("cluster",):
+        return cluster_barrier(instruction, machine)
+    kind = next((m for m in ("sync", "arrive", "red") if m in instruction.modifiers), None)
+    if kind is None or instruction.guard:
+        raise unsupported(instruction)
+    operands = instruction.operands
+    finish, votes = None, None
+    if kind == "red":
+        finish, votes = _vote(instruction, machine), machine.read(operands[-1], "pred")
+        operands = operands[1:-1]
+    barrier, count = machine.read(operands[0], "u32"), machine.read(operands[1], "u32") if len(operands) > 1 else None
+
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
+        ballot = votes().copy() if votes else None
+        released: Groups = []
+        numbers = barrier()
+        for number, part, _ in mask.apart(numbers if len(numbers) == 1 else mask.of(numbers)):
+            threads = int(part.first(count())) if count else None
+            arrival = Arrival(number, threads, position + 1, part, kind != "arrive", ballot, finish)
+            released += run.barriers.arrive(arrival)
+        if len(released) == 1:
+            return released[0]
+        run.join(released)
+        return None
+
+    return go_on
+
+
+def _vote(instruction: Instruction, machine: Machine) -> Finish:
+    """What each thread gets when a barrier that votes completes: ``popc``, ``and`` or ``or`` of the predicates."""
+    reduction = next(m for m in instruction.modifiers if m in ("popc", "and", "or"))
+    write = machine.write(instruction.operands[0], "u32" if reduction == "popc" else "pred")
+
+    def finish(yes: Indices, voted: Indices, mask: Mask) -> None:
+        result = {"popc": yes.astype(np.uint32), "and": yes == voted, "or": yes > 0}[reduction]
+        write(result[machine.lanes.block_of], mask)
+
+    return finish
+
+
+@control("trap")
+def _trap(instruction: Instruction, machine: Machine) -> Control:
+    split = _split(instruction, machine)
+
+    def go_on(run: Flow, position: int, mask: Mask) -> Go:
+        stopped, _ = split(mask)
+        if stopped.count:
+            raise Trapped("the kernel executed trap", int(stopped.index[0]))
+        return position + 1, mask
+
+    return go_on

@@ -1,0 +1,120 @@
+"""``cp.async``: copies from global to shared memory that land only when they are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import numpy as np
+
+from attnsim.ptx.bulk_copies import compile_bulk_copy
+from attnsim.ptx.bulk_stores import compile_bulk_store
+from attnsim.ptx.lanes import Mask, Values
+from attnsim.ptx.machine import Machine, Step, operation, unsupported
+from attnsim.ptx.registers import DTYPES, row_type
+from attnsim.ptx.spaces import space_name
+from attnsim.ptx.syntax import Immediate, Instruction, Operand, Register
+from attnsim.ptx.together import Alike
+
+
+@operation("cp")
+def compile_copy(instruction: Instruction, machine: Machine) -> Step:
+    """``cp.async``: the copy, ``commit_group``, ``wait_group`` and ``wait_all``."""
+    modifiers = instruction.modifiers
+    if "bulk" in modifiers:
+        stores = {"bulk_group", "commit_group", "wait_group"} & set(modifiers)
+        return (compile_bulk_store if stores else compile_bulk_copy)(instruction, machine)
+    if modifiers[0] != "async" or "mbarrier" in modifiers or "reduce" in modifiers:
+        raise unsupported(instruction)
+    if "commit_group" in modifiers:
+        return machine.shared.commit_copies
+    if "wait_group" in modifiers:
+        (count,) = instruction.operands
+        pending = machine.read(count, "s64")
+        return lambda mask: machine.shared.wait_copies(int(pending()[0]), mask)
+    if "wait_all" in modifiers:
+        return lambda mask: machine.shared.wait_copies(-1, mask)
+    return _begin_copy(instruction, machine)
+
+
+def _begin_copy(instruction: Instruction, machine: Machine) -> Step:
+    size = instruction.operands[2]
+    if not isinstance(size, Immediate) or space_name(instruction) != "shared":
+        raise unsupported(instruction)
+    return _Copy(instruction, machine, int(size.text, 0))
+
+
+class _Copy(Alike):
+    """One cp.async. The size of its source is read in each lane."""
+
+    def __init__(self, instruction: Instruction, machine: Machine, width: int) -> None:
+        operands = instruction.operands[:-1] if "L2::cache_hint" in instruction.modifiers else instruction.operands
+        self._target, self._source, self._valid = operands[0], operands[1], operands[3:4]
+        self._width, self._machine = width, machine
+        ignored = [isinstance(o, Register) and o.type == "pred" for o in self._valid]
+        super().__init__((instruction.name, instruction.modifiers, width, *ignored), "copies", targets=0)
+        self._step = self._of([self])
+
+    def __call__(self, mask: Mask) -> None:
+        self._step(mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        members, machine = (self, *others), self._machine
+        step = self._of(members)
+
+        def if_apart(mask: Mask) -> None:
+            # One may be ordered by another that copies to the same place; `ordering` knows no lanes but the batch's.
+            if machine.shared.ordering:
+                for one in members:
+                    one(mask)
+            else:
+                step(mask)
+
+        return if_apart
+
+    def _of(self, members: Sequence[Self]) -> Step:
+        machine, width, count = self._machine, self._width, len(members)
+        target = machine.address_rows([m._target for m in members])
+        source = machine.address_rows([m._source for m in members])
+        valid = _valid_bytes([o for m in members for o in m._valid], width, machine)
+
+        def step(mask: Mask) -> None:
+            begin, all_of_them = target(mask), mask.times(count) if count > 1 else mask
+            if valid is None:
+                rows = machine.memory.load(source(mask), width, all_of_them)
+            else:
+                rows = _load_valid(machine, source(mask), valid(mask), width, all_of_them)
+            machine.shared.begin_copy(begin, rows, width, all_of_them, count)
+
+        return step
+
+
+def _valid_bytes(operands: Sequence[Operand], width: int, machine: Machine) -> Callable[[Mask], Values] | None:
+    """How many bytes each lane reads: the source size, or none where the predicate says to ignore the source."""
+    if not operands:
+        return None
+    ignoring = isinstance(operands[0], Register) and operands[0].type == "pred"
+    read = machine.registers.read_rows(operands, DTYPES["pred" if ignoring else "u32"])
+
+    def valid(mask: Mask) -> Values:
+        lanes = len(mask.lanes)
+        rows = mask.take(np.broadcast_to(read(lanes), (len(operands), lanes))).reshape(-1)
+        return np.where(rows, np.uint32(0), np.uint32(width)) if ignoring else rows
+
+    return valid
+
+
+def _load_valid(machine: Machine, addresses: Values, valid: Values, width: int, mask: Mask) -> Values:
+    """Rows ``[active]``: `valid` bytes from global memory, the rest zero and not requested."""
+    whole = valid >= width
+    if whole.all():
+        return machine.memory.load(addresses, width, mask)
+    values = np.zeros(len(addresses), row_type(width))
+    if whole.any():
+        values[whole] = machine.memory.load(addresses[whole], width, mask.select(whole))
+    part = ~whole & (valid > 0)
+    for length in np.unique(valid[part]).tolist() if part.any() else ():
+        chosen = valid == length
+        loaded = machine.memory.load_bytes(addresses[chosen], length, mask.select(chosen))
+        values.view(np.uint8).reshape(-1, width)[chosen, :length] = loaded
+    return values

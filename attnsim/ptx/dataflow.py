@@ -1,0 +1,42 @@
+"""Which registers an instruction writes, and which it reads; and which of them are used in one place only."""
+
+from __future__ import annotations
+
+from attnsim.ptx.syntax import Address, Function, Instruction, TensorAddress, register_names
+
+_NO_RESULT = ("st", "red", "stmatrix", "cp", "bra", "brx", "ret", "exit", "trap", "prefetch", "bar", "barrier", "fence")
+"""Instructions whose first operand is not a result; of a barrier it is where it votes."""
+
+_ENDS = ("bra", "brx", "ret", "exit", "trap")
+_LATE = ("wgmma", "tcgen05")
+"""Instructions that work on registers after others have begun."""
+
+
+def written(one: Instruction) -> frozenset[str]:
+    """Registers of the first operand, where that is a result."""
+    if not one.operands or (one.name in _NO_RESULT and "red" not in one.modifiers):
+        return frozenset()
+    first = one.operands[0]
+    return frozenset() if isinstance(first, Address | TensorAddress) else frozenset(register_names([first]))
+
+
+def read(one: Instruction) -> frozenset[str]:
+    """Registers of the other operands and of the guard."""
+    operands = one.operands[1:] if written(one) else one.operands
+    return frozenset(register_names((*operands, *([one.guard] if one.guard else []))))
+
+
+def passing(function: Function) -> dict[str, int]:
+    """Registers that one stretch between branches writes before it reads them, and no other names: its number."""
+    heads = {target for one in function.instructions for target in one.targets}
+    stretch, home, others = 0, dict[str, int](), set[str]()
+    for position, one in enumerate(function.instructions):
+        stretch += position in heads
+        reads, writes = read(one), written(one)
+        for name in reads | writes:
+            new = name in writes - reads and not one.guard and name not in home
+            if one.name in _LATE or not (new or home.get(name) == stretch):
+                others.add(name)
+            home.setdefault(name, stretch)
+        stretch += one.name in _ENDS
+    return {name: where for name, where in home.items() if name not in others}

@@ -1,0 +1,154 @@
+"""Float arithmetic: f32 and f64, and f16 and bf16 alone or in pairs. Rounding is to nearest even."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from attnsim.ptx.elementwise import Function, elementwise
+from attnsim.ptx.formats import bf16_to_float, float_to_bf16, halves, pack
+from attnsim.ptx.integers import compile_integer
+from attnsim.ptx.lanes import Values
+from attnsim.ptx.loops import arithmetic
+from attnsim.ptx.machine import Machine, Step, operation, unsupported, value_type
+from attnsim.ptx.syntax import Instruction
+
+
+def flush(values: Values) -> Values:
+    """Subnormal float32 become zero, as ``.ftz`` asks."""
+    found = np.empty(values.shape, np.float32)
+    arithmetic().flush(values.reshape(-1), found.reshape(-1))
+    return found
+
+
+def _fused(a: Values, b: Values, c: Values) -> Values:
+    """``a b + c`` rounded once, but for the double rounding of float64 to the operands' type."""
+    return (a.astype(np.float64) * b + c).astype(a.dtype)
+
+
+def _fused_double(a: Values, b: Values, c: Values) -> Values:
+    """The same for float64, in the widest type that the machine has."""
+    return (a.astype(np.longdouble) * b + c).astype(np.float64)
+
+
+def _spread_nan(function: Function) -> Function:
+    """``.NaN``: the result is NaN when any operand is."""
+    return lambda *values: np.where(
+        np.logical_or.reduce(np.broadcast_arrays(*(np.isnan(v) for v in values))),
+        values[0].dtype.type(np.nan),
+        function(*values),
+    )
+
+
+_FUNCTIONS: dict[str, Function] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "fma": _fused,
+    "mad": _fused,
+    "div": np.divide,
+    "min": lambda *values: functools.reduce(np.fmin, values),
+    "max": lambda *values: functools.reduce(np.fmax, values),
+    "neg": np.negative,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda a: np.reciprocal(np.sqrt(a)),
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "copysign": lambda a, b: np.copysign(b, a),
+}
+
+
+_MODIFIERS = ("rn", "approx", "full", "ftz", "sat", "relu", "NaN")
+"""What may stand beside the type; of roundings only the nearest."""
+
+
+@operation("add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "sad")
+def compile_arithmetic(instruction: Instruction, machine: Machine) -> Step:
+    """Arithmetic that integers and floats share."""
+    if "f" in value_type(instruction):
+        return compile_float(instruction, machine)
+    return compile_integer(instruction, machine)
+
+
+@operation("fma", "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign")
+def compile_float(instruction: Instruction, machine: Machine) -> Step:
+    """Arithmetic of floats.
+
+    Approximate instructions (``.approx``) return the correctly rounded value here or one unit in the last place
+    beside it, so they are at least as accurate as on a GPU. ``f32x2`` is two of f32 in one register of 64 bits, of
+    which each half is worked on as if it stood alone (PTX ISA 9.0, "add", "sub", "mul" and "fma").
+    """
+    kind, modifiers = value_type(instruction), instruction.modifiers
+    if instruction.name not in _FUNCTIONS or not set(modifiers) <= {kind, *_MODIFIERS}:
+        raise unsupported(instruction)
+    function = _FUNCTIONS[instruction.name]
+    if kind == "f64" and instruction.name in ("fma", "mad"):
+        function = _fused_double
+    if "NaN" in modifiers:
+        function = _spread_nan(function)
+    if kind == "f32x2" and instruction.name not in ("add", "sub", "mul", "fma"):
+        raise unsupported(instruction)
+    function = _finished(function, modifiers, kind.startswith("f32"))
+    kinds = (kind,) * (len(instruction.operands) - 1)
+    return elementwise(instruction, machine, _in_type(function, kind), kinds, kind)
+
+
+def _finished(function: Function, modifiers: tuple[str, ...], single: bool) -> Function:
+    """The function with flushing, saturation to [0, 1] or clamping below at 0 around it."""
+    if "ftz" in modifiers and single:
+        plain = function
+        function = lambda *values: flush(plain(*(flush(v) for v in values)))  # noqa: E731
+    if "sat" in modifiers:
+        unbounded = function
+        function = lambda *values: np.fmin(np.fmax(unbounded(*values), 0), 1)  # noqa: E731
+    if "relu" in modifiers:
+        signed = function
+        function = lambda *values: not_negative(signed(*values))  # noqa: E731
+    return function
+
+
+def not_negative(values: Values) -> Values:
+    """``.relu``: zero instead of less; NaN stays."""
+    return np.where(values < 0, values.dtype.type(0), values)
+
+
+def _in_type(function: Function, kind: str) -> Function:
+    """The function on raw operands of a type, in float32 for bf16."""
+    if kind in ("f16x2", "bf16x2"):
+        bf16 = kind == "bf16x2"
+        return lambda *values: pack(function(*(halves(v, bf16) for v in values)), bf16)
+    if kind == "f32x2":
+        return lambda *values: _pairs_as_bits(function(*(_pairs(v) for v in values)))
+    if kind == "bf16":
+        return lambda *values: float_to_bf16(function(*(bf16_to_float(v) for v in values)))
+    return function
+
+
+def _pairs(bits: Values) -> Values:
+    """Both floats of registers of 64 bits, ``[lanes, 2]``, low half first."""
+    return np.ascontiguousarray(bits).view(np.float32).reshape(-1, 2)
+
+
+def _pairs_as_bits(values: Values) -> Values:
+    return np.ascontiguousarray(values).view(np.uint64).reshape(-1)
+
+
+@operation("testp")
+def compile_test(instruction: Instruction, machine: Machine) -> Step:
+    """``testp``: the class of a float."""
+    kind = value_type(instruction)
+    tests: dict[str, Function] = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda a: ~np.isnan(a),
+        "notanumber": np.isnan,
+        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny),
+        "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
+    }
+    return elementwise(instruction, machine, tests[instruction.modifiers[0]], (kind,), "pred")

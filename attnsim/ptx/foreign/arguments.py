@@ -1,0 +1,175 @@
+"""Arguments of a kernel as people write them, ``Q=fp16[2,8,500,64]`` or ``N=500``, and the arrays they stand for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.errors import InputError
+from attnsim.ptx.adversarial import INPUTS, fill
+from attnsim.ptx.formats import FORMATS, POISON, encode
+
+FLOATS = ("fp16", "bf16", "fp32", "fp64")
+CONTENTS = ("empty", "zeros", "range")
+"""Beside the kinds of inputs: poison, which is NaN in a format of floats; zeros; 0, 1, 2, ..."""
+
+FORM = "NAME=FORMAT[SIZES], NAME=FORMAT[SIZES]:CONTENT or NAME=NUMBER"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument as it was written.
+
+    Parameters
+    ----------
+    name : str
+    format : str
+        One of :data:`FORMATS`; "" for a number in the format of the kernel's parameter.
+    shape : tuple of int or None
+        None for a number.
+    content : str
+        Of an array: one of :data:`CONTENTS`, of the kinds of inputs, or an ``.npy`` file; "" for the run's inputs. Of
+        a number its digits.
+    """
+
+    name: str
+    format: str
+    shape: tuple[int, ...] | None
+    content: str
+
+    @classmethod
+    def parse(cls, text: str) -> Argument:
+        """Read ``NAME=FORMAT[SIZES]``, ``NAME=FORMAT[SIZES]:CONTENT``, ``NAME=NUMBER`` or ``NAME=FORMAT:NUMBER``.
+
+        Raises
+        ------
+        InputError
+        """
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not name or not equals or not value:
+            raise InputError(f"argument {text!r} is not of the form {FORM}")
+        before, colon, content = (part.strip() for part in value.partition(":"))
+        kind, bracket, sizes = before.partition("[")
+        if not bracket:
+            return cls._number(name, kind if colon else "", content if colon else kind)
+        if kind not in FORMATS:
+            raise InputError(f"argument {name} has format {kind!r}; allowed: {', '.join(FORMATS)}")
+        shape = tuple(int(size) if size.strip().isdecimal() else 0 for size in sizes.removesuffix("]").split(","))
+        if not sizes.endswith("]") or min(shape) < 1:
+            raise InputError(f"argument {name} has shape '[{sizes}'; give sizes of 1 or more, as {name}={kind}[2,8,64]")
+        found = cls(name, kind, shape, content)
+        found._check_content()
+        return found
+
+    @classmethod
+    def _number(cls, name: str, kind: str, digits: str) -> Argument:
+        if kind and kind not in FORMATS:
+            raise InputError(f"argument {name} has format {kind!r}; allowed: {', '.join(FORMATS)}")
+        found = cls(name, kind, None, digits)
+        found.number()
+        return found
+
+    def _check_content(self) -> None:
+        known = (*CONTENTS, *(INPUTS if self.format in FLOATS else ()))
+        if self.content in known or self.content.endswith(".npy"):
+            return
+        if self.content or self.format not in FLOATS:
+            given = (
+                f"holds {self.content!r}" if self.content else f"is of {self.format} and says nothing of its content"
+            )
+            raise InputError(
+                f"argument {self.name} {given}; give {self.name}={self.format}[...]:CONTENT with {', '.join(known)} or "
+                "a file NAME.npy"
+            )
+
+    def number(self) -> int | float:
+        """The number that it is.
+
+        Raises
+        ------
+        InputError
+            When it is none.
+        """
+        word = self.content.lower()
+        if word in ("true", "false"):
+            return word == "true"
+        with contextlib.suppress(ValueError):
+            return int(word, 0)
+        with contextlib.suppress(ValueError):
+            return float(word)
+        raise InputError(f"argument {self.name} is {self.content!r}; allowed: {FORM}")
+
+    def value(self, inputs: str, random: np.random.Generator) -> NDArray[Any] | np.generic | int | float:
+        """What the kernel is given.
+
+        Parameters
+        ----------
+        inputs : str
+            Kind of the arrays that do not say theirs.
+        random : Generator
+
+        Raises
+        ------
+        InputError
+            For a number that the format does not hold, or a file that does not fit.
+        """
+        if self.shape is None:
+            return in_format(self.name, self.number(), FORMATS[self.format]) if self.format else self.number()
+        dtype, kind = np.dtype(FORMATS[self.format]), self.content or inputs
+        if kind == "empty":
+            return np.full(self.shape, POISON, np.uint8).repeat(dtype.itemsize, axis=-1).view(dtype)
+        if kind == "zeros":
+            return np.zeros(self.shape, dtype)
+        if kind == "range":
+            return self._encoded(np.arange(int(np.prod(self.shape)), dtype=np.float64).reshape(self.shape))
+        return self._read(Path(kind)) if kind.endswith(".npy") else self._encoded(fill(self.shape, kind, random))
+
+    def _encoded(self, values: NDArray[np.float64]) -> NDArray[Any]:
+        with np.errstate(over="ignore"):
+            return encode(values, self.format) if self.format == "bf16" else values.astype(FORMATS[self.format])
+
+    def _read(self, path: Path) -> NDArray[Any]:
+        try:
+            found = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"argument {self.name}: {path} is no array that NumPy can read: {error}") from None
+        if found.shape != self.shape or found.dtype != FORMATS[self.format]:
+            wanted = f"{FORMATS[self.format]} {list(self.shape or ())}"
+            raise InputError(f"argument {self.name} is {wanted}, {path} holds {found.dtype} {list(found.shape)}")
+        return np.ascontiguousarray(found)
+
+
+def parse_arguments(texts: Iterable[str]) -> list[Argument]:
+    """Arguments in order, each name once.
+
+    Raises
+    ------
+    InputError
+    """
+    found = [Argument.parse(text) for text in texts]
+    names = [one.name for one in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"argument {twice} is given {names.count(twice)} times; give each once")
+    return found
+
+
+def in_format(name: str, number: int | float, dtype: str) -> np.generic:
+    """A number in a format, which must hold it.
+
+    Raises
+    ------
+    InputError
+    """
+    kind = np.dtype(dtype)
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        if not float(number).is_integer() or not limits.min <= number <= limits.max:
+            raise InputError(f"argument {name} is {number}; its parameter is {kind}, {limits.min} to {limits.max}")
+        return kind.type(int(number))  # type: ignore[no-any-return]
+    return kind.type(number)  # type: ignore[no-any-return]

@@ -1,0 +1,209 @@
+"""From what people write on a command line to a kernel that is ready to run, and its answer as plain records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.errors import InputError
+from attnsim.ptx.faults import Fault
+from attnsim.ptx.foreign.arguments import parse_arguments
+from attnsim.ptx.foreign.checking import Difference
+from attnsim.ptx.foreign.cuda_file import compile_file, source_text
+from attnsim.ptx.foreign.header import check_grid, sizes
+from attnsim.ptx.foreign.naming import load_named
+from attnsim.ptx.foreign.run import PtxRun, run_ptx
+from attnsim.ptx.foreign.triton_kernel import compile_triton
+from attnsim.ptx.formats import decode
+from attnsim.writing import writing
+
+ARCH = "80"
+"""What is compiled for where nobody says: every newer GPU runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A kernel with all that it takes to run it."""
+
+    ptx: str
+    entry: str | None
+    grid: Sequence[int]
+    block: Sequence[int] | None
+    arguments: Mapping[str, Any]
+    shared_memory_bytes: int
+
+    def run(self) -> PtxRun:
+        """Run it; see :func:`attnsim.ptx.foreign.run.run_ptx`."""
+        return run_ptx(
+            self.ptx,
+            self.entry,
+            grid=self.grid,
+            block=self.block,
+            arguments=self.arguments,
+            shared_memory_bytes=self.shared_memory_bytes,
+        )
+
+    def described(self) -> dict[str, Any]:
+        """What is run, ready for JSON."""
+        arguments = {
+            name: f"{given.dtype}{list(given.shape)}" if isinstance(given, np.ndarray) else str(given)
+            for name, given in self.arguments.items()
+        }
+        return {"entry": self.entry, "grid": list(self.grid), "arguments": arguments}
+
+
+def prepare(
+    *,
+    ptx: Path | None,
+    cuda: Path | None,
+    triton: str,
+    entry: str,
+    arch: str,
+    options: Sequence[str],
+    grid: Sequence[int],
+    block: Sequence[int] | None,
+    arguments: Sequence[str],
+    shared_memory_bytes: int | None,
+    inputs: str,
+    seed: int,
+) -> Ready:
+    """Read or compile the kernel, and make its arguments.
+
+    Parameters
+    ----------
+    ptx, cuda : Path or None
+    triton : str
+        ``WHERE:NAME``; one of the three is given.
+    entry, arch : str
+        Empty for the default.
+    options : sequence of str
+        For NVRTC, or ``NAME=NUMBER`` for Triton.
+    grid, block : sequence of int
+        Without a block, that which the kernel asks for.
+    arguments : sequence of str
+        As :meth:`attnsim.ptx.foreign.arguments.Argument.parse` reads them.
+    shared_memory_bytes : int or None
+    inputs : str
+        Kind of the arrays that do not say theirs.
+    seed : int
+
+    Raises
+    ------
+    InputError
+    """
+    if ptx and (arch or options):
+        raise InputError("--arch and --option are for compilers; a PTX file is compiled already")
+    if triton and (entry or block or shared_memory_bytes is not None):
+        raise InputError("--entry, --block and --shared: Triton says itself what they are; leave them out")
+    random = np.random.default_rng(seed)
+    values = {one.name: one.value(inputs, random) for one in parse_arguments(arguments)}
+    if triton:
+        chosen = _triton_options(options)
+        blocks = sizes(grid, "grid")
+        check_grid(blocks)
+        built, launched = compile_triton(load_named(triton), values, arch or ARCH, chosen)
+        filled = built.with_scratch(launched, math.prod(blocks))
+        return Ready(built.ptx, built.entry, grid, (built.threads,), filled, built.shared_memory_bytes)
+    text = source_text(ptx, "PTX") if ptx else compile_file(cuda or Path(), arch or ARCH, options)
+    return Ready(text, entry or None, grid, block, values, shared_memory_bytes or 0)
+
+
+def _triton_options(options: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    switches = {"true": True, "false": False}
+    for text in options:
+        name, equals, given = text.partition("=")
+        value = given.strip().lower()
+        if not equals or not (value.isdecimal() or value in switches):
+            raise InputError(f"--option {text!r}: for Triton give NAME=NUMBER, as num_warps=8, or NAME=true")
+        found[name.strip()] = switches[value] if value in switches else int(value)
+    return found
+
+
+def summary_of(array: NDArray[Any]) -> dict[str, Any]:
+    """An output in a few numbers: shape, format, smallest, mean and largest finite value, and how many are not."""
+    values = decode(array) if array.dtype.kind == "f" or array.dtype == np.uint16 else array.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    some = finite if finite.size else np.zeros(1)
+    return {
+        "shape": list(array.shape),
+        "format": "bf16" if array.dtype == np.uint16 else str(array.dtype),
+        "min": float(some.min()),
+        "mean": float(some.mean()),
+        "max": float(some.max()),
+        "NaN": int(np.isnan(values).sum()),
+        "inf": int(np.isinf(values).sum()),
+    }
+
+
+def faults_of(fault: Fault) -> list[dict[str, Any]]:
+    """A fault and the others of its run, ready for JSON."""
+    return [
+        {"kind": type(one).__name__, "where": one.place, "line": one.line, "what": one.what, "times": one.times}
+        for one in (fault, *fault.others)
+    ]
+
+
+def faults_in_words(fault: Fault) -> list[str]:
+    """The same in lines, in the order in which they were found."""
+    lines = [
+        f"{one.place}: {one.what}{f' ({one.times} times)' if one.times > 1 else ''}" for one in (fault, *fault.others)
+    ]
+    return lines + [f"and {fault.left_out} more at other instructions"] * bool(fault.left_out)
+
+
+def answer(ran: PtxRun, found: Sequence[Difference], allowed: float) -> dict[str, Any]:
+    """A run, ready for JSON."""
+    return {
+        "entry": ran.entry,
+        "grid": list(ran.grid),
+        "block": list(ran.block),
+        "shared_memory_bytes": ran.shared_memory_bytes,
+        "outputs": [{"output": name, **summary_of(array)} for name, array in ran.outputs.items()],
+        "global_memory": [
+            {
+                "argument": one.argument,
+                "way": one.way,
+                "requested_bytes": one.requested_bytes,
+                "sectors": one.sectors,
+                "sector_bytes": one.sector_bytes,
+            }
+            for one in ran.traffic()
+        ],
+        "counts": ran.counts(),
+        "warp_instructions_by_pipe": dict(ran.pipes),
+        "faults": [],
+        "differences": [
+            {
+                "output": one.output,
+                "max_abs": _or_none(one.max_abs),
+                "max_rel": _or_none(one.max_rel),
+                "allowed": allowed,
+                "ok": one.max_rel <= allowed,
+            }
+            for one in found
+        ],
+    }
+
+
+def _or_none(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
+    """Write outputs to an ``.npz`` file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+    """
+    if path.suffix != ".npz":
+        raise InputError(f"--out {path}: give a name that ends in .npz")
+    with writing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **dict[str, Any](outputs))

@@ -1,0 +1,242 @@
+"""Any kernel in the interpreter: its outputs, and what it did by argument, by level of memory and by pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.errors import InputError
+from attnsim.ptx import run as interpreter
+from attnsim.ptx.counters import Counters
+from attnsim.ptx.faults import Fault, Misaligned, OutOfBounds, StepLimit, UnsupportedInstruction
+from attnsim.ptx.foreign.arguments import in_format
+from attnsim.ptx.foreign.header import Three, block_of, check_grid, find_entry, sizes
+from attnsim.ptx.memory import SECTOR
+from attnsim.ptx.pipes import issued_by_pipe
+from attnsim.ptx.registers import DTYPES
+from attnsim.ptx.syntax import Function, Parameter
+from attnsim.ptx.tensor_maps import TensorMap
+
+NOT_RUN = (UnsupportedInstruction, OutOfBounds, Misaligned, StepLimit)
+"""Faults that say that this kernel cannot be run so: with these shapes, this grid, or here at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Global memory of one argument in one direction.
+
+    Parameters
+    ----------
+    argument : str
+    way : {"load", "store"}
+        An atomic is a store.
+    requested_bytes : int
+        By threads: what the L1 is asked for.
+    sectors : int
+        Of 32 bytes, each counted once per warp instruction: what the L2 is asked for where the L1 holds nothing.
+    """
+
+    argument: str
+    way: str
+    requested_bytes: int
+    sectors: int
+
+    @property
+    def sector_bytes(self) -> int:
+        """Bytes of its sectors."""
+        return SECTOR * self.sectors
+
+
+@dataclass(frozen=True, slots=True)
+class PtxRun:
+    """One launch of a kernel in the interpreter.
+
+    Parameters
+    ----------
+    entry : str
+    grid, block : (int, int, int)
+    shared_memory_bytes : int
+        Dynamic, of a block.
+    outputs : mapping of str to ndarray
+        The arguments that the kernel stored to.
+    pipes : mapping of str to int
+        Warp instructions by pipe (:data:`attnsim.ptx.pipes.PIPES`).
+    counters : Counters
+        Everything else.
+    """
+
+    entry: str
+    grid: Three
+    block: Three
+    shared_memory_bytes: int
+    outputs: Mapping[str, NDArray[Any]]
+    pipes: Mapping[str, int]
+    counters: Counters
+
+    def traffic(self) -> list[Traffic]:
+        """Global memory by argument and direction, where there is any."""
+        ways = (
+            ("load", self.counters.loads, self.counters.load_sectors),
+            ("store", self.counters.stores, self.counters.store_sectors),
+        )
+        return [
+            Traffic(name, way, count, sectors[name])
+            for way, by_name, sectors in ways
+            for name, count in by_name.items()
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """What is counted of the whole launch, by name."""
+        found = self.counters
+        return {
+            "tensor_flops": found.tensor_flops,
+            "flops": found.flops,
+            "exponentials": found.exponentials,
+            "shared_bytes_loaded": found.shared_bytes_loaded,
+            "shared_bytes_stored": found.shared_bytes_stored,
+            "shared_wavefronts": found.shared_wavefronts,
+            "bank_conflicts": found.bank_conflicts,
+            "local_bytes": found.local_bytes,
+            "barriers": found.barriers,
+            "shuffles": found.shuffles,
+            "instructions": found.instructions,
+        }
+
+
+def run_ptx(
+    ptx: str,
+    entry: str | None = None,
+    *,
+    grid: Sequence[int] | int,
+    block: Sequence[int] | int | None = None,
+    arguments: Mapping[str, Any],
+    shared_memory_bytes: int = 0,
+) -> PtxRun:
+    """Run any kernel of PTX in the interpreter; arrays are changed in place, as on a GPU.
+
+    Parameters
+    ----------
+    ptx : str
+        Text, as a compiler wrote it.
+    entry : str, optional
+        Name of the kernel; default: the only one.
+    grid : int or 1 to 3 int
+    block : int or 1 to 3 int, optional
+        Default: what the kernel asks for (``.reqntid``).
+    arguments : mapping of str to ndarray, TensorMap, NumPy scalar or number
+        In the order of the kernel's parameters, under any names: counts and faults go by them. A plain number takes
+        the format of its parameter. uint16 holds the bits of bf16.
+    shared_memory_bytes : int
+        Dynamic shared memory of a block.
+
+    Returns
+    -------
+    PtxRun
+
+    Raises
+    ------
+    InputError
+        When entry, grid, block or arguments do not fit the PTX; also when the kernel cannot be run with them: an
+        address outside an array, an instruction that is not known, no end.
+    Fault
+        What the kernel does that a GPU leaves undefined, with the line of the PTX: a race, a missing wait, shared
+        memory that nobody wrote. The first is raised; ``others`` are those that came after, one of a kind for a line.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnsim.ptx.foreign.run import run_ptx
+    >>> ptx = '''
+    ... .visible .entry twice(.param .u64 x) {
+    ...     .reg .b64 %a<3>; .reg .f32 %f<2>; .reg .b32 %t<1>;
+    ...     ld.param.u64 %a0, [x];
+    ...     mov.u32 %t0, %tid.x;
+    ...     mul.wide.u32 %a1, %t0, 4;
+    ...     add.s64 %a2, %a0, %a1;
+    ...     ld.global.f32 %f0, [%a2];
+    ...     add.f32 %f1, %f0, %f0;
+    ...     st.global.f32 [%a2], %f1;
+    ...     ret;
+    ... }'''
+    >>> ran = run_ptx(ptx, grid=1, block=32, arguments={"x": np.ones(32, np.float32)})
+    >>> float(ran.outputs["x"].sum()), ran.counters.loads["x"], ran.pipes["FMA"]
+    (64.0, 128, 2)
+    """
+    function = find_entry(ptx, entry)
+    grid3 = sizes(grid, "grid")
+    check_grid(grid3)
+    block3 = block_of(ptx, function.name, block)
+    if shared_memory_bytes < 0:
+        raise InputError(f"shared memory is {shared_memory_bytes} bytes; allowed: 0 or more")
+    given = fitted(function, arguments)
+    try:
+        counters = interpreter.run(ptx, function.name, grid3, block3, given, shared_memory_bytes)
+    except Fault as fault:
+        if all(isinstance(one, NOT_RUN) for one in (fault, *fault.others)):
+            raise InputError(str(fault)) from None
+        raise
+    outputs = {name: given[name] for name in given if counters.stores[name]}
+    return PtxRun(
+        entry=function.name,
+        grid=grid3,
+        block=block3,
+        shared_memory_bytes=shared_memory_bytes,
+        outputs=outputs,
+        pipes=issued_by_pipe(function, counters),
+        counters=counters,
+    )
+
+
+def fitted(function: Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, each in the format of its parameter.
+
+    Raises
+    ------
+    InputError
+        For one too many, one too few, or one of the wrong kind.
+    """
+    parameters = function.parameters
+    if len(arguments) != len(parameters):
+        missing = "; ".join(
+            f"number {number} is {described(parameter)}"
+            for number, parameter in enumerate(parameters[len(arguments) :], start=len(arguments) + 1)
+        )
+        surplus = ", ".join(list(arguments)[len(parameters) :])
+        advice = f"missing: {missing}" if missing else f"too many: {surplus}"
+        raise InputError(f"{function.name} takes {len(parameters)} arguments, {len(arguments)} given; {advice}")
+    return {
+        name: _fit(name, value, parameter)
+        for (name, value), parameter in zip(arguments.items(), parameters, strict=True)
+    }
+
+
+def described(parameter: Parameter) -> str:
+    """A parameter in words."""
+    count = f"[{parameter.size_bytes}]" if parameter.size_bytes > 8 else ""
+    return f".{parameter.type} {parameter.name}{count}"
+
+
+def _fit(name: str, value: Any, parameter: Parameter) -> Any:
+    wanted = described(parameter)
+    if isinstance(value, TensorMap):
+        return value
+    if isinstance(value, np.ndarray):
+        if parameter.size_bytes != 8 or parameter.type.startswith("f"):
+            raise InputError(f"argument {name} is an array; the kernel has {wanted} there: give a number")
+        if not value.size:
+            raise InputError(f"argument {name} has shape {list(value.shape)}; give sizes of 1 or more")
+        return value
+    if isinstance(value, (bool, int, float)):
+        if parameter.type not in DTYPES or parameter.size_bytes > 8:
+            raise InputError(f"argument {name} is {value}; the kernel has {wanted} there, a structure or a tensor map")
+        kind = DTYPES[parameter.type]
+        if kind.kind == "u" and value < 0:  # PTX tells signs by instruction, not by parameter
+            kind = np.dtype(f"i{kind.itemsize}")
+        if kind.kind in "iu" and not float(value).is_integer() and kind.itemsize in (4, 8):
+            raise InputError(f"argument {name} is {value}; the kernel has {wanted} there: give a whole number")
+        return in_format(name, value, kind.name)
+    return value

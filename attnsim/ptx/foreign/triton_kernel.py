@@ -1,0 +1,152 @@
+"""A Triton kernel to PTX, without a GPU: Triton compiles for an architecture that it is told.
+
+What its launcher would add is taken from its metadata: threads of a block, shared memory, and the arrays for scratch
+that it appends to the kernel's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.errors import InputError
+from attnsim.ptx.foreign.arguments import FORMATS
+from attnsim.ptx.foreign.header import find_entry
+
+POINTERS = {dtype: f"*{kind}" for kind, dtype in FORMATS.items()}
+"""Triton's types of arrays, by NumPy's."""
+
+ALIGNED = (("tt.divisibility", 16),)
+"""What the compiler may take for granted of an array's address; the interpreter's are multiples of 256."""
+
+LEAST_SCRATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A Triton kernel that was compiled.
+
+    Parameters
+    ----------
+    ptx : str
+    entry : str
+    threads : int
+        Of a block.
+    shared_memory_bytes : int
+    scratch_bytes : int
+        Of global scratch memory, for a block.
+    """
+
+    ptx: str
+    entry: str
+    threads: int
+    shared_memory_bytes: int
+    scratch_bytes: int
+
+    def with_scratch(self, arguments: Mapping[str, Any], blocks: int) -> dict[str, Any]:
+        """The arguments, and behind them the arrays that Triton's launcher appends."""
+        extra = len(find_entry(self.ptx, self.entry).parameters) - len(arguments)
+        names = ("global_scratch", "profile_scratch")[: max(0, extra)]
+        size = max(LEAST_SCRATCH, self.scratch_bytes * blocks)
+        return {**arguments, **{name: np.zeros(size, np.uint8) for name in names}}
+
+
+def compile_triton(
+    kernel: Any, arguments: Mapping[str, Any], arch: str = "80", options: Mapping[str, int] | None = None
+) -> tuple[Compiled, dict[str, NDArray[Any] | np.generic | int | float]]:
+    """Compile a ``@triton.jit`` function for ``sm_<arch>``.
+
+    Parameters
+    ----------
+    kernel : triton.JITFunction
+    arguments : mapping of str to array or number
+        By the kernel's parameter names, in any order; ``tl.constexpr`` among them are compiled in.
+    arch : str
+        "80", "90", "100".
+    options : mapping of str to int, optional
+        ``num_warps``, ``num_stages``, ...
+
+    Returns
+    -------
+    compiled : Compiled
+    launched : dict
+        The arguments that are left to launch it with, in order.
+
+    Raises
+    ------
+    InputError
+        When Triton is not installed, arguments are missing or too many, or it does not compile.
+    """
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+    except ImportError as error:
+        raise InputError(
+            f"compiling a Triton kernel needs Triton ({error}); install it: pip install 'attnsim[triton]'"
+        ) from None
+    if not hasattr(kernel, "arg_names"):
+        raise InputError(f"{getattr(kernel, '__name__', kernel)} is no Triton kernel; decorate it with @triton.jit")
+    names, constant = list(kernel.arg_names), {one.name for one in kernel.params if one.is_constexpr}
+    defaults = {one.name: one.default for one in kernel.params if one.has_default}
+    _check_names(kernel.__name__, names, arguments, defaults)
+    given = {name: arguments.get(name, defaults.get(name)) for name in names}
+    launched = {name: value for name, value in given.items() if name not in constant}
+    source = ASTSource(
+        fn=kernel,
+        signature={name: "constexpr" if name in constant else _type(name, given[name]) for name in names},
+        constexprs={name: given[name] for name in names if name in constant},
+        attrs={
+            (number,): [list(one) for one in ALIGNED]
+            for number, name in enumerate(names)
+            if isinstance(given[name], np.ndarray)
+        },
+    )
+    try:
+        target = GPUTarget("cuda", _number(arch), 32)
+        built = triton.compile(source, target=target, options=dict(options or {}))
+    except Exception as error:  # of many classes, the compiler's own among them
+        raise InputError(f"{kernel.__name__} does not compile for sm_{arch}: {type(error).__name__}: {error}") from None
+    told = built.metadata
+    compiled = Compiled(
+        ptx=built.asm["ptx"],
+        entry=told.name,
+        threads=32 * int(told.num_warps),
+        shared_memory_bytes=int(told.shared),
+        scratch_bytes=int(getattr(told, "global_scratch_size", 0) or 0),
+    )
+    return compiled, launched
+
+
+def _number(arch: str) -> int:
+    if not arch.rstrip("a").isdecimal():
+        raise InputError(f"--arch {arch}: Triton takes a compute capability, as 80, 90 or 100")
+    return int(arch.rstrip("a"))
+
+
+def _check_names(kernel: str, names: list[str], given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    missing = [name for name in names if name not in given and name not in defaults]
+    surplus = [name for name in given if name not in names]
+    if missing or surplus:
+        told = [f"missing: {', '.join(missing)}"] if missing else []
+        told += [f"too many: {', '.join(surplus)}"] if surplus else []
+        raise InputError(f"{kernel} takes {', '.join(names)}; {'; '.join(told)}")
+
+
+def _type(name: str, value: Any) -> str:
+    """Triton's type of an argument that is not compiled in."""
+    if isinstance(value, np.ndarray):
+        return POINTERS[str(value.dtype)]
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, np.generic):
+        return POINTERS[str(value.dtype)].removeprefix("*")
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    if isinstance(value, float):
+        return "fp32"
+    raise InputError(f"argument {name} is {value!r}; give an array or a number")

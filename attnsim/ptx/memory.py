@@ -1,0 +1,197 @@
+"""Global memory: the caller's arrays at addresses of their own, with gaps between, checked on every access."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.errors import InputError
+from attnsim.ptx.counters import Counters
+from attnsim.ptx.faults import Misaligned, OutOfBounds
+from attnsim.ptx.lanes import Mask, Values
+from attnsim.ptx.loops import compiled
+from attnsim.ptx.registers import row_type
+
+BASE = 0x4000_0000_0000
+GAP = 1 << 20
+"""Bytes of no array after each array: an index that is out of range hits nothing else."""
+SECTOR = 32
+
+Bytes = NDArray[np.uint8]
+Selection = Values | slice
+
+
+class Tensor:
+    """One array in global memory.
+
+    Parameters
+    ----------
+    name : str
+    address : int
+    array : ndarray
+        C-contiguous; the kernel works on it in place.
+    """
+
+    def __init__(self, name: str, address: int, array: NDArray[np.generic]) -> None:
+        if not array.flags.c_contiguous:
+            raise InputError(f"{name} is not contiguous; pass it through ascontiguousarray first")
+        self.name = name
+        self.array = array
+        self.address = address
+        self.size_bytes = array.nbytes
+        self.writeable = array.flags.writeable
+        self._bytes: Bytes = array.reshape(-1).view(np.uint8)
+        self._before: Bytes | None = None
+
+    def keep(self) -> None:
+        """Remember the array as it is, before the first change."""
+        if self._before is None:
+            self._before = self._bytes.copy()
+
+    def restore(self) -> None:
+        """Take back all changes."""
+        if self._before is not None:
+            self._bytes[:] = self._before
+
+    def pieces(self) -> Values:
+        """The array as rows of eight words of 16 bits."""
+        return self._bytes[: self.size_bytes // 16 * 16].view(np.uint16).reshape(-1, 8)
+
+    def rows(self, width: int) -> Values:
+        """The array as rows of `width` bytes each."""
+        return self._bytes[: self.size_bytes // width * width].view(row_type(width))
+
+
+class GlobalMemory:
+    """The arrays of a launch.
+
+    Parameters
+    ----------
+    counters : Counters
+        Where traffic is counted.
+    """
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self._tensors: list[Tensor] = []
+        self._places: Values = np.zeros((0, 2), np.int64)
+
+    def clear(self, counters: Counters) -> None:
+        """Forget all arrays; count into `counters` from now on."""
+        self.counters = counters
+        self._tensors, self._places = [], np.zeros((0, 2), np.int64)
+
+    def restore(self) -> None:
+        """Take back all stores since the arrays were placed."""
+        for tensor in self._tensors:
+            tensor.restore()
+
+    def writeable(self, array: NDArray[np.generic], verb: str, lane: int) -> Tensor:
+        """The tensor that an array was placed as; OutOfBounds if it may not be stored to."""
+        tensor = next(tensor for tensor in self._tensors if tensor.array is array)
+        self._prepare(tensor, verb, lane)
+        return tensor
+
+    def place(self, name: str, array: NDArray[np.generic]) -> int:
+        """Give an array an address, a multiple of 256 as from ``cudaMalloc``."""
+        last = self._tensors[-1] if self._tensors else None
+        address = -(-(last.address + last.size_bytes + GAP) // 256) * 256 if last else BASE
+        self._tensors.append(Tensor(name, address, array))
+        return address
+
+    def load(self, addresses: Values, width: int, mask: Mask) -> Values:
+        """Rows ``[active]`` of `width` bytes."""
+        parts = list(self.parts(addresses, width, mask, "load"))
+        for tensor, selection, rows in parts:
+            self.counters.loads[tensor.name] += len(rows) * width
+            self.counters.load_sectors[tensor.name] += sectors(addresses, mask, selection)
+            if isinstance(selection, slice):
+                return tensor.rows(width)[rows]
+        result = np.empty(len(addresses), row_type(width))
+        for tensor, selection, rows in parts:
+            result[selection] = tensor.rows(width)[rows]
+        return result
+
+    def load_bytes(self, addresses: Values, length: int, mask: Mask) -> NDArray[np.uint8]:
+        """``[active, length]`` bytes, which need no alignment."""
+        result = np.empty((len(addresses), length), np.uint8)
+        for i in range(length):
+            for tensor, selection, rows in self.parts(addresses + i, 1, mask, "load"):
+                self.counters.loads[tensor.name] += len(rows)
+                if i == 0:
+                    self.counters.load_sectors[tensor.name] += sectors(addresses, mask, selection)
+                result[selection, i] = tensor.rows(1)[rows]
+        return result
+
+    def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
+        """Write rows ``[active]`` of `width` bytes; of lanes with equal addresses the last wins."""
+        for tensor, selection, rows in self.parts(addresses, width, mask, "store"):
+            self.counters.stores[tensor.name] += len(rows) * width
+            self.counters.store_sectors[tensor.name] += sectors(addresses, mask, selection)
+            tensor.rows(width)[rows] = values[selection]
+
+    def parts(self, addresses: Values, width: int, mask: Mask, verb: str) -> Iterator[tuple[Tensor, Selection, Values]]:
+        """Tensors that an access touches: active lanes, and their rows of `width` bytes; Misaligned or OutOfBounds."""
+        if len(addresses) == 0:
+            return
+        if int(np.bitwise_or.reduce(addresses)) & (width - 1):
+            off = np.flatnonzero(addresses & (width - 1))
+            bad = int(off[0])
+            what = f"{verb} of {width} bytes at {self._describe(int(addresses[bad]))} is not aligned to {width} bytes"
+            raise Misaligned(what, mask.lane(bad), mask.index[off])
+        shift = width.bit_length() - 1
+        which, rows = np.empty((2, len(addresses)), np.int64)
+        first, alike = compiled().locate(addresses, width, self._bounds(), which, rows)
+        if first < 0:
+            before = np.searchsorted(self._bounds()[:, 0], addresses, side="right")
+            off = np.flatnonzero((which < 0) & (before == before[which < 0].min()))
+            bad = int(off[0])
+            where = self._describe(int(addresses[bad]))
+            raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad), mask.index[off])
+        if alike:
+            tensor = self._tensors[first]
+            self._prepare(tensor, verb, mask.lane(0))
+            yield tensor, slice(None), rows
+            return
+        for position, tensor in enumerate(self._tensors):
+            selected = np.flatnonzero(which == position)
+            if len(selected):
+                self._prepare(tensor, verb, mask.lane(int(selected[0])))
+                yield tensor, selected, (addresses[selected] - tensor.address) >> shift
+
+    def _bounds(self) -> Values:
+        """Where each array begins and ends, ``[arrays, 2]``."""
+        if len(self._places) < len(self._tensors):
+            self._places = np.array([(t.address, t.address + t.size_bytes) for t in self._tensors]).reshape(-1, 2)
+        return self._places
+
+    def _prepare(self, tensor: Tensor, verb: str, lane: int) -> None:
+        if verb != "load":
+            if not tensor.writeable:
+                raise OutOfBounds(f"{verb} to {tensor.name}, which is read-only", lane)
+            tensor.keep()
+
+    def _describe(self, address: int) -> str:
+        """An address in words: its tensor, or the nearest one, and the offset."""
+        if not self._tensors:
+            return f"{address % 2**64:#x}, and the kernel has no arrays"
+        nearest = min(
+            self._tensors,
+            key=lambda t: max(t.address - address, address - t.address - t.size_bytes, 0),
+        )
+        offset = address - nearest.address
+        if 0 <= offset < nearest.size_bytes:
+            return f"byte {offset} of {nearest.name}, which has {nearest.size_bytes} bytes"
+        if abs(offset) < GAP + nearest.size_bytes:
+            side = f"{-offset} bytes before {nearest.name}"
+            if offset >= 0:
+                side = f"{offset - nearest.size_bytes} bytes past the end of {nearest.name}"
+            return f"{side}, which has {nearest.size_bytes} bytes"
+        return f"{address % 2**64:#x}, near no array"
+
+
+def sectors(addresses: Values, mask: Mask, selection: Selection = slice(None)) -> int:
+    """32-byte sectors of a part of an access that each warp touches, summed; each touches one, by at most 16 bytes."""
+    return int(compiled().sectors(np.ascontiguousarray(addresses[selection]), mask.index[selection], SECTOR))

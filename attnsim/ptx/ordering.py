@@ -1,0 +1,348 @@
+"""Which work each warp knows to be over: races in kernels whose warps meet a few at a time.
+
+Named barriers and mbarriers order some warps and not others, so that counting barriers (hazards.py) says too little.
+Here each warp has a vector clock: how much of every agent's work it knows to be over (FastTrack: Flanagan and Freund,
+PLDI 2009). Agents are the warps, the tensor cores of each warpgroup, the copy engine once for each mbarrier, and for
+each warp the copy engine and the tensor cores that read late what that warp told them to.
+
+The clock has a second plane for the asynchronous proxy, through which wgmma and bulk copies see shared memory: what
+threads have written is on it only after ``fence.proxy.async`` (PTX ISA 9.0, "Async proxy").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.ptx.agents import MBARRIERS, Agents
+from attnsim.ptx.faults import CopyInFlight, Fault, MisusedMbarrier, Race, Reports, UninitialisedRead
+from attnsim.ptx.lanes import WARP, Bools, Indices, Lanes, Mask, Meetings, Values
+from attnsim.ptx.loops import compiled_clocks
+
+Clock = NDArray[np.int32]
+"""Vector clocks ``[rows, 2, agents]``: what ordinary accesses, and what the asynchronous proxy, may rely on."""
+
+PIECE = 16
+"""Bytes of shared memory that the copy engine and wgmma move as a whole, and the most that a lane does."""
+
+_GENERIC, _ASYNC = 0, 1
+_UNWRITTEN, _IN_FLIGHT, _MBARRIER = -1, -2, -3
+"""Writers that are no agents; their time is `_NEVER`, which nobody knows to be over."""
+_NEVER = np.iinfo(np.int32).max
+
+
+class Ordering:
+    """Vector clocks of a batch of blocks, and each granule of shared memory's last write and last reads.
+
+    A granule is as wide as the narrowest access so far.
+
+    Accesses are given as `rows`: where in the batch's shared memory, in units of the access's width.
+
+    Parameters
+    ----------
+    lanes : Lanes
+    bytes_per_block : int
+    meetings : Meetings
+        Who works on it beside the warps.
+    reports : Reports
+        Takes faults.
+
+    Attributes
+    ----------
+    agents : Agents
+        Who reads and writes.
+    """
+
+    def __init__(self, lanes: Lanes, bytes_per_block: int, meetings: Meetings, reports: Reports) -> None:
+        self._reports = reports
+        self._granule, self._bytes_per_block = PIECE, bytes_per_block
+        self.agents = agents = Agents(lanes, meetings)
+        self._blocks, self._per_block, self._cluster = lanes.blocks, agents.per_block, agents.cluster
+        self._warps, self._stores, self._products = agents.warps, agents.stores, agents.products
+        self._readers, self._own = agents.readers, agents.own
+        granules = lanes.blocks * bytes_per_block // PIECE
+        self._writer = np.full(granules, _UNWRITTEN, np.int16)
+        self._written = np.full(granules, _NEVER, np.int32)
+        self._by_atomic = np.zeros(granules, bool)
+        self._read = agents.no_reads(granules)
+        self._reading = np.zeros(self._readers, bool)
+        self._known: Clock = np.zeros((lanes.warps, 2, agents.count), np.int32)
+        self._known[np.arange(lanes.warps), _GENERIC, self._own] = 1
+
+    # Meetings of warps.
+
+    def clock(self) -> Clock:
+        """What a barrier has been told, by block: nothing."""
+        return np.zeros((self._blocks, *self._known.shape[1:]), np.int32)
+
+    def publish(self, clock: Clock, mask: Mask) -> None:
+        """These warps tell a barrier all that they know, themselves included."""
+        warps = mask.warp_index
+        compiled_clocks().clocks_published(clock, self._known, warps, self._per_block)
+        self._tick(warps)
+
+    def publish_to(self, clock: Clock, blocks: Indices, lanes: Indices) -> None:
+        """The warps of these lanes tell it to a barrier of other blocks of their clusters."""
+        np.maximum.at(clock, blocks, self._known[lanes // WARP])
+        self._tick(np.unique(lanes // WARP))
+
+    def acquire(self, clock: Clock, mask: Mask) -> None:
+        """These warps learn what a barrier has been told."""
+        compiled_clocks().clocks_acquired(clock, self._known, mask.warp_index, self._per_block)
+
+    def barrier(self, blocks: Bools | None) -> None:
+        """All warps of these blocks (None: of every block) have met."""
+        known = self._known.reshape(self._blocks, self._per_block, *self._known.shape[1:])
+        chosen = np.arange(self._blocks) if blocks is None else np.flatnonzero(blocks)
+        known[chosen] = known[chosen].max(axis=1, keepdims=True)
+        self._tick((chosen[:, None] * self._per_block + np.arange(self._per_block)).reshape(-1))
+
+    def stamp(self, clock: Clock, mask: Mask) -> None:
+        """Note in a clock that these warps have come here, and nothing else that they know."""
+        warps = mask.warp_index
+        own = self._own[warps]
+        clock[warps // self._per_block, _GENERIC, own] = self._known[warps, _GENERIC, own]
+
+    def fence(self, mask: Mask) -> None:
+        """``fence.proxy.async``: what these warps know, the asynchronous proxy sees too."""
+        warps = mask.warp_index
+        self._known[warps, _ASYNC] = self._known[warps, _GENERIC]
+        self._tick(warps)
+
+    def knows(self, clock: Clock, mask: Mask) -> bool:
+        """Whether these warps know all that a barrier has been told."""
+        return bool(compiled_clocks().clocks_known(clock, self._known, mask.warp_index, self._per_block))
+
+    def know_of(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
+        """Whether the warps of these lanes know what a barrier of other blocks of their clusters has been told."""
+        return bool((clock[blocks, _GENERIC] <= self._known[lanes // WARP, _GENERIC]).all())
+
+    # Accesses of threads.
+
+    def read(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note a load."""
+        self._refine(width)
+        warps = mask.index // WARP
+        self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, f"load of {width} bytes")
+        own = self._own[warps]
+        self._note_read(rows, width, own, self._known[warps, _GENERIC, own])
+
+    def write(self, rows: Values, width: int, mask: Mask, verb: str = "store") -> None:
+        """Check and note a store."""
+        self._refine(width)
+        warps, what = mask.index // WARP, f"{verb} of {width} bytes"
+        self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, unwritten=True)
+        self._check_read(rows, width, warps, mask.index, what)
+        self._sign(rows, width, warps)
+        if compiled_clocks().clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
+            return
+        clash = self._of(self._writer, width)[rows] != self._own[warps][:, None]  # two warps at once
+        self._refuse(clash, rows, width, mask.index, what)
+
+    def issue(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note the start of a cp.async."""
+        self.write(rows, width, mask, "cp.async")
+        self._take(rows, width, _IN_FLIGHT)
+
+    def land(self, rows: Values, width: int, mask: Mask) -> None:
+        """Note the end of a cp.async, which its own thread has waited for."""
+        self._sign(rows, width, mask.index // WARP)
+
+    def atomic(self, rows: Values, width: int, mask: Mask) -> None:
+        """Check and note an atomic: in order with other atomics, not with plain accesses."""
+        self._refine(width)
+        warps, what = mask.index // WARP, f"atomic of {width} bytes"
+        known, plain = self._known[:, _GENERIC], ~self._of(self._by_atomic, width)[rows]
+        self._check_written(rows, width, known, warps, mask.index, what, where=plain)
+        self._check_read(rows, width, warps, mask.index, what)
+        self._sign(rows, width, warps)
+        self._of(self._by_atomic, width)[rows] = True
+
+    # Accesses of tensor cores and of the copy engine, by pieces of 16 bytes: rows ``[.., pieces]``.
+
+    def read_by_wgmma(self, rows: Values, groups: Indices, numbers: Indices) -> None:
+        """Check and note what the wgmma of warpgroups `groups` read, in their groups of such numbers (from 1).
+
+        Rows are those of a product of each, then of the next product of each. All four warps of a warpgroup must know
+        that what is read has been written.
+        """
+        books = self._known, self._writer, self._written, self._read, self._reading
+        granules = PIECE // self._granule
+        if compiled_clocks().clocks_read_by_wgmma(rows, groups, numbers, self._warps, granules, *books):
+            return
+        groups, numbers = (np.tile(each, len(rows) // len(groups)) for each in (groups, numbers))
+        known = self._known[groups[:, None] * 4 + np.arange(4)].min(axis=1)
+        which, flat = np.repeat(np.arange(len(groups)), rows.shape[1]), rows.reshape(-1)
+        lanes = groups[which] * 4 * WARP
+        self._check_written(flat, PIECE, known[:, _ASYNC], which, lanes, "read by wgmma", told=known[:, _GENERIC])
+        agents = self._warps + self._own[groups * 4] // 4
+        self._note_read(flat, PIECE, agents[which], numbers[which])
+
+    def wgmma_done(self, groups: Indices, numbers: Indices) -> None:
+        """The warps of these warpgroups have waited for their wgmma groups up to such numbers."""
+        warps = (groups[:, None] * 4 + np.arange(4)).reshape(-1)
+        agents = self._warps + self._own[warps] // 4
+        self._known[warps, :, agents] = np.maximum(self._known[warps, :, agents], np.repeat(numbers, 4)[:, None])
+
+    def read_by_store(self, rows: Values, lane: int, number: int) -> None:
+        """Check and note what a bulk store of a lane reads, the warp's of that number (from 1)."""
+        warp = np.full(len(rows), lane // WARP)
+        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(rows, PIECE, known, warp, warp * WARP + lane % WARP, "read by bulk store", told=told)
+        self._reading[self._stores + self._own[lane // WARP]] = True
+        self._of(self._read, PIECE)[rows, :, self._stores + self._own[lane // WARP]] = number
+
+    def stores_have_read(self, warp: int, number: int) -> None:
+        """A warp's bulk stores up to that number have read what they store."""
+        agent = self._stores + self._own[warp]
+        self._known[warp, :, agent] = np.maximum(self._known[warp, :, agent], number)
+
+    def read_by_product(self, rows: Values, warps: Indices, numbers: Indices) -> None:
+        """Check and note what tcgen05.mma of threads of these warps read ``[products, pieces]``, as of such numbers."""
+        flat, which = rows.reshape(-1), np.repeat(warps, rows.shape[1])
+        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(flat, PIECE, known, which, which * WARP, "read by tcgen05.mma", told=told)
+        agents = self._products + self._own[which]
+        self._note_read(flat, PIECE, agents, np.repeat(numbers, rows.shape[1]))
+
+    def product_of(self, warps: Indices) -> Indices:
+        """The agents that are the tensor cores working for these warps."""
+        agents: Indices = self._products + self._own[warps]
+        return agents
+
+    def products_done(self, clock: Clock, block: int, agent: int, number: int) -> None:
+        """Tell an mbarrier that the products of that agent are over, up to such a number."""
+        clock[block, :, agent] = np.maximum(clock[block, :, agent], number)
+
+    def time_of(self, warps: Indices) -> tuple[Indices, Values]:
+        """These warps as agents, and what they do now as others may come to know it."""
+        own = self._own[warps]
+        return own, self._known[warps, _GENERIC, own]
+
+    def knowledge(self, warps: Indices) -> Values:
+        """What these warps know to be over of every agent that reads or writes, ``[warps, agents]``."""
+        known: Values = self._known[warps, _GENERIC]
+        return known
+
+    def begin_copy(self, rows: Values, lanes: Indices) -> None:
+        """Check and note the start of bulk copies by these lanes."""
+        by_piece, flat = np.repeat(lanes, rows.shape[1]), rows.reshape(-1)
+        warps = by_piece // WARP
+        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(flat, PIECE, known, warps, by_piece, "bulk copy", told=told, unwritten=True)
+        self._check_read(flat, PIECE, warps, by_piece, "bulk copy")
+        self._take(flat, PIECE, _IN_FLIGHT)
+
+    def end_copy(self, clock: Clock, rows: Values, mbarrier: int, blocks: Indices, phases: Indices) -> None:
+        """Bulk copies have arrived in such phases of the mbarrier with that number of these blocks, and tell it so."""
+        agents = self._readers + mbarrier + MBARRIERS * (blocks % self._cluster)
+        granules = PIECE // self._granule
+        compiled_clocks().clocks_taken(rows, granules, agents, phases, self._writer, self._written)
+        clock[blocks, :, agents] = phases[:, None]
+
+    def place_mbarrier(self, rows: Values, mask: Mask) -> None:
+        """Eight bytes that become an mbarrier: no business of any other access."""
+        self.write(rows, 8, mask, "mbarrier.init")
+        self._take(rows, 8, _MBARRIER)
+
+    def remove_mbarrier(self, rows: Values) -> None:
+        """Eight bytes that an mbarrier no longer takes."""
+        self._take(rows, 8, _UNWRITTEN)
+
+    # The books, and checks against them.
+
+    def _of(self, tracked: Values, width: int) -> Values:
+        """Something of every granule, by accesses of `width` bytes: ``[accesses, granules, ...]``."""
+        return tracked.reshape(-1, max(width // self._granule, 1), *tracked.shape[1:])
+
+    def _refine(self, width: int) -> None:
+        """Make granules smaller where an access is narrower than any before it."""
+        if width >= self._granule:
+            return
+        parts, self._granule = self._granule // width, width
+        books = self._writer, self._written, self._by_atomic
+        self._writer, self._written, self._by_atomic = (np.repeat(book, parts) for book in books)
+        before, self._read = self._read, self.agents.no_reads(len(self._writer))
+        for agent in np.flatnonzero(self._reading):
+            self._read[:, agent] = np.repeat(before[:, agent], parts)
+
+    def _tick(self, warps: Indices) -> None:
+        """What these warps do from now on comes after what they have told."""
+        self._known[warps, _GENERIC, self._own[warps]] += 1
+
+    def _note_read(self, rows: Values, width: int, agents: Indices, times: Values) -> None:
+        """These agents are the last that read."""
+        self._reading[agents] = True
+        compiled_clocks().clocks_note_read(rows, width // self._granule, agents, times, self._read)
+
+    def _sign(self, rows: Values, width: int, warps: Indices) -> None:
+        """These warps are the last that wrote."""
+        own, granules = self._own[warps], width // self._granule
+        now = self._known[warps, _GENERIC, own]
+        compiled_clocks().clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
+
+    def _take(self, rows: Values, width: int, writer: int) -> None:
+        by, when = np.array([[writer], [_NEVER]])
+        granules = width // self._granule
+        compiled_clocks().clocks_taken(rows.reshape(1, -1), granules, by, when, self._writer, self._written)
+
+    def _check_written(
+        self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
+        where: Bools | None = None, told: Clock | None = None, unwritten: bool = False,
+    ) -> None:  # fmt: skip
+        """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
+        granules = width // self._granule
+        if compiled_clocks().clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
+            return
+        writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
+        bad = written > known[who[:, None], writers]
+        if unwritten:
+            bad &= writers != _UNWRITTEN
+        if where is not None:
+            bad &= where
+        if told is not None and bad.any():
+            unfenced = bad & (written <= told[who[:, None], writers])
+            self._refuse(unfenced, rows, width, lanes, what, " and not passed on by fence.proxy.async")
+            bad &= ~unfenced
+        self._refuse(bad, rows, width, lanes, what)
+
+    def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
+        """These warps know the last reads to be over."""
+        agents = np.flatnonzero(self._reading)
+        if compiled_clocks().clocks_read(rows, width // self._granule, agents, warps, self._known, self._read):
+            return
+        late = self._of(self._read, width)[rows] > self._known[warps, None, _GENERIC, : self._readers]
+        if late.any():
+            access, piece, reader = (int(i) for i in np.argwhere(late)[0])
+            place = self._place(int(rows[access]), width, piece, what, int(lanes[access]))
+            missing = "barrier" if reader < self._stores else "cp.async.bulk.wait_group.read"
+            if reader >= self._products:
+                missing = "wait for the mbarrier of its tcgen05.commit"
+            who = self.agents.described(reader)
+            self._reports(Race(f"{place}, read by {who} with no {missing} between", int(lanes[access])))
+
+    def _refuse(self, bad: Bools, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
+        """Report the first bad granule, if there is one."""
+        if not bad.any():
+            return
+        access, piece = (int(i) for i in np.argwhere(bad)[0])
+        lane, writer = int(lanes[access]), int(self._of(self._writer, width)[rows[access], piece])
+        self._reports(self._fault(self._place(int(rows[access]), width, piece, what, lane), writer, lane, why))
+
+    def _fault(self, place: str, writer: int, lane: int, why: str) -> Fault:
+        if writer == _UNWRITTEN:
+            return UninitialisedRead(f"{place}: nothing has been written there", lane)
+        if writer == _IN_FLIGHT:
+            return CopyInFlight(
+                f"{place}: a copy to it is still in flight; wait for it (mbarrier.try_wait, cp.async.wait_group)", lane
+            )
+        if writer == _MBARRIER:
+            return MisusedMbarrier(f"{place}: an mbarrier lies there", lane)
+        why = why or (
+            " whose mbarrier it has not waited for" if writer >= self._readers else " with no barrier between"
+        )
+        return Race(f"{place}, written by {self.agents.described(writer)}{why}", lane)
+
+    def _place(self, row: int, width: int, piece: int, what: str, lane: int) -> str:
+        offset = (row * width + piece * self._granule) % self._bytes_per_block
+        return f"{what} at shared address {offset:#x} by warp {lane // WARP % self._per_block}"

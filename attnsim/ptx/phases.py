@@ -1,0 +1,243 @@
+"""The state of mbarriers: phases that end when enough threads have arrived and all announced bytes have come.
+
+PTX ISA 9.0, "Parallel Synchronization and Communication Instructions: mbarrier".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnsim.ptx.agents import MBARRIERS
+from attnsim.ptx.clusters import RANK_SHIFT, Clusters
+from attnsim.ptx.faults import Deadlock, MisusedMbarrier
+from attnsim.ptx.lanes import Bools, Indices, Mask, Values
+from attnsim.ptx.machine import Machine
+from attnsim.ptx.ordering import Clock
+
+MOST_BYTES = 2**20 - 1
+"""Largest count of bytes that a phase can wait for (PTX ISA 9.0, "Contents of the mbarrier object")."""
+
+MASKS = 256
+"""Most sets of lanes of which is kept that they know an mbarrier."""
+
+
+class Mbarriers:
+    """The mbarriers of a batch of blocks, by number, in the order of their first initialisation, and block.
+
+    A thread is ordered after all that arrived in a phase, and after the copies that completed in it, by waiting for it.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._numbers: dict[int, int] = {}
+        self._ends = [0] * MBARRIERS
+
+    def start(self) -> None:
+        """None yet."""
+        lanes, self._ordering = self._machine.lanes, self._machine.shared.ordering
+        self._numbers = {}
+        self._block_of = lanes.block_of
+        size = (MBARRIERS, lanes.blocks)
+        self._expected, self._pending = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        self._bytes, self._phase = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        self._maker = np.full(size, -1)
+        self._visible = np.zeros(size, bool)
+        self._met: dict[tuple[int, Mask, bytes], tuple[int, Indices]] = {}
+        self._made: list[Clock] = []
+        self._told: list[Clock] = []
+        self._over: list[Clock] = []
+
+    def init(self, addresses: Values, counts: Values, mask: Mask) -> None:
+        """``mbarrier.init``: phase 0 begins, and takes so many arrivals."""
+        self._machine.shared.place_mbarrier(addresses, mask)
+        self._forget()
+        for address, part, chosen in mask.apart(addresses):
+            number = self._numbers.setdefault(address, len(self._numbers))
+            if number == MBARRIERS:
+                raise MisusedMbarrier(f"more than {MBARRIERS} mbarriers in a block", part.lane(0))
+            blocks = self._block_of[part.index]
+            self._expected[number, blocks] = self._pending[number, blocks] = counts[chosen]
+            self._bytes[number, blocks] = self._phase[number, blocks] = 0
+            self._maker[number, blocks], self._visible[number, blocks] = part.index // 32, False
+            if self._ordering:
+                if number == len(self._made):
+                    for clocks in (self._made, self._told, self._over):
+                        clocks.append(self._ordering.clock())
+                self._ordering.stamp(self._made[number], part)
+
+    def invalidate(self, addresses: Values, mask: Mask) -> None:
+        """``mbarrier.inval``: ordinary memory again."""
+        for number, _, _, blocks in self._each(addresses, mask):
+            self._expected[number, blocks] = 0
+        self._forget()
+        self._machine.shared.remove_mbarrier(addresses, mask)
+
+    def show(self, mask: Mask) -> None:
+        """These warps' mbarriers can be seen by the copy engine from now on."""
+        self._visible |= mask.by_warp[self._maker] > 0
+
+    def arrive(self, addresses: Values, counts: Values, announced: Values, mask: Mask) -> Values:
+        """Announce bytes, then arrive so many times; returned is the number of each lane's phase."""
+        phases = np.zeros(mask.count, np.uint64)
+        addresses, owners = self._home(addresses, mask)
+        for number, part, chosen, blocks in self._each(addresses, mask, owners):
+            phases[chosen] = self._phase[number, blocks]
+            np.add.at(self._bytes[number], blocks, announced[chosen].astype(np.int64))
+            np.subtract.at(self._pending[number], blocks, counts[chosen].astype(np.int64))
+            over = (self._pending[number] < 0) | (self._bytes[number] > MOST_BYTES)
+            if over.any():
+                block = int(np.flatnonzero(over)[0])
+                lane = int(part.index[blocks == block][0])
+                raise MisusedMbarrier(f"more than it can count for {self.described(number, block)}", lane)
+            if self._ordering:
+                if owners is None:
+                    self._ordering.publish(self._told[number], part)
+                else:
+                    self._ordering.publish_to(self._told[number], blocks, part.index)
+            self._settle(number)
+        return phases
+
+    def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> tuple[Mask, list[int]]:
+        """The lanes for which the phase of that number, or the last one of that parity, is over.
+
+        The second value are the mbarriers that they asked, for :meth:`ends`.
+        """
+        done, numbers = np.zeros(mask.count, bool), []
+        for number, _, chosen, blocks in self._each(addresses, mask):
+            numbers.append(number)
+            now, asked = self._phase[number].take(blocks), phases[chosen].astype(np.int64)
+            done[chosen] = (now ^ asked) & 1 if parity else now > asked
+        return mask.select(done), numbers
+
+    def ends(self, numbers: list[int]) -> int:
+        """How often phases of these mbarriers have ended in any block, or an mbarrier was made or unmade."""
+        return sum(self._ends[number] for number in numbers)
+
+    def learn(self, addresses: Values, mask: Mask) -> None:
+        """These lanes have seen a phase end: they know what was told before its end."""
+        for number, part, _, _ in self._each(addresses, mask):
+            if self._ordering:
+                self._ordering.acquire(self._over[number], part)
+
+    def deadlock(self, address: int, lane: int) -> Deadlock:
+        """The fault when a lane waits for a phase, and nothing is left that could end it."""
+        waited = self.described(self._numbers[address], int(self._block_of[lane]))
+        return Deadlock(f"waits at {waited}; no thread can go on, and no copy is under way", lane)
+
+    def for_copies(self, addresses: Values, mask: Mask, owners: Indices) -> Iterator[tuple[int, Mask, Bools | slice]]:
+        """The mbarriers of blocks `owners` that copies by these lanes tell: number, lanes, and their places in `mask`.
+
+        Raises
+        ------
+        MisusedMbarrier
+            Where the copy engine cannot see one yet.
+        """
+        for number, part, chosen, blocks in self._each(addresses, mask, owners):
+            hidden = ~self._visible[number, blocks]
+            if hidden.any():
+                raise MisusedMbarrier(
+                    f"the copy engine may not see the mbarrier at {self._address(number):#x} yet: no "
+                    "fence.mbarrier_init or fence.proxy.async after its initialisation",
+                    part.lane(int(np.flatnonzero(hidden)[0])),
+                )
+            yield number, part, chosen
+
+    def end_copies(self, number: int, blocks: Indices, count: int, rows: Values) -> None:
+        """Copies of `count` bytes each have come to these blocks, to these pieces ``[copies, pieces]``."""
+        np.subtract.at(self._bytes[number], blocks, count)
+        if self._ordering:
+            phases = self._phase[number, blocks] + 1
+            self._ordering.end_copy(self._told[number], rows, number, blocks, phases)
+        self._settle(number)
+
+    def end_products(self, number: int, block: int, agent: int, count: int) -> None:
+        """The products of an agent are over, up to its number `count`: an arrival."""
+        self._pending[number, block] -= 1
+        if self._pending[number, block] < 0:
+            lane = int(np.flatnonzero(self._block_of == block)[0])
+            raise MisusedMbarrier(f"more than it can count for {self.described(number, block)}", lane)
+        if self._ordering:
+            self._ordering.products_done(self._told[number], block, agent, count)
+        self._settle(number)
+
+    def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Bools | slice]]:
+        """The mbarriers that tcgen05.commit of these lanes are to tell: number, lanes, and their places in `mask`."""
+        return ((number, part, chosen) for number, part, chosen, _ in self._each(addresses, mask))
+
+    def _home(self, addresses: Values, mask: Mask) -> tuple[Values, Indices | None]:
+        """Addresses in the memory of one block each, and these blocks: None for all lanes' own, without ``mapa``.
+
+        Raises
+        ------
+        MisusedMbarrier
+            When the block has ended.
+        """
+        ranks = addresses >> RANK_SHIFT
+        if not ranks.any():
+            return addresses, None
+        blocks, named = self._block_of[mask.index], ranks > 0
+        blocks[named] = self._machine.unit(Clusters).block(mask.index[named], ranks[named] - 1)
+        return addresses & ((1 << RANK_SHIFT) - 1), blocks
+
+    def described(self, number: int, block: int) -> str:
+        """An mbarrier of a block in words."""
+        return (
+            f"the mbarrier at {self._address(number):#x}: phase {self._phase[number, block]} lacks "
+            f"{self._pending[number, block]} of {self._expected[number, block]} arrivals and "
+            f"{self._bytes[number, block]} bytes"
+        )
+
+    def _address(self, number: int) -> int:
+        return next(address for address, one in self._numbers.items() if one == number)
+
+    def _each(
+        self, addresses: Values, mask: Mask, owners: Indices | None = None
+    ) -> Iterator[tuple[int, Mask, Bools | slice, Indices]]:
+        """Number, lanes, places in `mask`, and blocks, of each mbarrier that active lanes name; default: of their own.
+
+        Raises
+        ------
+        MisusedMbarrier
+            Where there is none that the lane could know of.
+        """
+        for address, part, chosen in mask.apart(addresses):
+            key = address, part, b"" if owners is None else owners[chosen].tobytes()
+            if key not in self._met:
+                if len(self._met) >= MASKS:
+                    self._met.clear()
+                self._met[key] = self._meet(address, part, None if owners is None else owners[chosen])
+            number, blocks = self._met[key]
+            yield number, part, chosen, blocks
+
+    def _forget(self) -> None:
+        """Mbarriers are no longer those that lanes have met."""
+        self._met.clear()
+        self._ends = [ends + 1 for ends in self._ends]
+
+    def _meet(self, address: int, mask: Mask, owners: Indices | None) -> tuple[int, Indices]:
+        """Number of the mbarrier that these lanes name by its address, and the blocks that it is one of."""
+        number, blocks = self._numbers.get(address), self._block_of[mask.index] if owners is None else owners
+        if number is None or not self._expected[number, blocks].all():
+            raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", mask.lane(0))
+        if self._ordering:
+            made = self._made[number]
+            known = (
+                self._ordering.knows(made, mask) if owners is None else self._ordering.know_of(made, owners, mask.index)
+            )
+            if not known:
+                raise MisusedMbarrier(
+                    f"the mbarrier at {address:#x} has been initialised, but with no barrier between", mask.lane(0)
+                )
+        return number, blocks
+
+    def _settle(self, number: int) -> None:
+        """End the phase of every block in which nothing is missing."""
+        over = (self._expected[number] > 0) & (self._pending[number] == 0) & (self._bytes[number] == 0)
+        if over.any():
+            self._ends[number] += 1
+            self._phase[number, over] += 1
+            self._pending[number, over] = self._expected[number, over]
+            if self._ordering:
+                self._over[number][over] = self._told[number][over]

@@ -1,0 +1,287 @@
+"""A kernel compiled to closures, and its run over a batch of blocks: branches, reconvergence, barriers, exits.
+
+Lanes at different instructions are groups; the group with the lowest instruction number runs until it meets the next
+one and joins it. For code without backward jumps into the middle of a loop that is where a GPU reconverges too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnsim.ptx import (  # noqa: F401  (each registers the instructions that it knows)
+    atomics,
+    bits,
+    clusters,
+    comparisons,
+    control,
+    conversions,
+    copies,
+    floats,
+    fragments,
+    integers,
+    mbarrier,
+    register_budget,
+    tcgen05,
+    transfers,
+    warps,
+    wgmma,
+)
+from attnsim.ptx.barriers import Barriers, Groups
+from attnsim.ptx.bulk_copies import BulkCopies
+from attnsim.ptx.bulk_stores import BulkStores
+from attnsim.ptx.clusters import Clusters
+from attnsim.ptx.costs import Costs, charge, cost
+from attnsim.ptx.faults import Deadlock, Fault, StepLimit, UnsupportedInstruction
+from attnsim.ptx.flow import CONTROLS, Control, Stalls
+from attnsim.ptx.lanes import Mask
+from attnsim.ptx.loops import compiled
+from attnsim.ptx.machine import OPERATIONS, Machine, Step, unsupported
+from attnsim.ptx.straight import Line, straight_runs
+from attnsim.ptx.syntax import Function, Instruction
+from attnsim.ptx.tape import code_of
+from attnsim.ptx.tensor_cores import Watch
+from attnsim.ptx.tensor_memory import TensorMemory
+from attnsim.ptx.together import Alike
+
+STEPS_LIMIT = 5_000_000
+"""Instructions of one batch after which a kernel is taken to be in an endless loop."""
+
+_NOT_READ = (ValueError, LookupError, TypeError, AttributeError, AssertionError, StopIteration)
+"""What the compiler of one instruction raises on a form of it that nobody has taught it."""
+
+
+class Program:
+    """A compiled kernel.
+
+    Parameters
+    ----------
+    function : Function
+
+    Raises
+    ------
+    UnsupportedInstruction
+        By name, for the first instruction that is not known.
+    InputError
+        When numba is not installed.
+
+    Attributes
+    ----------
+    machine : Machine
+    steps : list of Step
+        One per instruction; those of control instructions do nothing.
+    runs : dict of int to Straight
+        The same in fewer steps, by the first instruction.
+    controls : dict of int to Control
+        The control instructions.
+    next_control : list of int
+        For each instruction the nearest control instruction from there on.
+    exits : frozenset of int
+        The instructions that end a thread whatever its predicates.
+    costs : Costs
+        Costs up to each instruction.
+    """
+
+    def __init__(self, function: Function) -> None:
+        compiled()  # first, so that no instruction is blamed where numba is missing
+        self.function, self.machine = function, Machine(function)
+        self.controls: dict[int, Control] = {}
+        instructions = function.instructions
+        watch = Watch(function, self.machine)
+        lines = [self._line(position, watch) for position in range(len(instructions))]
+        self.steps = [*(line.step for line in lines), _nothing]
+        self.runs = straight_runs(lines, self.controls, self.machine)
+        end = len(instructions)
+        self.controls[end] = control.fall_off
+        self.next_control = [end] * (end + 1)
+        for position in range(end - 1, -1, -1):
+            self.next_control[position] = position if position in self.controls else self.next_control[position + 1]
+        returns = (n for n, i in enumerate(instructions) if i.name in ("ret", "exit") and not i.guard)
+        self.exits = frozenset([end, *returns])
+        self.costs = Costs(instructions)
+        self.machine.unit(TensorMemory)
+        self.machine.unit(Clusters)
+
+    def _line(self, position: int, watch: Watch) -> Line:
+        """Compile one instruction; a control instruction is noted, and its step does nothing."""
+        instruction = self.function.instructions[position]
+        try:
+            compiler = CONTROLS.get(instruction.name)
+            if compiler and (found := compiler(instruction, self.machine)):
+                self.controls[position] = found
+                return Line(instruction, _nothing)
+            if instruction.name not in OPERATIONS:
+                raise unsupported(instruction)
+            alone = OPERATIONS[instruction.name](instruction, self.machine)
+            note = watch.note(instruction)
+            step = _after(note, alone) if note else alone
+            if instruction.guard:
+                return Line(instruction, _guarded(step, instruction, self.machine))
+            alike = alone if isinstance(alone, Alike) else None
+            return Line(instruction, step, alike, note, code_of(instruction, self.machine))
+        except UnsupportedInstruction as fault:
+            fault.place = f"{self.function.name}, instruction {position} {instruction.place}"
+            raise
+        except _NOT_READ as error:  # operands or modifiers that its compiler does not expect
+            refused = unsupported(instruction)
+            refused.place = f"{self.function.name}, instruction {position} {instruction.place}"
+            raise refused from error
+
+
+def _nothing(mask: Mask) -> None:
+    pass
+
+
+def _after(note: Step, step: Step) -> Step:
+    def noted(mask: Mask) -> None:
+        note(mask)
+        step(mask)
+
+    return noted
+
+
+def _guarded(step: Step, instruction: Instruction, machine: Machine) -> Step:
+    """A step under its predicate, which counts its own cost since it may not run in every lane."""
+    assert instruction.guard is not None
+    predicate, price = machine.read(instruction.guard, "pred"), cost(instruction)
+
+    def guarded(mask: Mask) -> None:
+        active = mask.where(predicate())
+        if active.count:
+            charge(machine.counters, price, active.count)
+            step(active)
+
+    return guarded
+
+
+class Run:
+    """One run of a program over a batch of blocks.
+
+    Parameters
+    ----------
+    program : Program
+    grouped : bool, optional
+        Whether instructions of one kind are executed as one. A fault then has no position if it came in one of them.
+    """
+
+    def __init__(self, program: Program, grouped: bool = True) -> None:
+        self.program = program
+        self._grouped = grouped
+        self.machine = program.machine
+        self.barriers = Barriers(self.machine)
+        self.stalls = Stalls(self._happen)
+        self._groups: dict[int, Mask] = {0: Mask(self.machine.live)}
+        self._masks: dict[bytes, Mask] = {}
+        self._steps = 0
+
+    def finish(self) -> None:
+        """Run until every lane has exited.
+
+        Raises
+        ------
+        Fault
+            With the place where it happened.
+        """
+        with np.errstate(all="ignore"):
+            while self._groups or self._resume():
+                position = min(self._groups)
+                self._advance(position, self._groups.pop(position))
+            if self.barriers.waiting:
+                raise self.barriers.deadlock()
+        self.machine.unit(BulkCopies).require_landed()
+        self.machine.unit(BulkStores).finish()
+        self.machine.unit(TensorMemory).require_released()
+
+    def _happen(self) -> bool:
+        """The oldest copies and products beside the threads end; returned is whether there were any."""
+        landed = self.machine.unit(BulkCopies).land_oldest()
+        return self.machine.unit(TensorMemory).arrive_oldest() or landed
+
+    def _resume(self) -> bool:
+        """Whether lanes that had stalled go on."""
+        try:
+            self.join(self.stalls.resume())
+        except Deadlock as fault:
+            if self.barriers.waiting:
+                fault.what += f"; {self.barriers.deadlock().what}"
+            raise
+        return bool(self._groups)
+
+    def join(self, groups: Groups) -> None:
+        """Add lanes that are to go on; those that come to an exit are not kept waiting for it."""
+        for position, mask in groups:
+            if position in self.program.exits:
+                self.program.costs.charge(self.machine.counters, position, position + 1, mask)
+                self.exit(mask)
+                continue
+            here = self._groups.get(position)
+            self._groups[position] = self._same(mask if here is None else here | mask)
+
+    def _same(self, mask: Mask) -> Mask:
+        """The first mask of these lanes, which knows already what has been asked of it."""
+        return self._masks.setdefault(mask.lanes.tobytes(), mask)
+
+    def exit(self, mask: Mask) -> None:
+        """These lanes have ended."""
+        self.machine.live = self.machine.live & ~mask.lanes
+        self.machine.unit(Clusters).leave(mask)
+        if self.barriers.waiting:
+            self.join(self.barriers.after_exit())
+
+    def _advance(self, position: int, mask: Mask) -> None:
+        """Run one group until it ends, splits, waits, or meets or passes the next group."""
+        program, machine = self.program, self.machine
+        steps, runs, end = program.steps, program.runs, len(program.steps)
+        while True:
+            following = min(self._groups, default=end)
+            stop = min(program.next_control[position], following)
+            start = position
+            at: int | None = start
+            try:
+                if self._grouped:
+                    at = None
+                    here = start
+                    while here < stop:
+                        here, together = runs[here]
+                        for step in together:
+                            step(mask)
+                else:
+                    for at in range(start, stop):
+                        self._alone(at, steps[at], mask)
+                at = stop
+                if stop == following:
+                    program.costs.charge(machine.counters, start, stop, mask)
+                    return self.join([(stop, mask)])
+                program.costs.charge(machine.counters, start, stop + 1, mask)
+                go = program.controls[stop](self, stop, mask)
+            except Fault as fault:
+                fault.position = at
+                raise
+            self._count(stop + 1 - start, stop, mask)
+            if go is None:
+                return None
+            position, mask = go[0], mask if go[1] is mask else self._same(go[1])
+            if position >= min(self._groups, default=end):
+                return self.join([go])
+
+    def _alone(self, at: int, step: Step, mask: Mask) -> None:
+        """One instruction; lanes whose access is bad are told of, and the others go on without them."""
+        reports = self.machine.reports
+        reports.position = at
+        while mask.count:
+            try:
+                return step(mask)
+            except Fault as fault:
+                if fault.lanes is None:
+                    raise
+                reports(fault)
+                bad = np.zeros_like(mask.lanes)
+                bad[fault.lanes] = True
+                mask = Mask(mask.lanes & ~bad)
+
+    def _count(self, steps: int, position: int, mask: Mask) -> None:
+        self._steps += steps
+        if self._steps > STEPS_LIMIT:
+            what = f"no end after {STEPS_LIMIT} instructions: an endless loop, or one that waits for other blocks"
+            fault = StepLimit(what, mask.lane(0))
+            fault.position = position
+            raise fault

@@ -1,0 +1,157 @@
+"""A scheduler of an SM and its warps, which issue machine code in order and wait for scoreboards.
+
+An instruction issues once its warp has waited for the stall count of the one before and for the scoreboards that its
+control bits name, and once its pipe takes it; of several warps that may, the one that has waited longest. A scoreboard
+is free once all that was issued on it is done (Jia et al., arXiv 1804.06826, section 2.1; Huerta et al., arXiv
+2503.20481, for Ampere). Every scheduler of the SM does the same at the same time, so that what they share, shared
+memory and the load/store units, is a quarter of each.
+
+Global memory, tile copies and products of ``wgmma`` take no time here, as they are operations of a schedule themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attnsim.by_hand import by_hand
+from attnsim.ptx.machine_code import Instruction
+
+TURNS = 4
+"""Of a loop that are played; the first is left out."""
+QUEUED = by_hand(5, "instructions that memory and exponential units take of a scheduler before the next waits to issue")
+"""Of memory instructions, on an A6000 (Huerta et al., arXiv 2503.20481)."""
+QUEUES = ("matrix_load", "load_store", "exp")
+ELSEWHERE = frozenset(
+    "LDG STG LDGSTS LDGDEPBAR DEPBAR RED REDG ATOM ATOMG HGMMA QGMMA UTCHMMA WARPGROUP".split()  # noqa: SIM905
+)
+"""What a schedule has as operations of their own: copies, and products that run beside their warp."""
+LATENCIES = by_hand(
+    {"MUFU": 20, "SHFL": 25, "LDL": 35, "LDC": 30},
+    "clocks until the result of an instruction is there, about as microbenchmarks of an A100 found it; LDL: in the L1",
+)
+FIXED = by_hand(12, "clocks until the result of any other instruction is there")
+READ = by_hand(10, "clocks until an instruction has read its operands")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn of a loop takes a scheduler's warps together, in clocks.
+
+    Parameters
+    ----------
+    products : float
+        From the issue before each product or matrix load to its own, summed.
+    others : float
+        The same of all other instructions.
+    held : float
+        For which products and matrix loads hold the busier of their pipes.
+    held_by_others : float
+        The same of the others, or for which they issue.
+    """
+
+    products: float
+    others: float
+    held: float
+    held_by_others: float
+
+    @property
+    def products_wait(self) -> float:
+        """Clocks of products beyond those of their pipes."""
+        return max(0.0, self.products - self.held)
+
+    @property
+    def others_wait(self) -> float:
+        """Clocks of all else beyond those of its busiest pipe."""
+        return max(0.0, self.others - self.held_by_others)
+
+
+def turn_of(path: Sequence[Instruction], warps: int, costs: Mapping[str, float]) -> Turn:
+    """Play what a turn of a loop runs, over and over, by the warps of one scheduler; they meet at barriers.
+
+    Parameters
+    ----------
+    path : sequence of Instruction
+    warps : int
+        Of the scheduler that go in step.
+    costs : mapping of str to float
+        Clocks that a warp instruction holds the scheduler's share of each pipe, ``mma latency`` and
+        ``shared memory latency``.
+    """
+    players = [_Warp(path) for _ in range(warps)]
+    free: dict[str, float] = {}
+    now, begun = 0.0, 0.0
+    while running := [one for one in players if one.turns < TURNS]:
+        if all(one.meets for one in running):
+            for one in running:
+                one.meets = False
+        at, _, warp = min(
+            (max(one.ready(costs, free), now), one.issued, number)
+            for number, one in enumerate(players)
+            if one.turns < TURNS and not one.meets
+        )
+        players[warp].issue(at, costs, free)
+        now = at + 1
+        if not begun and all(one.turns for one in players):
+            begun = now
+            for one in players:
+                one.spent = {True: 0.0, False: 0.0}
+    share = (now - begun) / (TURNS - 1) / sum(sum(one.spent.values()) for one in players)
+    spent = {kind: share * sum(one.spent[kind] for one in players) for kind in (True, False)}
+    held = {kind: warps * _held([one for one in path if _multiplies(one) == kind], costs) for kind in (True, False)}
+    return Turn(spent[True], spent[False], held[True], held[False])
+
+
+def _multiplies(one: Instruction) -> bool:
+    return one.pipe in ("tensor", "matrix_load") and one.name not in ELSEWHERE
+
+
+def _held(ran: Sequence[Instruction], costs: Mapping[str, float]) -> float:
+    """Clocks for which instructions hold the busiest pipe, the issue among them."""
+    each = {"issue": float(len(ran))}
+    for one in ran:
+        each[one.pipe] = each.get(one.pipe, 0.0) + _cost(one, costs)
+    return max(each.values())
+
+
+def _cost(one: Instruction, costs: Mapping[str, float]) -> float:
+    return 1.0 if one.name in ELSEWHERE else costs.get(one.pipe, 1.0)
+
+
+class _Warp:
+    """One warp: where it is, and when what it waits for is done."""
+
+    def __init__(self, path: Sequence[Instruction]) -> None:
+        self.path, self.place, self.turns = path, 0, 0
+        self.issued, self.next = 0.0, 0.0
+        self.meets = False  # waits for the others at a barrier
+        self.scoreboards = [0.0] * 6
+        self.spent = {True: 0.0, False: 0.0}
+
+    def ready(self, costs: Mapping[str, float], free: Mapping[str, float]) -> float:
+        """When it may issue its next instruction."""
+        one = self.path[self.place]
+        queue = (QUEUED - 1) * _cost(one, costs) if one.pipe in QUEUES else 0.0
+        return max(self.next, free.get(one.pipe, 0.0) - queue, *(self.scoreboards[number] for number in one.waits))
+
+    def issue(self, at: float, costs: Mapping[str, float], free: dict[str, float]) -> None:
+        """Issue it."""
+        one = self.path[self.place]
+        begins = max(at, free.get(one.pipe, 0.0))
+        free[one.pipe] = begins + _cost(one, costs)
+        if one.name in ELSEWHERE:
+            done = read = at + 1
+        elif one.pipe == "tensor":
+            done = read = at + costs["mma latency"]
+        else:
+            latency = costs["shared memory latency"] if one.name in ("LDSM", "LDS") else FIXED
+            done, read = free[one.pipe] + LATENCIES.get(one.name, latency) - 1, begins + READ
+        for number, end in ((one.written, done), (one.read, read)):
+            if number is not None:
+                self.scoreboards[number] = max(self.scoreboards[number], end)
+        self.spent[_multiplies(one)] += at - self.issued
+        self.issued, self.next = at, at + max(1, one.stall)
+        self.meets = one.name == "BAR"
+        self.place += 1
+        if self.place == len(self.path):
+            self.place, self.turns = 0, self.turns + 1

@@ -1,0 +1,269 @@
+"""Every block of a grid without its arithmetic: which way it goes, and what it asks global memory for.
+
+Where a block goes and what it addresses seldom depends on the values of its tensors. So only the instructions that
+branches, predicates and addresses come from are run, thousands of threads at once; products, exponentials and copies
+are not. What depends on values that were never computed is named (:mod:`attnsim.ptx.slicing`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attnsim.ptx.bulk_copies import BulkCopies
+from attnsim.ptx.counters import Counters
+from attnsim.ptx.dataflow import written
+from attnsim.ptx.flow import Control, Flow, Go
+from attnsim.ptx.lanes import WARP, Dim3, Indices, Mask, Values, lanes_of
+from attnsim.ptx.machine import Machine, Step
+from attnsim.ptx.program import Program
+from attnsim.ptx.recording import finish
+from attnsim.ptx.registers import DTYPES
+from attnsim.ptx.slicing import BRANCHES, LOADS, asks_global, slice_of
+from attnsim.ptx.spaces import PARAMETER_WINDOW
+from attnsim.ptx.start import Arguments, preset
+from attnsim.ptx.syntax import Address, Function, Immediate, Instruction, TensorAddress
+from attnsim.ptx.tensor_maps import TensorMap
+
+LANES = 16_384
+"""Lanes that run together: few instructions on many lanes, so more than in a whole run."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """What blocks asked of global memory between two branches.
+
+    Parameters
+    ----------
+    way : {"load", "store"}
+    argument : str
+    blocks, starts, sizes : ndarray of int ``[some]``
+        Which blocks, the lowest byte of the argument that each asked for, and how many bytes.
+    turn : int
+        Number of branches before it.
+    """
+
+    way: str
+    argument: str
+    blocks: Indices
+    starts: Indices
+    sizes: Indices
+    turn: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the blocks of a grid did.
+
+    Parameters
+    ----------
+    visits : ndarray of int ``[instructions, blocks]``
+        Lanes that came to each branch and to each access to global memory, by instruction of the kernel.
+    asked : list of Asked
+    """
+
+    visits: Indices
+    asked: list[Asked] = field(default_factory=list)
+
+
+class Skeleton:
+    """A kernel without its arithmetic.
+
+    Parameters
+    ----------
+    function : Function
+
+    Attributes
+    ----------
+    unknown : tuple of Instruction
+        Accesses that depend on values of tensors: what blocks ask for cannot be known so.
+    guessed : tuple of Instruction
+        Branches that do. None is taken: whoever uses the result has to look whether a block that is run as a whole asks
+        for as much.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        chosen = slice_of(function)
+        self.unknown = tuple(function.instructions[place] for place in chosen.unknown)
+        self.guessed = tuple(function.instructions[place] for place in chosen.guessed)
+        self._places = sorted(chosen.kept)
+        self._needed, self._not_taken = chosen.needed, frozenset(chosen.guessed)
+        moved = np.searchsorted(self._places, np.arange(len(function.instructions) + 1)).tolist()
+        instructions = tuple(
+            replace(one, targets=tuple(moved[target] for target in one.targets))
+            for one in (function.instructions[place] for place in self._places)
+        )
+        self._program = Program(replace(function, instructions=instructions))
+
+    def run(self, grid: Dim3, block: Dim3, arguments: Arguments, shared_memory_bytes: int) -> Seen:
+        """Run every block of a grid.
+
+        Raises
+        ------
+        Fault
+        """
+        blocks, per_block = math.prod(grid), -(-math.prod(block) // WARP) * WARP
+        seen = Seen(np.zeros((len(self.function.instructions), blocks), np.int64))
+        step = max(1, LANES // per_block)
+        for first in range(0, blocks, step):
+            lanes = lanes_of(block, min(step, blocks - first))
+            program = self._program
+            machine = program.machine
+            notes = _Notes(machine, seen, first)
+            machine.start(lanes, shared_memory_bytes, False, Counters())
+            saved = list(program.steps), dict(program.controls)
+            try:
+                preset(machine, program.function, arguments, grid, first, shared_memory_bytes)
+                self._watch(notes)
+                finish(program)
+            finally:
+                program.steps[:], program.controls = saved
+                machine.forget()
+        return seen
+
+    def _watch(self, notes: _Notes) -> None:
+        program = self._program
+        for position, one in enumerate(program.function.instructions):
+            place = self._places[position]
+            if one.name == "mbarrier":
+                program.controls[position] = _passed(one, program.machine)
+            elif place in self._not_taken:
+                program.controls[position] = notes.control(place, _not_taken)
+            elif one.name in BRANCHES:
+                program.controls[position] = notes.control(place, program.controls[position])
+            elif asks_global(one):
+                values = written(one) & self._needed if one.name in LOADS else set()
+                program.steps[position] = notes.access(place, one, program.steps[position] if values else None)
+
+
+def _passed(one: Instruction, machine: Machine) -> Control:
+    """A wait for an mbarrier that is over at once."""
+    write, yes = machine.write(one.operands[0], "pred"), np.ones(1, bool)
+
+    def passed(run: Flow, position: int, mask: Mask) -> Go:
+        write(yes, mask)
+        return position + 1, mask
+
+    return passed
+
+
+def _not_taken(run: Flow, position: int, mask: Mask) -> Go:
+    return position + 1, mask
+
+
+class _Notes:
+    """Writes down what a batch of blocks does, the first of which is the grid's block `first`."""
+
+    def __init__(self, machine: Machine, seen: Seen, first: int) -> None:
+        self._machine, self._seen, self._first = machine, seen, first
+        self._turn = 0
+
+    def control(self, place: int, control: Control) -> Control:
+        def noted(run: Flow, position: int, mask: Mask) -> Go:
+            self._turn += 1
+            self._visit(place, mask)
+            return control(run, position, mask)
+
+        return noted
+
+    def access(self, place: int, one: Instruction, step: Step | None) -> Step:
+        machine = self._machine
+        predicate = machine.read(one.guard, "pred") if one.guard else None
+        asked = self._box(one) if "bulk" in one.modifiers else self._lines(one)
+
+        def noted(mask: Mask) -> None:
+            active = mask.where(predicate()) if predicate else mask
+            if active.count:
+                self._visit(place, active)
+                asked(active)
+                if step:
+                    step(mask)
+
+        return noted
+
+    def _visit(self, place: int, mask: Mask) -> None:
+        lanes = mask.by_warp.reshape(self._machine.lanes.blocks, -1).sum(axis=1)
+        self._seen.visits[place, self._first : self._first + len(lanes)] += lanes
+
+    def _lines(self, one: Instruction) -> Callable[[Mask], None]:
+        """What the lanes of a load, a store or a cp.async ask for."""
+        machine, way = self._machine, "store" if one.name in ("st", "red", "atom") else "load"
+        places = [operand for operand in one.operands if isinstance(operand, Address)]
+        address = machine.address(places[-1] if one.name == "cp" else places[0])
+        width = _width(one)
+        size = one.operands[3] if one.name == "cp" and len(one.operands) > 3 else None
+        ignored = size is not None and getattr(size, "type", "") == "pred"
+        valid = None if size is None else machine.read(size, "pred" if ignored else "u32")
+        if "L2::cache_hint" in one.modifiers and len(one.operands) == 4:
+            valid = None
+
+        def asked(mask: Mask) -> None:
+            where = address(mask)
+            sizes: Values = np.full(len(where), width)
+            if valid is not None:
+                given = mask.of(valid())
+                sizes = np.where(given, 0, width) if ignored else given.astype(np.int64)
+            here = (sizes > 0) & (where < PARAMETER_WINDOW)
+            blocks = machine.lanes.block_of[mask.index]
+            for tensor, chosen, rows in machine.memory.parts(where[here], 1, mask.select(here), "load"):
+                self._add(way, tensor.name, blocks[here][chosen], rows, sizes[here][chosen])
+
+        return asked
+
+    def _box(self, one: Instruction) -> Callable[[Mask], None]:
+        """What the tensor copy engine is asked for."""
+        machine = self._machine
+        source = next(operand for operand in one.operands if isinstance(operand, TensorAddress))
+        maps = machine.read(source.map, "u64")
+        coordinates = [machine.read(c, "s32") for c in reversed(source.coordinates)]
+        way = "load" if "mbarrier::complete_tx::bytes" in one.modifiers else "store"
+        receivers = machine.cluster if "multicast::cluster" in one.modifiers else 1  # a run as a whole checks it
+
+        def asked(mask: Mask) -> None:
+            corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
+            blocks = machine.lanes.block_of[mask.index]
+            for place, (address, corner) in enumerate(zip(mask.of(maps()).tolist(), corners.tolist(), strict=True)):
+                name, tensor_map = machine.unit(BulkCopies).map_at(address, mask.lane(place))
+                start, size = _box_bytes(tensor_map, corner)
+                size *= receivers
+                if size:
+                    self._add(way, name, blocks[place : place + 1], np.array([start]), np.array([size]))
+
+        return asked
+
+    def _add(self, way: str, argument: str, blocks: Indices, starts: Indices, sizes: Indices) -> None:
+        """One entry for each block; what follows without a branch between goes on with the entry before."""
+        firsts = np.flatnonzero(np.r_[True, blocks[1:] != blocks[:-1]])
+        mine = blocks[firsts] + self._first
+        lowest, bytes_ = np.minimum.reduceat(starts, firsts), np.add.reduceat(sizes, firsts)
+        last = next(
+            (one for one in reversed(self._seen.asked[-4:]) if (one.way, one.argument) == (way, argument)), None
+        )
+        if last is not None and last.turn == self._turn and np.array_equal(last.blocks, mine):
+            last.starts, last.sizes = np.minimum(last.starts, lowest), last.sizes + bytes_
+        else:
+            self._seen.asked.append(Asked(way, argument, mine, lowest, bytes_, self._turn))
+
+
+def _width(one: Instruction) -> int:
+    """Bytes that one lane asks for."""
+    if one.name == "cp":
+        size = one.operands[2]
+        return int(size.text, 0) if isinstance(size, Immediate) else 0
+    kind = next(m for m in reversed(one.modifiers) if m in DTYPES)
+    many = next((int(m[1:]) for m in one.modifiers if m in ("v2", "v4", "v8")), 1)
+    return DTYPES[kind].itemsize * many
+
+
+def _box_bytes(tensor_map: TensorMap, corner: Iterable[int]) -> tuple[int, int]:
+    """First byte of the part of a box that lies in its tensor, and how many bytes that part has."""
+    place = tensor_map.overlap(tuple(corner)).place
+    sizes = [max(part.stop - part.start, 0) for part in place]
+    start = 0
+    for part, length in zip(place, tensor_map.array.shape, strict=True):
+        start = start * length + part.start
+    return start * tensor_map.array.itemsize, math.prod(sizes) * tensor_map.array.itemsize

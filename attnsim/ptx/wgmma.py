@@ -1,0 +1,176 @@
+"""``wgmma``: a warpgroup's asynchronous D = A B + D on tiles of 64 x n x 16, with A and B in shared memory or A not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from attnsim.ptx.faults import Fault, InactiveLane, NotUniform, UnsupportedInstruction
+from attnsim.ptx.flow import Control, control, suspended
+from attnsim.ptx.formats import floats
+from attnsim.ptx.lanes import WARPGROUP, Indices, Mask, Values
+from attnsim.ptx.loops import compiled_matrices
+from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
+from attnsim.ptx.matrix_descriptors import DEPTH, matrices, piece_addresses
+from attnsim.ptx.registers import DTYPES, Dtype, Rows
+from attnsim.ptx.syntax import Immediate, Instruction, Vector
+from attnsim.ptx.tensor_cores import Fragment, TensorCores, require_warpgroups
+from attnsim.ptx.together import Alike
+
+AT_ONCE = 16
+"""Products of a warpgroup, 64 x 256 in float32 at most, that a second-level cache of 1 MiB holds."""
+
+
+@operation("wgmma")
+def compile_wgmma(instruction: Instruction, machine: Machine) -> Step:
+    """``wgmma.mma_async``, ``wgmma.commit_group`` and ``wgmma.wait_group``."""
+    kind, cores = instruction.modifiers[0], machine.unit(TensorCores)
+    if kind == "mma_async":
+        return _Product(instruction, machine)
+    if kind == "commit_group":
+        return cores.commit
+    if kind == "wait_group":
+        pending = machine.read(instruction.operands[0], "s64")
+        return lambda mask: cores.wait(int(pending()[0]), mask)
+    raise unsupported(instruction)
+
+
+@control("wgmma")
+def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control | None:
+    """``wgmma.fence``, where the four warps of a warpgroup also wait for one another."""
+    if instruction.modifiers[0] != "fence":
+        return None
+    cores = machine.unit(TensorCores)
+
+    def complete(mask: Mask) -> Mask:
+        if len(mask.lanes) % WARPGROUP or machine.lanes.lanes_per_block % WARPGROUP:
+            raise InactiveLane("wgmma needs blocks of whole warpgroups, 128 threads each", mask.lane(0))
+        if mask.part_of_warpgroup is None:
+            return mask
+        here = np.count_nonzero(mask.lanes.reshape(-1, WARPGROUP), axis=1) == WARPGROUP
+        return mask.where(np.repeat(here, WARPGROUP))
+
+    def fault(mask: Mask) -> Fault:
+        return InactiveLane("the other warps of the warpgroup do not come to this wgmma.fence", mask.lane(0))
+
+    return suspended(complete, fault, cores.fence)
+
+
+class _Product(Alike):
+    """One ``wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T {d}, a, b, scale-d, sign a, sign b (, trans a), trans b``.
+
+    a is a descriptor, or four registers and then has no flag for being transposed.
+    """
+
+    def __init__(self, instruction: Instruction, machine: Machine) -> None:
+        modifiers, (d, a, b, keep, *options) = instruction.modifiers, instruction.operands
+        shape, kinds = modifiers[-4], modifiers[-3:]
+        flags = [int(option.text, 0) for option in options if isinstance(option, Immediate)]
+        in_registers = isinstance(a, Vector)
+        known = (
+            kinds in (("f32", "f16", "f16"), ("f32", "bf16", "bf16"))
+            and shape.endswith("k16")
+            and "sp" not in modifiers
+        )
+        if not known or len(flags) != len(options) or len(options) != (3 if in_registers else 4):
+            raise unsupported(instruction)
+        self._columns, self._machine = int(shape.removeprefix("m64n").removesuffix("k16")), machine
+        self._cores = machine.unit(TensorCores)
+        if len(items(d)) != self._columns // 2:
+            raise unsupported(instruction)
+        super().__init__((instruction.name, modifiers, in_registers, *flags), "wgmma", in_order=True)
+        self._kind, self._sign = kinds[-1], np.float32(flags[0] * flags[1])
+        self._transposed = None if in_registers else bool(flags[2]), bool(flags[-1])
+        self._sum = self._cores.fragment(items(d))
+        self._source = self._cores.fragment(items(a)) if in_registers else None
+        self._descriptors = [b] if in_registers else [a, b]
+        self._keep = keep
+        self._step = self.together([])
+
+    def __call__(self, mask: Mask) -> None:
+        self._step(mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        chains: dict[Fragment, list[Self]] = {}
+        for one in (self, *others):
+            chains.setdefault(one._sum, []).append(one)
+        steps = [self._chain(members) for members in chains.values()]
+
+        def step(mask: Mask) -> None:
+            require_warpgroups(mask, "wgmma.mma_async")
+            for one in steps:
+                one(mask)
+
+        return step
+
+    def _chain(self, members: Sequence[Self]) -> Step:
+        """Products for one accumulator, a few at a time: so many that their arrays stay in a core's cache."""
+        machine, registers, many = self._machine, self._machine.registers, len(members)
+        described = registers.rows([o for one in members for o in one._descriptors], DTYPES["u64"])
+        kept = registers.rows([one._keep for one in members], DTYPES["pred"])
+        if not described or not kept:
+            raise UnsupportedInstruction("wgmma by descriptors or a scale-d that no registers of their width hold")
+        sources, to, columns = [one._source for one in members if one._source], members[0]._sum, self._columns
+        lent = list(dict.fromkeys([to, *sources]))
+        read = functools.reduce(Rows.joined, (one.rows for one in (*sources, to)))
+        of_a = np.array([source.rows.rows for source in sources])
+        (across, transposed), kind, fast = self._transposed, self._kind, compiled_matrices()
+
+        def step(mask: Mask) -> None:
+            groups = mask.warpgroups
+            numbers, memory, each = self._cores.numbers(groups), machine.shared.by_piece(), len(groups)
+            keep = agreed(kept, DTYPES["pred"], groups, machine, "scale-d")
+            found = agreed(described, DTYPES["u64"], groups, machine, "a matrix descriptor").reshape(many, -1, each)
+            left = None if across is None else _places(found[:, 0], groups, numbers, 64, across, machine)
+            right = _places(found[:, -1], groups, numbers, columns, transposed, machine)
+            if not to.values.size:
+                to.values = np.zeros((len(to.groups), 64, columns), np.float32)
+            flying = np.array([to.flying >> g & 1 for g in groups.tolist()], bool)
+            registers.spread(read)
+            room = max(AT_ONCE // each, 1)
+            for part in (slice(first, first + room) for first in range(0, many, room)):
+                if left is None:
+                    a = np.empty((len(of_a[part]) * each, 64, DEPTH), np.float32)
+                    fast.group_rows(registers.files["<u4"], of_a[part], groups, floats(kind), a)
+                else:
+                    a = matrices(memory, left[part].reshape(-1, *left.shape[2:]), 64, bool(across), kind)
+                b = matrices(memory, right[part].reshape(-1, *right.shape[2:]), columns, transposed, kind)
+                products = (a @ b.swapaxes(1, 2)).reshape(-1, each, 64, columns)
+                file = registers.files["<f4"]
+                fast.accumulate(to.values, groups, keep[part], flying, file, to.rows.rows, self._sign, products)
+            for fragment in lent:
+                fragment.lend(mask, machine.reports)
+                fragment.groups[groups] = numbers
+
+        return step
+
+
+def agreed(of: Rows, dtype: Dtype, groups: Indices, machine: Machine, what: str) -> Values:
+    """Values ``[registers, warpgroups]`` that all threads of a warpgroup must share: else NotUniform."""
+    registers, found = machine.registers, np.empty((len(of.rows), len(groups)), dtype)
+    file = registers.files[dtype.str]
+    group = compiled_matrices().agreed(file, registers.state, of.numbers, of.rows, groups, found)
+    if group >= 0:
+        raise NotUniform(f"the threads of the warpgroup have different values for {what}", int(group) * WARPGROUP)
+    return found
+
+
+def _places(
+    described: Values, groups: Indices, numbers: Indices, rows: int, transposed: bool, machine: Machine
+) -> Indices:
+    """Pieces of shared memory ``[products, warpgroups, ...]`` that descriptors name, and are read from now on."""
+    shared, times = machine.shared, len(described)
+
+    def pieces() -> Indices:
+        lanes: Indices = np.tile(groups * WARPGROUP, times)
+        addresses = piece_addresses(described.reshape(-1), rows, transposed, lanes)
+        return shared.pieces(addresses, machine.lanes.block_of[lanes], lanes, "wgmma operand")
+
+    places = shared.once(("wgmma", described.tobytes(), groups.tobytes(), rows, transposed), pieces)
+    machine.counters.shared_bytes_loaded += 16 * places.size
+    if shared.ordering:
+        shared.ordering.read_by_wgmma(places.reshape(len(places), -1), groups, numbers)
+    return places.reshape(times, len(groups), *places.shape[1:])
