@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.ptx import compiled
 from attnsim.ptx.clusters import Clusters
 from attnsim.ptx.faults import CopyInFlight, Misaligned, OutOfBounds
 from attnsim.ptx.lanes import Indices, Mask, Values
-from attnsim.ptx.loops import compiled
 from attnsim.ptx.machine import Machine, Step, unsupported
 from attnsim.ptx.ordering import PIECE
 from attnsim.ptx.phases import Mbarriers
@@ -114,7 +114,7 @@ class BulkCopies:
             raise CopyInFlight("the block has ended, and a bulk copy to it is still under way", self._queue[0].lanes[0])
 
     def _land(self, copy: _Copy) -> None:
-        compiled().put_pieces(self._machine.shared.by_piece(), copy.rows, copy.values)
+        compiled.put_pieces(self._machine.shared.by_piece(), copy.rows, copy.values)
         self._mbarriers.end_copies(copy.mbarrier, copy.blocks, copy.values[0].nbytes, copy.rows)
 
 

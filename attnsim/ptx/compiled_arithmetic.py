@@ -1,9 +1,8 @@
 """Arithmetic of registers, compiled: a list of instructions played one after another, each over all its lanes.
 
-A family of instructions has operands of the same types; an operation is one of it. Nothing is defined here: each does
-bit for bit what the NumPy function of its instruction does (in `floats`, `integers`, `bits`, `comparisons` and
-`conversions`); `tests/ptx/test_arithmetic.py` holds both to each other. As in `compiled`, all numbers stand in
-this file.
+A family of instructions has operands of the same types; an operation is one of it. These are the only implementation of
+the opcodes that `tape` lists; `tests/ptx/reference_arithmetic.py` says in NumPy what each does, bit for bit. As in
+`compiled`, all numbers stand in this file.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import functools
 
 import numpy as np
 
+from attnsim.ptx import compiled_arithmetic
 from attnsim.ptx.elementwise import Function, elementwise
 from attnsim.ptx.formats import bf16_to_float, float_to_bf16, halves, pack
 from attnsim.ptx.integers import compile_integer
 from attnsim.ptx.lanes import Values
-from attnsim.ptx.loops import arithmetic
 from attnsim.ptx.machine import Machine, Step, operation, unsupported, value_type
 from attnsim.ptx.syntax import Instruction
 
@@ -18,7 +18,7 @@ from attnsim.ptx.syntax import Instruction
 def flush(values: Values) -> Values:
     """Subnormal float32 become zero, as ``.ftz`` asks."""
     found = np.empty(values.shape, np.float32)
-    arithmetic().flush(values.reshape(-1), found.reshape(-1))
+    compiled_arithmetic.flush(values.reshape(-1), found.reshape(-1))
     return found
 
 

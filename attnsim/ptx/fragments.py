@@ -13,10 +13,10 @@ from typing import Self
 
 import numpy as np
 
+from attnsim.ptx import compiled_matrices
 from attnsim.ptx.faults import UnsupportedInstruction
 from attnsim.ptx.formats import floats
 from attnsim.ptx.lanes import WARP, Mask, Values
-from attnsim.ptx.loops import compiled_matrices
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.registers import DTYPES, Registers, row_type
 from attnsim.ptx.spaces import space_name
@@ -60,7 +60,7 @@ class _LoadMatrix(Alike):
 
     def _of(self, members: Sequence[Self]) -> Step:
         machine, transposed, count, times = self._machine, self._transposed, len(self._targets), len(members)
-        registers, fast = machine.registers, compiled_matrices()
+        registers, fast = machine.registers, compiled_matrices
         targets = registers.rows([t for m in members for t in m._targets], DTYPES["b32"])
         address = machine.address_rows([m._place for m in members])
         if not targets:
@@ -225,7 +225,7 @@ def _of_panel(panel: Sequence[Sequence[Sequence[_Product]]], values: Values, reg
     d = registers.rows([r for row in panel for chain in row for r in chain[-1].d], DTYPES["f32"])
     if not (a and b and c and d):
         raise UnsupportedInstruction("mma on registers that are not of 32 bits")
-    length, tiles, fast = len(first[0]), -(-shape[1] // 2), compiled_matrices()
+    length, tiles, fast = len(first[0]), -(-shape[1] // 2), compiled_matrices
     left, right = a.rows.reshape(shape[0], length, -1), b.rows.reshape(length, shape[1], -1)
     before, after = c.rows.reshape(*shape, 4), d.rows.reshape(*shape, 4)
     room = [np.zeros(size, np.float32) for size in (256, tiles * 256, (*shape[:1], tiles, 256))]

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.ptx import compiled
 from attnsim.ptx.faults import CopyInFlight, Fault, Race, Reports, UninitialisedRead
 from attnsim.ptx.lanes import Bools, Lanes, Mask, Values
-from attnsim.ptx.loops import compiled
 from attnsim.ptx.ordering import PIECE
 from attnsim.ptx.registers import row_type
 
@@ -99,7 +99,7 @@ class Hazards:
         self._author = np.zeros(granules, np.uint32)
         self._tags: Values = lanes.warp_of.astype(np.uint32) + np.uint32(1 << _EPOCH_BITS)
         self._authors: Values = lanes.lane_of.astype(np.uint32)
-        self._fast: Any = compiled()
+        self._fast: Any = compiled
         self._by_granules: dict[tuple[int, int], tuple[Values, ...]] = {}
 
     def barrier(self, blocks: Bools | None) -> None:

@@ -8,13 +8,13 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
+from attnsim.ptx import compiled
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.dataflow import passing
 from attnsim.ptx.faults import Reports, UnsupportedInstruction
 from attnsim.ptx.lanes import WARP, Bools, Indices, Lanes, Mask, Values, lanes_of
 from attnsim.ptx.layout import lay_out, meetings
 from attnsim.ptx.local import LocalMemory
-from attnsim.ptx.loops import compiled
 from attnsim.ptx.memory import GlobalMemory
 from attnsim.ptx.registers import DTYPES, Read, Registers, Rows, Write
 from attnsim.ptx.shared import SharedMemory
@@ -144,7 +144,7 @@ class Machine:
         def addresses(mask: Mask) -> Values:
             found = np.empty(len(offsets) * mask.count, np.int64)
             file, state = self.registers.files[dtype.str], self.registers.state
-            compiled().addresses(file, state, rows.numbers, rows.rows, offsets, mask.index, found)
+            compiled.addresses(file, state, rows.numbers, rows.rows, offsets, mask.index, found)
             return found
 
         return addresses

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.ptx import compiled_matrices
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.formats import floats
 from attnsim.ptx.lanes import Indices, Values
-from attnsim.ptx.loops import compiled_matrices
 from attnsim.ptx.ordering import PIECE
 from attnsim.ptx.tensor_maps import swizzled
 
@@ -128,5 +128,5 @@ def _across_rows(rows: int, span: int, leading: int, stride: int) -> Values:
 def matrices(memory: Values, places: Indices, rows: int, transposed: bool, kind: str) -> Values:
     """Matrices of f16 or bf16 as float32 ``[matrices, rows, 16]``, from pieces of shared memory ``[pieces, 8]``."""
     result = np.empty((len(places), rows, DEPTH), np.float32)
-    compiled_matrices().pieces_to_floats(memory, places, transposed, floats(kind), result)
+    compiled_matrices.pieces_to_floats(memory, places, transposed, floats(kind), result)
     return result

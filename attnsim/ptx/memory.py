@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
+from attnsim.ptx import compiled
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.faults import Misaligned, OutOfBounds
 from attnsim.ptx.lanes import Mask, Values
-from attnsim.ptx.loops import compiled
 from attnsim.ptx.registers import row_type
 
 BASE = 0x4000_0000_0000
@@ -143,7 +143,7 @@ class GlobalMemory:
             raise Misaligned(what, mask.lane(bad), mask.index[off])
         shift = width.bit_length() - 1
         which, rows = np.empty((2, len(addresses)), np.int64)
-        first, alike = compiled().locate(addresses, width, self._bounds(), which, rows)
+        first, alike = compiled.locate(addresses, width, self._bounds(), which, rows)
         if first < 0:
             before = np.searchsorted(self._bounds()[:, 0], addresses, side="right")
             off = np.flatnonzero((which < 0) & (before == before[which < 0].min()))
@@ -194,4 +194,4 @@ class GlobalMemory:
 
 def sectors(addresses: Values, mask: Mask, selection: Selection = slice(None)) -> int:
     """32-byte sectors of a part of an access that each warp touches, summed; each touches one, by at most 16 bytes."""
-    return int(compiled().sectors(np.ascontiguousarray(addresses[selection]), mask.index[selection], SECTOR))
+    return int(compiled.sectors(np.ascontiguousarray(addresses[selection]), mask.index[selection], SECTOR))

@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.ptx import compiled_clocks
 from attnsim.ptx.agents import MBARRIERS, Agents
 from attnsim.ptx.faults import CopyInFlight, Fault, MisusedMbarrier, Race, Reports, UninitialisedRead
 from attnsim.ptx.lanes import WARP, Bools, Indices, Lanes, Mask, Meetings, Values
-from attnsim.ptx.loops import compiled_clocks
 
 Clock = NDArray[np.int32]
 """Vector clocks ``[rows, 2, agents]``: what ordinary accesses, and what the asynchronous proxy, may rely on."""
@@ -78,7 +78,7 @@ class Ordering:
     def publish(self, clock: Clock, mask: Mask) -> None:
         """These warps tell a barrier all that they know, themselves included."""
         warps = mask.warp_index
-        compiled_clocks().clocks_published(clock, self._known, warps, self._per_block)
+        compiled_clocks.clocks_published(clock, self._known, warps, self._per_block)
         self._tick(warps)
 
     def publish_to(self, clock: Clock, blocks: Indices, lanes: Indices) -> None:
@@ -88,7 +88,7 @@ class Ordering:
 
     def acquire(self, clock: Clock, mask: Mask) -> None:
         """These warps learn what a barrier has been told."""
-        compiled_clocks().clocks_acquired(clock, self._known, mask.warp_index, self._per_block)
+        compiled_clocks.clocks_acquired(clock, self._known, mask.warp_index, self._per_block)
 
     def barrier(self, blocks: Bools | None) -> None:
         """All warps of these blocks (None: of every block) have met."""
@@ -111,7 +111,7 @@ class Ordering:
 
     def knows(self, clock: Clock, mask: Mask) -> bool:
         """Whether these warps know all that a barrier has been told."""
-        return bool(compiled_clocks().clocks_known(clock, self._known, mask.warp_index, self._per_block))
+        return bool(compiled_clocks.clocks_known(clock, self._known, mask.warp_index, self._per_block))
 
     def know_of(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
         """Whether the warps of these lanes know what a barrier of other blocks of their clusters has been told."""
@@ -134,7 +134,7 @@ class Ordering:
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, unwritten=True)
         self._check_read(rows, width, warps, mask.index, what)
         self._sign(rows, width, warps)
-        if compiled_clocks().clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
+        if compiled_clocks.clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
             return
         clash = self._of(self._writer, width)[rows] != self._own[warps][:, None]  # two warps at once
         self._refuse(clash, rows, width, mask.index, what)
@@ -168,7 +168,7 @@ class Ordering:
         """
         books = self._known, self._writer, self._written, self._read, self._reading
         granules = PIECE // self._granule
-        if compiled_clocks().clocks_read_by_wgmma(rows, groups, numbers, self._warps, granules, *books):
+        if compiled_clocks.clocks_read_by_wgmma(rows, groups, numbers, self._warps, granules, *books):
             return
         groups, numbers = (np.tile(each, len(rows) // len(groups)) for each in (groups, numbers))
         known = self._known[groups[:, None] * 4 + np.arange(4)].min(axis=1)
@@ -237,7 +237,7 @@ class Ordering:
         """Bulk copies have arrived in such phases of the mbarrier with that number of these blocks, and tell it so."""
         agents = self._readers + mbarrier + MBARRIERS * (blocks % self._cluster)
         granules = PIECE // self._granule
-        compiled_clocks().clocks_taken(rows, granules, agents, phases, self._writer, self._written)
+        compiled_clocks.clocks_taken(rows, granules, agents, phases, self._writer, self._written)
         clock[blocks, :, agents] = phases[:, None]
 
     def place_mbarrier(self, rows: Values, mask: Mask) -> None:
@@ -273,18 +273,18 @@ class Ordering:
     def _note_read(self, rows: Values, width: int, agents: Indices, times: Values) -> None:
         """These agents are the last that read."""
         self._reading[agents] = True
-        compiled_clocks().clocks_note_read(rows, width // self._granule, agents, times, self._read)
+        compiled_clocks.clocks_note_read(rows, width // self._granule, agents, times, self._read)
 
     def _sign(self, rows: Values, width: int, warps: Indices) -> None:
         """These warps are the last that wrote."""
         own, granules = self._own[warps], width // self._granule
         now = self._known[warps, _GENERIC, own]
-        compiled_clocks().clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
+        compiled_clocks.clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
 
     def _take(self, rows: Values, width: int, writer: int) -> None:
         by, when = np.array([[writer], [_NEVER]])
         granules = width // self._granule
-        compiled_clocks().clocks_taken(rows.reshape(1, -1), granules, by, when, self._writer, self._written)
+        compiled_clocks.clocks_taken(rows.reshape(1, -1), granules, by, when, self._writer, self._written)
 
     def _check_written(
         self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
@@ -292,7 +292,7 @@ class Ordering:
     ) -> None:  # fmt: skip
         """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
         granules = width // self._granule
-        if compiled_clocks().clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
+        if compiled_clocks.clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
             return
         writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
         bad = written > known[who[:, None], writers]
@@ -309,7 +309,7 @@ class Ordering:
     def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
         """These warps know the last reads to be over."""
         agents = np.flatnonzero(self._reading)
-        if compiled_clocks().clocks_read(rows, width // self._granule, agents, warps, self._known, self._read):
+        if compiled_clocks.clocks_read(rows, width // self._granule, agents, warps, self._known, self._read):
             return
         late = self._of(self._read, width)[rows] > self._known[warps, None, _GENERIC, : self._readers]
         if late.any():

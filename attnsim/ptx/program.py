@@ -6,8 +6,11 @@ one and joins it. For code without backward jumps into the middle of a loop that
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 
+from attnsim.errors import InputError
 from attnsim.ptx import (  # noqa: F401  (each registers the instructions that it knows)
     atomics,
     bits,
@@ -34,11 +37,10 @@ from attnsim.ptx.costs import Costs, charge, cost
 from attnsim.ptx.faults import Deadlock, Fault, StepLimit, UnsupportedInstruction
 from attnsim.ptx.flow import CONTROLS, Control, Stalls
 from attnsim.ptx.lanes import Mask
-from attnsim.ptx.loops import compiled
 from attnsim.ptx.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.ptx.straight import Line, straight_runs
 from attnsim.ptx.syntax import Function, Instruction
-from attnsim.ptx.tape import code_of
+from attnsim.ptx.tape import Tape, code_of
 from attnsim.ptx.tensor_cores import Watch
 from attnsim.ptx.tensor_memory import TensorMemory
 from attnsim.ptx.together import Alike
@@ -82,7 +84,8 @@ class Program:
     """
 
     def __init__(self, function: Function) -> None:
-        compiled()  # first, so that no instruction is blamed where numba is missing
+        if find_spec("numba") is None:  # the compiled loops would take hours
+            raise InputError("numba is not installed, and the interpreter's loops need it: pip install numba")
         self.function, self.machine = function, Machine(function)
         self.controls: dict[int, Control] = {}
         instructions = function.instructions
@@ -109,15 +112,18 @@ class Program:
             if compiler and (found := compiler(instruction, self.machine)):
                 self.controls[position] = found
                 return Line(instruction, _nothing)
-            if instruction.name not in OPERATIONS:
+            if code := code_of(instruction, self.machine):
+                alone: Step = Tape([code], self.machine)
+            elif instruction.name in OPERATIONS:
+                alone = OPERATIONS[instruction.name](instruction, self.machine)
+            else:
                 raise unsupported(instruction)
-            alone = OPERATIONS[instruction.name](instruction, self.machine)
             note = watch.note(instruction)
             step = _after(note, alone) if note else alone
             if instruction.guard:
                 return Line(instruction, _guarded(step, instruction, self.machine))
             alike = alone if isinstance(alone, Alike) else None
-            return Line(instruction, step, alike, note, code_of(instruction, self.machine))
+            return Line(instruction, step, alike, note, code)
         except UnsupportedInstruction as fault:
             fault.place = f"{self.function.name}, instruction {position} {instruction.place}"
             raise

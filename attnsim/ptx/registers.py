@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnsim.ptx import compiled_arithmetic
 from attnsim.ptx.faults import UnsupportedInstruction
 from attnsim.ptx.lanes import Indices, Mask, Values
-from attnsim.ptx.loops import arithmetic
 from attnsim.ptx.syntax import Immediate, Negated, Operand, Register, Symbol, size_of
 
 Read = Callable[[], Values]
@@ -306,7 +306,7 @@ class Registers:
 
     def spread(self, of: Rows) -> None:
         """Put into every place of these rows what so far stands in the first alone."""
-        arithmetic().spread(self.state, of.numbers, of.rows, self.files[UNSIGNED[of.size].str])
+        compiled_arithmetic.spread(self.state, of.numbers, of.rows, self.files[UNSIGNED[of.size].str])
 
     def claim(self, of: Rows, mask: Mask) -> Values:
         """The bits of all registers of a width, for someone who writes every active lane of these rows."""

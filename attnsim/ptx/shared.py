@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.ptx import compiled
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.faults import CopyInFlight, OutOfBounds, Reports
 from attnsim.ptx.hazards import Hazards
 from attnsim.ptx.lanes import Indices, Lanes, Mask, Meetings, Values
 from attnsim.ptx.local import require_inside
-from attnsim.ptx.loops import compiled
 from attnsim.ptx.ordering import PIECE, Ordering
 from attnsim.ptx.registers import row_type
 
@@ -144,7 +144,7 @@ class SharedMemory:
             Without saying which, where one of several instructions copies to where another does.
         """
         rows = self._rows(addresses, width, mask, "cp.async")
-        if instructions > 1 and compiled().repeats(rows, instructions, self._seen):
+        if instructions > 1 and compiled.repeats(rows, instructions, self._seen):
             raise CopyInFlight("several cp.async copy to one place")
         if self._hazards:
             self._hazards.issue(rows, width, mask)
@@ -234,7 +234,7 @@ class SharedMemory:
         if mask.count == 0:
             return np.zeros(0, np.int64)
         rows = np.empty(len(addresses), np.int64)
-        total, clear = compiled().place(addresses, mask.index, width, self._start, self.bytes_per_block, rows)
+        total, clear = compiled.place(addresses, mask.index, width, self._start, self.bytes_per_block, rows)
         if total < 0:
             require_inside(addresses, width, mask, verb, "block", "shared", self.bytes_per_block)
         self.counters.shared_wavefronts += total

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attnsim.ptx import compiled_arithmetic
 from attnsim.ptx.lanes import Mask
-from attnsim.ptx.loops import arithmetic
 from attnsim.ptx.machine import Machine
 from attnsim.ptx.registers import DTYPES, Place
-from attnsim.ptx.syntax import Immediate, Instruction
+from attnsim.ptx.syntax import Immediate, Instruction, Register
 
 Code = tuple[int, ...]
 """One instruction: its family, its operation, and number, row and width of each operand."""
@@ -31,7 +31,7 @@ class Kind:
 @functools.cache
 def kinds() -> dict[str, Kind]:
     """What can stand on a tape, by opcode."""
-    c = arithmetic()
+    c = compiled_arithmetic
     two = {"add": c.ADD, "sub": c.SUB, "min": c.MIN, "max": c.MAX}
     logic = {"and": c.AND, "or": c.OR, "xor": c.XOR}
     orders = {"eq": c.EQ, "ne": c.NE, "lt": c.LT, "le": c.LE, "gt": c.GT, "ge": c.GE}
@@ -76,9 +76,11 @@ def kinds() -> dict[str, Kind]:
 
 
 def code_of(instruction: Instruction, machine: Machine) -> Code | None:
-    """An instruction as it stands on a tape; None where it cannot."""
-    kind = kinds().get(".".join((instruction.name, *instruction.modifiers)))
-    if not kind or instruction.guard or len(instruction.operands) != len(kind.types):
+    """An instruction, without its guard, as it stands on a tape; None where it cannot."""
+    kind, target = kinds().get(".".join((instruction.name, *instruction.modifiers))), instruction.operands[:1]
+    if not kind or len(instruction.operands) != len(kind.types):
+        return None
+    if not isinstance(target[0], Register) or target[0].special:
         return None
     places: list[Place] = []
     for operand, ptx_type in zip(instruction.operands, kind.types, strict=True):
@@ -105,7 +107,7 @@ class Tape:
 
     def __init__(self, instructions: Sequence[Code], machine: Machine) -> None:
         self._code = np.array(instructions, np.int64)
-        self._registers, self._play = machine.registers, arithmetic().play
+        self._registers, self._play = machine.registers, compiled_arithmetic.play
 
     def __call__(self, mask: Mask) -> None:
         """Play them."""

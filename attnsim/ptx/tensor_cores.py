@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnsim.ptx import compiled_matrices
 from attnsim.ptx.faults import InactiveLane, RegisterInFlight, Reports, UnsupportedInstruction
 from attnsim.ptx.lanes import Indices, Mask, Values, bits_of
-from attnsim.ptx.loops import compiled_matrices
 from attnsim.ptx.machine import Machine, Step
 from attnsim.ptx.registers import DTYPES, WIDE, Registers
 from attnsim.ptx.syntax import Function, Instruction, Operand, Register, Vector, register_names
@@ -120,7 +120,7 @@ class TensorCores:
         registers, rows = self._machine.registers, fragment.rows
         registers.spread(rows)
         registers.state[rows.numbers] = WIDE
-        compiled_matrices().accumulators_to_registers(fragment.values, warpgroups, registers.files["<f4"], rows.rows)
+        compiled_matrices.accumulators_to_registers(fragment.values, warpgroups, registers.files["<f4"], rows.rows)
 
 
 def require_warpgroups(mask: Mask, name: str) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
-
 import numpy as np
 
 from attnsim.ptx.lanes import Mask
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported, value_type
-from attnsim.ptx.registers import DTYPES, UNSIGNED, Dtype, row_type
+from attnsim.ptx.registers import DTYPES, UNSIGNED, row_type
 from attnsim.ptx.spaces import WINDOWS, space_name, space_of
 from attnsim.ptx.syntax import Address, Instruction, Symbol, Vector, size_of
-from attnsim.ptx.together import Alike
 
 
 @operation("ld", "ldu")
@@ -96,28 +92,8 @@ def compile_move(instruction: Instruction, machine: Machine) -> Step:
             write(np.stack(parts, axis=1).view(dtype).reshape(-1), mask)
 
         return pack
-    return _Move(instruction, machine, dtype)
-
-
-class _Move(Alike):
-    """One mov of a register, a constant or an address."""
-
-    def __init__(self, instruction: Instruction, machine: Machine, dtype: Dtype) -> None:
-        super().__init__((instruction.name, instruction.modifiers))
-        target, source = instruction.operands
-        self._read, self._write = machine.registers.read(source, dtype), machine.registers.write(target, dtype)
-
-    def __call__(self, mask: Mask) -> None:
-        self._write(self._read(), mask)
-
-    def together(self, others: Sequence[Self]) -> Step:
-        pairs = [(one._read, one._write) for one in (self, *others)]
-
-        def step(mask: Mask) -> None:
-            for read, write in pairs:
-                write(read(), mask)
-
-        return step
+    read, write = machine.registers.read(source, dtype), machine.registers.write(target, dtype)
+    return lambda mask: write(read(), mask)
 
 
 @operation("cvta")

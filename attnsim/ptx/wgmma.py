@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
+from attnsim.ptx import compiled_matrices
 from attnsim.ptx.faults import Fault, InactiveLane, NotUniform, UnsupportedInstruction
 from attnsim.ptx.flow import Control, control, suspended
 from attnsim.ptx.formats import floats
 from attnsim.ptx.lanes import WARPGROUP, Indices, Mask, Values
-from attnsim.ptx.loops import compiled_matrices
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.ptx.registers import DTYPES, Dtype, Rows
@@ -117,7 +117,7 @@ class _Product(Alike):
         lent = list(dict.fromkeys([to, *sources]))
         read = functools.reduce(Rows.joined, (one.rows for one in (*sources, to)))
         of_a = np.array([source.rows.rows for source in sources])
-        (across, transposed), kind, fast = self._transposed, self._kind, compiled_matrices()
+        (across, transposed), kind, fast = self._transposed, self._kind, compiled_matrices
 
         def step(mask: Mask) -> None:
             groups = mask.warpgroups
@@ -152,7 +152,7 @@ def agreed(of: Rows, dtype: Dtype, groups: Indices, machine: Machine, what: str)
     """Values ``[registers, warpgroups]`` that all threads of a warpgroup must share: else NotUniform."""
     registers, found = machine.registers, np.empty((len(of.rows), len(groups)), dtype)
     file = registers.files[dtype.str]
-    group = compiled_matrices().agreed(file, registers.state, of.numbers, of.rows, groups, found)
+    group = compiled_matrices.agreed(file, registers.state, of.numbers, of.rows, groups, found)
     if group >= 0:
         raise NotUniform(f"the threads of the warpgroup have different values for {what}", int(group) * WARPGROUP)
     return found

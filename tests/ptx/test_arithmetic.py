@@ -1,4 +1,4 @@
-"""Every opcode that can stand on a tape does bit for bit what its NumPy function does, wherever lanes agree or not."""
+"""Every opcode of the tape does bit for bit what its reference in NumPy does, wherever lanes agree or not."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from attnsim.ptx.lanes import WARP, Mask, Values
-from attnsim.ptx.machine import OPERATIONS, Machine
-from attnsim.ptx.program import Program  # noqa: F401  (knows every instruction)
+from attnsim.ptx.machine import Machine
 from attnsim.ptx.registers import DTYPES, UNSIGNED
 from attnsim.ptx.syntax import Function, Immediate, Instruction, Operand, Register
 from attnsim.ptx.tape import Tape, code_of, kinds
+from tests.ptx.reference_arithmetic import reference
 
 LANES = 4096
 SPECIAL = (
@@ -46,33 +46,40 @@ def values(ptx_type: str, seed: int) -> Values:
     return bits.astype(UNSIGNED[size]).view(DTYPES[ptx_type])
 
 
-def played(opcode: str, agree: tuple[bool, ...], mask: Mask, taped: bool) -> Values:
-    """What an instruction leaves in its target; sources are one value for all where lanes agree."""
+def given(opcode: str, agree: tuple[bool, ...]) -> list[Values]:
+    """Values of an instruction's target and sources; one for all lanes where they agree."""
+    found = [values(ptx_type, seed) for seed, ptx_type in enumerate(kinds()[opcode].types)]
+    return [one[7:8] if same else one for one, same in zip(found, (False, *agree), strict=True)]
+
+
+def played(opcode: str, start: list[Values], mask: Mask) -> Values:
+    """What an instruction leaves in its target, as the tape plays it."""
     name, *modifiers = opcode.split(".")
-    kind = kinds()[opcode]
-    kept = [t if t == "pred" else f"b{8 * DTYPES[t].itemsize}" for t in kind.types]
+    kept = [t if t == "pred" else f"b{8 * DTYPES[t].itemsize}" for t in kinds()[opcode].types]
     registers = [Register(f"%r{i}", t) for i, t in enumerate(kept)]
     operands: tuple[Operand, ...] = tuple(registers)
     instruction = Instruction(name, tuple(modifiers), operands, None, (), opcode)
     machine = Machine(Function("one", (), (instruction,), ()))
-    code, alone = code_of(instruction, machine), OPERATIONS[name](instruction, machine)
+    code = code_of(instruction, machine)
     assert code
     machine.registers.start(LANES)
-    for seed, (register, ptx_type, same) in enumerate(zip(registers, kind.types, (False, *agree), strict=True)):
-        given = values(ptx_type, seed)
-        machine.registers.preset(register.name, given[7:8] if same else given)
-    with np.errstate(all="ignore"):
-        (Tape([code], machine) if taped else alone)(mask)
+    for register, one in zip(registers, start, strict=True):
+        machine.registers.preset(register.name, one)
+    Tape([code], machine)(mask)
     found: Values = np.broadcast_to(machine.read(registers[0], kept[0])(), LANES).copy()
     return found
 
 
 @pytest.mark.parametrize("opcode", kinds())
-def test_as_its_function(opcode: str) -> None:
+def test_as_its_reference(opcode: str) -> None:
     sources = len(kinds()[opcode].types) - 1
     for mask in map(Mask, MASKS.values()):
         for agree in ((False,) * sources, (True,) * sources, (True, *(False,) * (sources - 1))):
-            expected, found = (played(opcode, agree, mask, taped) for taped in (False, True))
+            before, *operands = start = given(opcode, agree)
+            with np.errstate(all="ignore"):
+                result = np.broadcast_to(reference(opcode)(*operands), LANES)
+            found = played(opcode, start, mask)
+            expected = np.where(mask.lanes, result.view(found.dtype), before.view(found.dtype))
             np.testing.assert_array_equal(found, expected)
 
 

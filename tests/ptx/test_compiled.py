@@ -13,7 +13,7 @@ from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.hopper import flash_hopper
 from attnsim.models.mask.mask import Mask
-from attnsim.ptx import compiled_matrices, loops, program
+from attnsim.ptx import compiled_matrices, program
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.foreign.run import run_ptx
 from attnsim.ptx.formats import encode, floats
@@ -59,7 +59,6 @@ def test_halves_of_every_bit_pattern() -> None:
 
 
 def test_without_numba_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    loops._loops.cache_clear()
-    monkeypatch.setattr(loops, "find_spec", lambda name: None)
+    monkeypatch.setattr(program, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"^numba is not installed, .*: pip install numba$"):
-        run_ptx(".visible .entry k()\n{\nret;\n}", grid=1, block=32, arguments={})
+        run_ptx(".visible .entry without_numba()\n{\nret;\n}", grid=1, block=32, arguments={})
