@@ -33,8 +33,7 @@ from attnsim.kernels.lift.machine import clocks
 from attnsim.kernels.resources import jobs
 from attnsim.kernels.variant import Variant, compile_variant, source_hash
 from attnsim.models.implementations.own import resources
-from attnsim.ptx.cubin import kernels_in
-from attnsim.ptx.machine_code import OTHER, PIPES, Code, inside
+from attnsim.ptx.machine_code import OTHER, PIPES, Code, inside, kernels_in
 from attnsim.ptx.scheduler import turn_of
 from benchmarks.instruction_rows import rows_of
 from benchmarks.machine_code import disassemble, disassembler, parse

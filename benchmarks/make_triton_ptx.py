@@ -84,7 +84,7 @@ def main() -> None:
     sys.path.insert(0, str(FOLDER))
     import attention
 
-    from attnsim.ptx.foreign.triton_kernel import compile_triton
+    from attnsim.ptx.foreign.compilers import compile_triton
 
     kernels = []
     for one in cases():

@@ -40,7 +40,7 @@ from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
-from attnsim.ptx.cubin import kernels_in
+from attnsim.ptx.machine_code import kernels_in
 from attnsim.ptx.parse import parse
 from attnsim.simulator.replay import replay
 from attnsim.validation.measured.datasets import Row, published_rows

@@ -14,8 +14,8 @@ from attnsim.cli.kernel_flags import KernelFlags
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.ptx.foreign.checking import Difference
     from attnsim.ptx.foreign.run import PtxRun
+    from attnsim.ptx.outcome import Difference
 
 FAILED = 1
 """Exit code where the command ran and what it checked is not as it should be."""
@@ -25,14 +25,16 @@ def run(
     kernel: KernelFlags, inputs: str, seed: int, check: str, tolerance: float | None, out: Path | None, json: bool
 ) -> None:
     """Run it, compare its outputs if asked to, and print."""
+    from attnsim.ptx import outcome
     from attnsim.ptx.faults import Fault
-    from attnsim.ptx.foreign import checking, launching, naming
+    from attnsim.ptx.foreign import launching
+    from attnsim.ptx.foreign.arguments import load_named
 
     if tolerance is not None and not check:
         raise InputError("--tolerance is for --check WHERE:NAME, which is not given")
-    reference = naming.load_named(check) if check else None
+    reference = load_named(check) if check else None
     ready = kernel.ready(inputs, seed)
-    before = checking.values_of(ready.arguments)
+    before = outcome.values_of(ready.arguments)
     about = {**ready.described(), "inputs": inputs, "seed": seed}
     try:
         with progress.busy("interpreting"):
@@ -42,9 +44,9 @@ def run(
             show.print_json([{**about, "faults": launching.faults_of(fault)}])
         _fail("\n".join(launching.faults_in_words(fault)))
     differences: list[Difference] = []
-    allowed = checking.tolerance_of(ready.arguments) if tolerance is None else tolerance
+    allowed = outcome.tolerance_of(ready.arguments) if tolerance is None else tolerance
     if reference is not None:
-        differences = checking.differences(ran.outputs, checking.expected_of(reference, before, ran.outputs))
+        differences = outcome.differences(ran.outputs, outcome.expected_of(reference, before, ran.outputs))
     if out is not None:
         launching.save(out, ran.outputs)
     if json:
@@ -66,8 +68,8 @@ def _fail(message: str) -> None:
 def _print(
     ran: PtxRun, about: Mapping[str, Any], found: Sequence[Difference], allowed: float, kept: Path | None
 ) -> None:
+    from attnsim.ptx.counters import PIPES
     from attnsim.ptx.foreign.launching import summary_of
-    from attnsim.ptx.pipes import PIPES
 
     console = show.console()
     shapes = f"grid {_by(ran.grid)}, block {_by(ran.block)}, {ran.shared_memory_bytes:,} B of dynamic shared memory"

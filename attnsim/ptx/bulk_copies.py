@@ -1,22 +1,33 @@
-"""The tensor copy engine: boxes of tensors to shared memory, which arrive when nothing else can go on.
+"""The copy engine: boxes of tensors to shared memory, and bulk stores and reductions out of it.
 
-PTX ISA 9.0, "cp.async.bulk.tensor".
+What it loads (PTX ISA 9.0, "cp.async.bulk.tensor") arrives when nothing else can go on.
+
+Bulk stores are "cp.async.bulk.tensor", "cp.async.bulk" and "cp.reduce.async.bulk" with
+``.global.shared::cta.bulk_group``, "cp.async.bulk.commit_group" and "cp.async.bulk.wait_group". Read as follows: a
+thread's stores belong to its open group until it commits; the engine reads through the asynchronous proxy, so that what
+threads have written needs a ``fence.proxy.async``; shared memory belongs to it until the thread has waited with
+``.read``, global memory has the values only once it has waited without. A thread that ends before its stores have read
+is refused. Values arrive here as late as they may: when they are waited for, or with the end of the blocks.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from attnsim.ptx import compiled
 from attnsim.ptx.clusters import Clusters
-from attnsim.ptx.faults import CopyInFlight, Misaligned, OutOfBounds
-from attnsim.ptx.lanes import Indices, Mask, Values
+from attnsim.ptx.faults import CopyInFlight, Fault, Misaligned, OutOfBounds
+from attnsim.ptx.formats import bf16_to_float, float_to_bf16
+from attnsim.ptx.lanes import WARP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, unsupported
+from attnsim.ptx.mbarriers import Mbarriers
+from attnsim.ptx.memory import SECTOR
 from attnsim.ptx.ordering import PIECE
-from attnsim.ptx.phases import Mbarriers
+from attnsim.ptx.registers import DTYPES, Dtype
 from attnsim.ptx.syntax import Instruction, TensorAddress
 from attnsim.ptx.tensor_maps import TensorMap, swizzled
 
@@ -158,3 +169,210 @@ def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
             copies.begin(address, corners[here], targets[here], barriers[here], part, blocks)
 
     return step
+
+
+Join = Callable[[Values, Values], Values]
+"""What is stored, from what was there and what comes."""
+
+_JOINS: dict[str, Join] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+@dataclass(slots=True)
+class _Store:
+    """One thread's store: its group, its number among its warp's, and how its values arrive."""
+
+    lane: int
+    group: int
+    number: int
+    arrive: Callable[[], None] | None
+    read: bool = False
+
+
+class BulkStores:
+    """Stores under way in a batch of blocks."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._copies = machine.unit(BulkCopies)
+        self._stores: list[_Store] = []
+
+    def start(self) -> None:
+        """None under way."""
+        lanes = self._machine.lanes
+        self._group = np.zeros(lanes.count, np.int64)
+        self._issued = np.zeros(lanes.warps, np.int64)
+        self._stores = []
+
+    def commit(self, mask: Mask) -> None:
+        """Close each active thread's open group."""
+        self._group = self._group + mask.lanes
+
+    def wait(self, pending: int, reading: bool, mask: Mask) -> None:
+        """All but the newest `pending` groups of each active thread have read, and if not only `reading`, arrived."""
+        for store in self._stores:
+            if mask.lanes[store.lane] and store.group < self._group[store.lane] - pending:
+                store.read = True
+                if not reading and store.arrive:
+                    store.arrive()
+                    store.arrive = None
+        self._stores = [store for store in self._stores if store.arrive or not store.read]
+        ordering = self._machine.shared.ordering
+        if ordering:
+            for warp in mask.warp_index.tolist():
+                left = [store.number for store in self._stores if store.lane // WARP == warp and not store.read]
+                ordering.stores_have_read(warp, min(left, default=int(self._issued[warp]) + 1) - 1)
+
+    def finish(self) -> None:
+        """The blocks have ended: what is under way arrives; CopyInFlight where it may not have read all."""
+        for store in self._stores:
+            if not store.read:
+                raise CopyInFlight(
+                    "the thread has ended while its bulk store may still read shared memory: no "
+                    "cp.async.bulk.wait_group.read came after it",
+                    store.lane,
+                )
+        for store in self._stores:
+            if store.arrive:
+                store.arrive()
+        self._stores = []
+
+    def begin_box(self, address: int, corner: list[int], source: int, lane: int, join: str) -> None:
+        """Store a box of shared memory at a corner of the tensor map at an address; outside of the tensor nothing."""
+        name, tensor_map = self._copies.map_at(address, lane)
+        require_aligned("bulk store from", source, tensor_map, lane)
+        tensor = self._machine.memory.writeable(tensor_map.array, "bulk store", lane)
+        places = swizzled(source + np.arange(0, tensor_map.box_bytes, PIECE), tensor_map.swizzle_bytes)
+        values = self._read(places, lane).view(tensor_map.dtype).reshape(tensor_map.box)
+        place, inside, sectors = tensor_map.overlap(tuple(corner))
+        combine = _combine(join, tensor_map.dtype) if join else None
+        counters = self._machine.counters
+        counters.stores[name] += values[inside].nbytes
+        counters.store_sectors[name] += sectors
+
+        def arrive() -> None:
+            tensor.keep()
+            there = tensor_map.array[place]
+            there[...] = combine(there, values[inside]) if combine else values[inside]
+
+        self._issue(lane, arrive)
+
+    def begin_bytes(self, target: int, source: int, size: int, lane: int, kind: str, join: str) -> None:
+        """Store `size` bytes of shared memory to an address."""
+        for what, number in (("global address", target), ("shared address", source), ("size", size)):
+            if number % PIECE:
+                raise Misaligned(f"bulk store: {what} {number:#x} is not a multiple of {PIECE}", lane)
+        memory, counters = self._machine.memory, self._machine.counters
+        one = _only(lane, self._machine.lanes.count).times(max(size // PIECE, 1))
+        parts = list(memory.parts(target + np.arange(0, size, PIECE), PIECE, one, "bulk store"))
+        dtype = DTYPES[kind] if join else np.dtype(np.uint8)
+        values = self._read(source + np.arange(0, size, PIECE), lane).reshape(-1, PIECE // 2)
+        for tensor, selection, _ in parts:  # one, unless nothing is stored
+            counters.stores[tensor.name] += values[selection].nbytes
+            counters.store_sectors[tensor.name] += (target + size - 1) // SECTOR - target // SECTOR + 1
+        combine = _combine(join, dtype, kind == "bf16") if join else None
+
+        def arrive() -> None:
+            for tensor, selection, rows in parts:
+                there = tensor.pieces()
+                new = np.ascontiguousarray(values[selection])
+                if combine:
+                    old = np.ascontiguousarray(there[rows]).view(dtype)
+                    new = np.ascontiguousarray(combine(old, new.view(dtype)).astype(dtype)).view(np.uint16)
+                there[rows] = new
+
+        self._issue(lane, arrive)
+
+    def _issue(self, lane: int, arrive: Callable[[], None]) -> None:
+        number = int(self._issued[lane // WARP])
+        self._stores.append(_Store(lane, int(self._group[lane]), number, arrive))
+
+    def _read(self, places: Indices, lane: int) -> Values:
+        """Pieces of the block's shared memory as the engine sees them now, ``[pieces * 8]`` of 16 bits."""
+        machine, shared = self._machine, self._machine.shared
+        self._issued[lane // WARP] += 1
+        block = machine.lanes.block_of[lane : lane + 1]
+        rows = shared.pieces(places[None], block, np.array([lane]), "bulk store")
+        if shared.ordering:
+            shared.ordering.read_by_store(rows[0], lane, int(self._issued[lane // WARP]))
+        machine.counters.shared_bytes_loaded += PIECE * len(places)
+        values: Values = shared.by_piece()[rows[0]].reshape(-1)
+        return values
+
+
+def _only(lane: int, lanes: int) -> Mask:
+    chosen = np.zeros(lanes, bool)
+    chosen[lane] = True
+    return Mask(chosen, 1)
+
+
+def _combine(join: str, dtype: Dtype, bf16: bool = False) -> Join:
+    """The reduction on values of a type; bf16 is what its register type says, never what a map of 16 bits holds."""
+    if bf16:
+        return lambda old, new: float_to_bf16(_JOINS[join](bf16_to_float(old), bf16_to_float(new)))
+    if dtype == np.uint16:
+        raise Fault(f"cp.reduce.async.bulk.tensor.{join} on a map of 16-bit words: bf16 or integers? not modelled")
+    return _JOINS[join]
+
+
+def compile_bulk_store(instruction: Instruction, machine: Machine) -> Step:
+    """``cp.async.bulk.commit_group``, ``.wait_group(.read) n``, and the stores, by tensor map or by address.
+
+    ``cp(.reduce).async.bulk.tensor.Nd.global.shared::cta(.op)(.tile).bulk_group [map, {..}], [from]`` and
+    ``cp(.reduce).async.bulk.global.shared::cta.bulk_group(.op.type) [to], [from], size``. Not modelled: ``inc``,
+    ``dec``, im2col, scatter4, byte masks.
+    """
+    modifiers, stores = instruction.modifiers, machine.unit(BulkStores)
+    if "commit_group" in modifiers:
+        return stores.commit
+    if "wait_group" in modifiers:
+        pending = machine.read(instruction.operands[0], "s64")
+        return lambda mask: stores.wait(int(pending()[0]), "read" in modifiers, mask)
+    known = {
+        "async",
+        "reduce",
+        "bulk",
+        "tensor",
+        "global",
+        "shared::cta",
+        "bulk_group",
+        "tile",
+        "L2::cache_hint",
+        "noftz",
+    }
+    known |= {*_JOINS, *(f"{n}d" for n in range(1, 6)), *(DTYPES if "reduce" in modifiers else ())}
+    join = next((m for m in modifiers if m in _JOINS), "")
+    if not {"global", "shared::cta", "bulk_group"} <= set(modifiers) <= known or ("reduce" in modifiers) != bool(join):
+        raise unsupported(instruction)
+    target, source = instruction.operands[:2]
+    place = machine.address(source)
+    if isinstance(target, TensorAddress):
+        maps = machine.read(target.map, "u64")
+        coordinates = [machine.read(c, "s32") for c in reversed(target.coordinates)]
+
+        def box(mask: Mask) -> None:
+            corners = np.stack([mask.of(read()) for read in coordinates], axis=1)
+            rows = zip(
+                mask.of(maps()).tolist(), corners.tolist(), place(mask).tolist(), mask.index.tolist(), strict=True
+            )
+            for address, corner, start, lane in rows:
+                stores.begin_box(address, corner, start, lane, join)
+
+        return box
+    kind = modifiers[-1] if join else "b8"
+    if "tensor" in modifiers or kind not in DTYPES:
+        raise unsupported(instruction)
+    to, size = machine.address(target), machine.read(instruction.operands[2], "u32")
+
+    def plain(mask: Mask) -> None:
+        rows = zip(to(mask).tolist(), place(mask).tolist(), mask.of(size()).tolist(), mask.index.tolist(), strict=True)
+        for address, start, length, lane in rows:
+            stores.begin_bytes(address, start, length, lane, kind, join)
+
+    return plain

@@ -1,4 +1,7 @@
-"""Instructions that decide where a thread goes on: branches, exits, barriers, trap."""
+"""Where a thread goes on: branches, exits, barriers, trap; and ``setmaxnreg``, by which warpgroups share registers.
+
+PTX ISA 9.0, "setmaxnreg"; an SM has 65,536 registers (CUDA Programming Guide, "Compute Capabilities").
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,87 @@ from collections.abc import Callable
 import numpy as np
 
 from attnsim.ptx.barriers import Arrival, Finish, Groups
-from attnsim.ptx.cluster_barrier import cluster_barrier
-from attnsim.ptx.faults import Trapped
-from attnsim.ptx.flow import Control, Flow, Go, control
-from attnsim.ptx.lanes import Indices, Mask
-from attnsim.ptx.machine import Machine, unsupported
-from attnsim.ptx.syntax import Instruction
+from attnsim.ptx.clusters import Clusters
+from attnsim.ptx.faults import Deadlock, Fault, Trapped
+from attnsim.ptx.flow import Control, Flow, Go, control, suspended
+from attnsim.ptx.lanes import WARPGROUP, Indices, Mask
+from attnsim.ptx.machine import Machine, Step, operation, unsupported
+from attnsim.ptx.syntax import Immediate, Instruction
+from attnsim.ptx.tensor_cores import require_warpgroups
+
+
+def cluster_barrier(instruction: Instruction, machine: Machine) -> Control:
+    """``barrier.cluster.arrive`` and ``wait``, of which every thread that has not exited does both in turn.
+
+    Without ``.relaxed``: what a thread did before it arrives is seen by all that have waited.
+    """
+    if instruction.guard or "relaxed" in instruction.modifiers:
+        raise unsupported(instruction)
+    clusters = machine.unit(Clusters)
+    if "arrive" in instruction.modifiers:
+
+        def arrive(run: Flow, position: int, mask: Mask) -> Go:
+            clusters.arrive(mask)
+            return position + 1, mask
+
+        return arrive
+    if "wait" not in instruction.modifiers:
+        raise unsupported(instruction)
+
+    def fault(mask: Mask) -> Fault:
+        return Deadlock(f"{clusters.missing(mask)}; no thread can go on, and no copy is under way", mask.lane(0))
+
+    return suspended(clusters.over, fault, clusters.go_on)
+
+
+REGISTERS_PER_SM = 65536
+FEWEST, MOST, STEP = 24, 256, 8
+
+
+class RegisterBudget:
+    """Registers per thread that each warpgroup of a batch has asked for; 0 before it has."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._asked = np.zeros(0, np.int64)
+
+    def start(self) -> None:
+        """Nobody has asked."""
+        self._asked = np.zeros(-(-self._machine.lanes.warps // 4), np.int64)
+
+    def ask(self, registers: int, mask: Mask) -> None:
+        """These warpgroups take so many registers a thread.
+
+        Raises
+        ------
+        Deadlock
+            When a block's warpgroups ask for more than an SM has: the last would wait for ever.
+        """
+        self._asked[mask.warpgroups] = registers
+        total = self._asked.reshape(self._machine.lanes.blocks, -1).sum(axis=1) * WARPGROUP
+        if int(total.max()) > REGISTERS_PER_SM:
+            raise Deadlock(
+                f"the block's warpgroups ask for {int(total.max())} registers, an SM has {REGISTERS_PER_SM}",
+                mask.lane(0),
+            )
+
+
+@operation("setmaxnreg")
+def compile_register_hand_over(instruction: Instruction, machine: Machine) -> Step:
+    """``setmaxnreg.inc/dec.sync.aligned.u32 count``: no effect on values, but the counts must add up."""
+    (count,) = instruction.operands
+    if not isinstance(count, Immediate):
+        raise unsupported(instruction)
+    registers, budget = int(count.text, 0), machine.unit(RegisterBudget)
+
+    def step(mask: Mask) -> None:
+        require_warpgroups(mask, "setmaxnreg")
+        if registers % STEP or not FEWEST <= registers <= MOST:
+            raise Fault(f"setmaxnreg {registers}; allowed: multiples of {STEP} from {FEWEST} to {MOST}", mask.lane(0))
+        budget.ask(registers, mask)
+
+    return step
+
 
 Split = Callable[[Mask], tuple[Mask, Mask | None]]
 """Lanes where an instruction's predicate holds or there is none, and the others if there are any."""

@@ -1,9 +1,21 @@
-"""What a launch did, as a profiler would count it."""
+"""What a launch did, as a profiler would count it: sums, what an instruction adds to them, and which pipe it goes to.
+
+Pipes are those of Nsight Compute (Kernel Profiling Guide, "Pipelines"). The assembler joins, splits and drops
+instructions: a product and a sum become one, moves vanish, addresses are computed once. Counts by pipe are those of
+the PTX, not of the machine code.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import sub
+
+import numpy as np
+
+from attnsim.ptx.lanes import WARP, WARPGROUP, Mask
+from attnsim.ptx.syntax import Function, Instruction
 
 
 @dataclass(slots=True)
@@ -77,3 +89,120 @@ class Counters:
     def __add__(self, other: Counters) -> Counters:
         """Sum, field by field."""
         return Counters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+
+_FLOPS = {"add": 1, "sub": 1, "mul": 1, "fma": 2, "mad": 2}
+_FLOAT_TYPES = {"f16": 1, "bf16": 1, "f32": 1, "f64": 1, "f16x2": 2, "bf16x2": 2, "f32x2": 2}
+
+
+Cost = tuple[int, int, int, int]
+"""FLOPs outside and inside the tensor cores, exponentials and shuffles of one lane."""
+
+
+def cost(instruction: Instruction) -> Cost:
+    """Operations of one lane of an instruction; of ``mma`` and ``wgmma`` a lane's share of 2 m n k."""
+    kind = instruction.modifiers[-1] if instruction.modifiers else ""
+    width = _FLOAT_TYPES.get(kind, 0)
+    if instruction.name == "mma":
+        shape = next(m for m in instruction.modifiers if m.startswith("m16n8k"))
+        return 0, 2 * 16 * 8 * int(shape.removeprefix("m16n8k")) // WARP, 0, 0
+    if instruction.name == "wgmma" and instruction.modifiers[0] == "mma_async":
+        shape = next(m for m in instruction.modifiers if m.startswith("m64n"))
+        columns, depth = shape.removeprefix("m64n").split("k")
+        return 0, 2 * 64 * int(columns) * int(depth) // WARPGROUP, 0, 0
+    exponentials = width if instruction.name == "ex2" else 0
+    return _FLOPS.get(instruction.name, 0) * width, 0, exponentials, int(instruction.name == "shfl")
+
+
+def charge(counters: Counters, each: Iterable[int], lanes: int) -> None:
+    """Count a cost for so many lanes."""
+    flops, tensor_flops, exponentials, shuffles = each
+    counters.flops += flops * lanes
+    counters.tensor_flops += tensor_flops * lanes
+    counters.exponentials += exponentials * lanes
+    counters.shuffles += shuffles * lanes
+
+
+class Costs:
+    """Sums of the costs of a kernel's instructions, so that a run of them is counted at once.
+
+    Instructions under a predicate are counted when they run; here they only count as issued.
+    """
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        nothing = (0, 0, 0, 0)
+        rows = [nothing if i.guard else cost(i) for i in instructions]
+        self._end = len(instructions)
+        self._sums: list[list[int]] = np.cumsum([nothing, *rows, nothing], axis=0).tolist()
+        self._prices: dict[tuple[int, int], Cost | None] = {}
+
+    def charge(self, counters: Counters, start: int, stop: int, mask: Mask) -> None:
+        """Count instructions ``start`` to ``stop - 1``."""
+        key = start, min(stop, self._end)
+        counters.issued[key] += mask.warp_count
+        if key not in self._prices:
+            flops, tensor_flops, exponentials, shuffles = map(sub, self._sums[stop], self._sums[start])
+            price = flops, tensor_flops, exponentials, shuffles
+            self._prices[key] = price if any(price) else None
+        if found := self._prices[key]:
+            charge(counters, found, mask.count)
+
+
+_MATRIX = ("mma", "wgmma", "tcgen05")
+_SPECIAL = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div")
+_MULTIPLY = ("add", "sub", "mul", "mad", "fma")
+_CONTROL = ("bra", "brx", "ret", "exit", "call", "trap", "bar", "barrier", "fence", "membar", "elect", "setmaxnreg")
+_MEMORY = (
+    *("ld", "ldu", "st", "cp", "atom", "red", "ldmatrix", "stmatrix", "movmatrix", "mbarrier", "shfl", "prefetch"),
+    *("prefetchu", "discard", "applypriority", "redux", "match", "vote", "activemask"),
+)
+_MOVES = ("mov", "cvta", "selp")
+
+PIPES = {
+    "tensor": "matrix products",
+    "XU": "exponentials, reciprocals, roots, conversions of integers and floats",
+    "FMA": "sums and products of floats, products of integers",
+    "FP64": "float64",
+    "ALU": "integers, logic, comparisons, conversions between floats",
+    "LSU": "loads, stores, copies, atomics, shuffles",
+    "control": "branches, barriers, fences",
+    "moves": "moves, selections, address conversions, parameters; most vanish in machine code",
+}
+"""Names of the pipes and what goes to them."""
+
+
+def pipe_of(instruction: Instruction) -> str:
+    """The pipe, one of :data:`PIPES`."""
+    name, kinds = instruction.name, instruction.modifiers
+    typed = kinds[-1] if kinds else ""
+    if name == "wgmma" and "mma_async" not in kinds:
+        return "control"
+    if name == "ld" and "param" in kinds:
+        return "moves"
+    for pipe, names in (("tensor", _MATRIX), ("LSU", _MEMORY), ("control", _CONTROL), ("moves", _MOVES)):
+        if name in names:
+            return pipe
+    if typed == "f64":
+        return "FP64"
+    if name in _SPECIAL or (name == "cvt" and _between_integers_and_floats(kinds)):
+        return "XU"
+    multiplies = name in ("mul", "mad", "fma", "dp4a", "dp2a") or (name in _MULTIPLY and _is_float(typed))
+    return "FMA" if multiplies else "ALU"
+
+
+def _is_float(kind: str) -> bool:
+    return kind.startswith(("f", "bf", "tf"))
+
+
+def _between_integers_and_floats(kinds: tuple[str, ...]) -> bool:
+    return len(kinds) > 1 and _is_float(kinds[-1]) != _is_float(kinds[-2])
+
+
+def issued_by_pipe(function: Function, counters: Counters) -> dict[str, int]:
+    """Warp instructions of a run by pipe, those under a predicate included."""
+    pipes = [pipe_of(instruction) for instruction in function.instructions]
+    found: Counter[str] = Counter()
+    for (start, stop), warps in counters.issued.items():
+        for pipe, count in Counter(pipes[start:stop]).items():
+            found[pipe] += count * warps
+    return {pipe: found[pipe] for pipe in PIPES if found[pipe]}

@@ -20,8 +20,8 @@ from attnsim.ptx.lanes import WARP, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.registers import DTYPES, Registers, row_type
 from attnsim.ptx.spaces import space_name
+from attnsim.ptx.straight import Alike
 from attnsim.ptx.syntax import Instruction, Operand, register_names
-from attnsim.ptx.together import Alike
 from attnsim.ptx.warps import require_whole_warps
 
 ROWS = 8

@@ -1,4 +1,4 @@
-"""Integer arithmetic; NumPy's integers wrap as a GPU's do."""
+"""Integers: arithmetic, which wraps as a GPU's does, shifts, fields, permutations of bytes, counts of bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from attnsim.ptx.elementwise import Function, elementwise
 from attnsim.ptx.lanes import Values
 from attnsim.ptx.machine import Machine, Step, operation, unsupported, value_type
-from attnsim.ptx.registers import DTYPES, Dtype
+from attnsim.ptx.registers import DTYPES, UNSIGNED, Dtype
 from attnsim.ptx.syntax import Instruction
 
 
@@ -113,3 +113,145 @@ def compile_byte_product(instruction: Instruction, machine: Machine) -> Step:
         return total.astype(DTYPES[result])
 
     return elementwise(instruction, machine, product, (a_type, b_type, result), result)
+
+
+@operation("shl", "shr")
+def compile_shift(instruction: Instruction, machine: Machine) -> Step:
+    """Shifts; by the width or more they shift everything out."""
+    kind = value_type(instruction)
+    dtype = DTYPES[kind]
+    bits = 8 * dtype.itemsize
+    left = instruction.name == "shl"
+    arithmetic = not left and dtype.kind == "i"
+
+    def shift(a: Values, amount: Values) -> Values:
+        clamped: Values = np.minimum(amount, np.uint32(bits - 1)).astype(dtype)
+        result: Values = np.left_shift(a, clamped) if left else np.right_shift(a, clamped)
+        if arithmetic or int(amount.max()) < bits:
+            return result
+        return np.where(amount >= bits, dtype.type(0), result)
+
+    return elementwise(instruction, machine, shift, (kind, "u32"), kind)
+
+
+@operation("shf")
+def compile_funnel_shift(instruction: Instruction, machine: Machine) -> Step:
+    """``shf.l`` and ``shf.r``: 32 bits out of 64."""
+    left, wrap = "l" in instruction.modifiers, "wrap" in instruction.modifiers
+
+    def shift(low: Values, high: Values, amount: Values) -> Values:
+        n = (amount & np.uint32(31) if wrap else np.minimum(amount, np.uint32(32))).astype(np.uint64)
+        both = high.astype(np.uint64) << np.uint64(32) | low
+        shifted = both << n >> np.uint64(32) if left else both >> n
+        return shifted.astype(np.uint32)
+
+    return elementwise(instruction, machine, shift, ("b32",) * 3, "b32")
+
+
+@operation("lop3")
+def compile_three_input_logic(instruction: Instruction, machine: Machine) -> Step:
+    """``lop3.b32 d, a, b, c, table``."""
+    if len(instruction.operands) != 5:
+        raise unsupported(instruction)
+    table = int(machine.read(instruction.operands[4], "u32")()[0])
+
+    def logic(a: Values, b: Values, c: Values, _table: Values) -> Values:
+        result: Values = np.zeros(1, np.uint32)
+        for row in range(8):
+            if table >> row & 1:
+                result = result | (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
+        return result
+
+    return elementwise(instruction, machine, logic, ("b32",) * 4, "b32")
+
+
+def _ones(count: Values) -> Values:
+    """So many low bits of a uint64."""
+    some = (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1)
+    return np.where(count >= 64, ~np.uint64(0), some)
+
+
+@operation("bfe")
+def compile_bit_field_extract(instruction: Instruction, machine: Machine) -> Step:
+    """``bfe d, a, position, length``, by PTX ISA 9.0, section bfe."""
+    kind = value_type(instruction)
+    dtype = DTYPES[kind]
+    bits = 8 * dtype.itemsize
+
+    def extract(a: Values, position: Values, length: Values) -> Values:
+        start, count = (position & np.uint32(255)).astype(np.int64), (length & np.uint32(255)).astype(np.int64)
+        wide = a.astype(np.int64) if dtype.kind == "i" else a.view(UNSIGNED[dtype.itemsize]).astype(np.uint64)
+        shifted = wide >> np.minimum(start, bits - 1 if dtype.kind == "i" else 63).astype(wide.dtype)
+        if dtype.kind != "i":
+            return np.where(start >= bits, np.uint64(0), shifted & _ones(count)).astype(dtype)
+        drop = 64 - np.clip(count, 1, 64)
+        return np.where(count == 0, 0, shifted << drop >> drop).astype(dtype)
+
+    return elementwise(instruction, machine, extract, (kind, "u32", "u32"), kind)
+
+
+@operation("bfi")
+def compile_bit_field_insert(instruction: Instruction, machine: Machine) -> Step:
+    """``bfi d, a, b, position, length``: the low bits of a into b."""
+    kind = value_type(instruction)
+    dtype = DTYPES[kind]
+    bits = 8 * dtype.itemsize
+
+    def insert(a: Values, b: Values, position: Values, length: Values) -> Values:
+        start, count = (position & np.uint32(255)).astype(np.uint64), length & np.uint32(255)
+        at = np.minimum(start, np.uint64(63))
+        field = np.where(start >= bits, np.uint64(0), _ones(count) << at)
+        return ((b.astype(np.uint64) & ~field) | (a.astype(np.uint64) << at & field)).astype(dtype)
+
+    return elementwise(instruction, machine, insert, (kind, kind, "u32", "u32"), kind)
+
+
+@operation("popc", "clz", "brev", "bfind")
+def compile_bit_count(instruction: Instruction, machine: Machine) -> Step:
+    """Counts and orders of bits."""
+    kind = value_type(instruction)
+    bits = 8 * DTYPES[kind].itemsize
+    unsigned = UNSIGNED[DTYPES[kind].itemsize]
+
+    def bit_rows(a: Values) -> Values:
+        return np.unpackbits(np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1)[:, ::-1], axis=1)
+
+    def leading(a: Values) -> Values:
+        rows = bit_rows(a)
+        return np.where(rows.any(axis=1), rows.argmax(axis=1), bits).astype(np.uint32)
+
+    def highest(a: Values) -> Values:
+        shifted = np.where(a < 0, ~a, a).view(unsigned) if a.dtype.kind == "i" else a
+        position = leading(shifted).astype(np.int64)
+        found = position if "shiftamt" in instruction.modifiers else bits - 1 - position
+        return np.where(position == bits, -1, found).astype(np.uint32)
+
+    def reversed_bits(a: Values) -> Values:
+        packed = np.packbits(bit_rows(a)[:, ::-1], axis=1)[:, ::-1]
+        return np.ascontiguousarray(packed).view(unsigned).reshape(-1)
+
+    functions: dict[str, Function] = {
+        "popc": lambda a: bit_rows(a).sum(axis=1).astype(np.uint32),
+        "clz": leading,
+        "bfind": highest,
+        "brev": reversed_bits,
+    }
+    result = kind if instruction.name == "brev" else "u32"
+    return elementwise(instruction, machine, functions[instruction.name], (kind,), result)
+
+
+@operation("prmt")
+def compile_permute(instruction: Instruction, machine: Machine) -> Step:
+    """``prmt.b32 d, a, b, selector``: any four bytes of eight."""
+    if value_type(instruction) != instruction.modifiers[-1]:
+        raise unsupported(instruction)
+
+    def permute(a: Values, b: Values, selector: Values) -> Values:
+        a, b, selector = np.broadcast_arrays(a, b, selector)
+        source = np.stack((a, b), axis=1).view(np.uint8)
+        nibbles = selector[:, None] >> np.array([0, 4, 8, 12], np.uint32)
+        chosen = np.take_along_axis(source, (nibbles & 7).astype(np.int64), axis=1)
+        signs = np.where(chosen & 0x80, np.uint8(0xFF), np.uint8(0))
+        return np.where(nibbles & 8, signs, chosen).view(np.uint32).reshape(-1)
+
+    return elementwise(instruction, machine, permute, ("b32",) * 3, "b32")

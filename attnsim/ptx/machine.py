@@ -10,12 +10,10 @@ import numpy as np
 
 from attnsim.ptx import compiled
 from attnsim.ptx.counters import Counters
-from attnsim.ptx.dataflow import passing
+from attnsim.ptx.dataflow import lay_out, meetings, passing
 from attnsim.ptx.faults import Reports, UnsupportedInstruction
 from attnsim.ptx.lanes import WARP, Bools, Indices, Lanes, Mask, Values, lanes_of
-from attnsim.ptx.layout import lay_out, meetings
-from attnsim.ptx.local import LocalMemory
-from attnsim.ptx.memory import GlobalMemory
+from attnsim.ptx.memory import GlobalMemory, LocalMemory
 from attnsim.ptx.registers import DTYPES, Read, Registers, Rows, Write
 from attnsim.ptx.shared import SharedMemory
 from attnsim.ptx.syntax import Address, Function, Instruction, Operand, Vector, register_names

@@ -1,13 +1,17 @@
-"""What a kernel computed beside what it should have, and how far apart they are."""
+"""What a kernel computed beside what it should have, as a function of its inputs says, and how far apart they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attnsim.arrays import Floats
+from attnsim.errors import InputError
+from attnsim.ptx.formats import decode
 
 TOLERANCE = {"fp16": 2e-3, "bf16": 1.6e-2}
 """Largest allowed ``max |got - want| / max |want|``: two units in the last place of the output format (2^-10, 2^-7)."""
@@ -48,3 +52,113 @@ def _error(got: Floats, want: Floats) -> float:
         return 0.0
     scale = np.abs(want[finite]).max()
     return float(np.abs(got[finite] - want[finite]).max() / scale) if scale else float(np.abs(got[finite]).max())
+
+
+TOLERANCE_FP32 = 1e-5
+"""Where no argument has 16 bits: 2^-17, for sums of some thousand terms in fp32 (2^-24 each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One output beside the reference's.
+
+    Parameters
+    ----------
+    output : str
+    max_abs : float
+        Largest difference; infinite where a NaN or an infinity is on one side alone.
+    max_rel : float
+        The same over the reference's largest magnitude.
+    """
+
+    output: str
+    max_abs: float
+    max_rel: float
+
+
+def values_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the arguments as a reference wants them: floats in float64 (uint16 as bf16), integers as they are."""
+    return {name: _value(given) for name, given in arguments.items()}
+
+
+def _value(given: Any) -> Any:
+    if not isinstance(given, (np.ndarray, np.generic)):
+        return given
+    array = np.array(given, copy=True)
+    array = decode(array) if array.dtype.kind == "f" or array.dtype == np.uint16 else array
+    return array if isinstance(given, np.ndarray) else array[()]
+
+
+def tolerance_of(arguments: Mapping[str, Any]) -> float:
+    """Allowed relative difference: that of the coarsest format among the arrays."""
+    kinds = {str(given.dtype) for given in arguments.values() if isinstance(given, np.ndarray)}
+    return TOLERANCE["bf16"] if "uint16" in kinds else TOLERANCE["fp16"] if "float16" in kinds else TOLERANCE_FP32
+
+
+def expected_of(
+    reference: Callable[..., Any], inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> dict[str, Floats]:
+    """What a reference says the outputs are.
+
+    Parameters
+    ----------
+    reference : callable
+        Its parameters are names of arguments, or ``**inputs`` for all. It returns a mapping of output to array, an
+        array where there is one output, or as many as there are in the order of the arguments.
+    inputs : mapping of str to array or number
+        From :func:`values_of`, before the run.
+    outputs : mapping of str to array
+        After it.
+
+    Raises
+    ------
+    InputError
+        When it asks for what is no argument, fails, or returns something else.
+    """
+    name = getattr(reference, "__name__", "the reference")
+    try:
+        result = reference(**_asked(reference, name, inputs))
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # somebody's own code
+        raise InputError(f"{name} fails: {type(error).__name__}: {error}") from None
+    if not isinstance(result, Mapping):
+        several = result if isinstance(result, tuple) else (result,)
+        if len(several) != len(outputs):
+            raise InputError(
+                f"{name} returns {len(several)} arrays, the kernel stored to {len(outputs)}: {', '.join(outputs)}; "
+                "return a dict by name to compare some of them"
+            )
+        result = dict(zip(outputs, several, strict=True))
+    for output, array in result.items():
+        if output not in outputs:
+            raise InputError(f"{name} returns {output}, which the kernel did not store to; it stored {list(outputs)}")
+        if np.shape(array) != outputs[output].shape:
+            shapes = f"{list(np.shape(array))}, the kernel {list(outputs[output].shape)}"
+            raise InputError(f"{name} returns {output} of shape {shapes}")
+    return {output: np.asarray(array, np.float64) for output, array in result.items()}
+
+
+def _asked(reference: Callable[..., Any], name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if not callable(reference):
+        raise InputError(f"{name} is {type(reference).__name__}; give a function")
+    parameters = inspect.signature(reference).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return dict(inputs)
+    unknown = [one.name for one in parameters if one.name not in inputs and one.default is one.empty]
+    if unknown:
+        raise InputError(f"{name} asks for {', '.join(unknown)}; the arguments are {', '.join(inputs)}")
+    return {one.name: inputs[one.name] for one in parameters if one.name in inputs}
+
+
+def differences(outputs: Mapping[str, Any], expected: Mapping[str, Floats]) -> list[Difference]:
+    """How far outputs are from what was expected."""
+    got = values_of({name: outputs[name] for name in expected})
+    relative = Outcome(got, expected).errors()
+    found = []
+    for name, want in expected.items():
+        finite = np.isfinite(want)
+        largest = float(np.abs(want[finite]).max()) if finite.any() else 0.0
+        error = relative[name]
+        found.append(Difference(name, error * largest if largest and np.isfinite(error) else error, error))
+    return found

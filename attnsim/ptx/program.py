@@ -13,7 +13,6 @@ import numpy as np
 from attnsim.errors import InputError
 from attnsim.ptx import (  # noqa: F401  (each registers the instructions that it knows)
     atomics,
-    bits,
     clusters,
     comparisons,
     control,
@@ -22,28 +21,25 @@ from attnsim.ptx import (  # noqa: F401  (each registers the instructions that i
     floats,
     fragments,
     integers,
-    mbarrier,
-    register_budget,
+    mbarriers,
     tcgen05,
     transfers,
     warps,
     wgmma,
 )
 from attnsim.ptx.barriers import Barriers, Groups
-from attnsim.ptx.bulk_copies import BulkCopies
-from attnsim.ptx.bulk_stores import BulkStores
+from attnsim.ptx.bulk_copies import BulkCopies, BulkStores
 from attnsim.ptx.clusters import Clusters
-from attnsim.ptx.costs import Costs, charge, cost
+from attnsim.ptx.counters import Costs, charge, cost
 from attnsim.ptx.faults import Deadlock, Fault, StepLimit, UnsupportedInstruction
 from attnsim.ptx.flow import CONTROLS, Control, Stalls
 from attnsim.ptx.lanes import Mask
 from attnsim.ptx.machine import OPERATIONS, Machine, Step, unsupported
-from attnsim.ptx.straight import Line, straight_runs
+from attnsim.ptx.straight import Alike, Line, straight_runs
 from attnsim.ptx.syntax import Function, Instruction
 from attnsim.ptx.tape import Tape, code_of
 from attnsim.ptx.tensor_cores import Watch
 from attnsim.ptx.tensor_memory import TensorMemory
-from attnsim.ptx.together import Alike
 
 STEPS_LIMIT = 5_000_000
 """Instructions of one batch after which a kernel is taken to be in an endless loop."""

@@ -18,7 +18,7 @@ from attnsim.ptx.flow import Control, Flow, Go
 from attnsim.ptx.lanes import Dim3, Mask, Values, lanes_of
 from attnsim.ptx.machine import Machine, Step
 from attnsim.ptx.program import Program, Run
-from attnsim.ptx.start import Arguments, preset
+from attnsim.ptx.run import Arguments, preset
 from attnsim.ptx.syntax import Address, Function, Instruction
 
 GLOBAL = ("ld", "st", "cp", "red", "atom")

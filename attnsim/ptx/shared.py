@@ -12,7 +12,7 @@ from attnsim.ptx.counters import Counters
 from attnsim.ptx.faults import CopyInFlight, OutOfBounds, Reports
 from attnsim.ptx.hazards import Hazards
 from attnsim.ptx.lanes import Indices, Lanes, Mask, Meetings, Values
-from attnsim.ptx.local import require_inside
+from attnsim.ptx.memory import require_inside
 from attnsim.ptx.ordering import PIECE, Ordering
 from attnsim.ptx.registers import row_type
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnsim.ptx.lanes import Mask, Values
-from attnsim.ptx.local import LocalMemory
 from attnsim.ptx.machine import Machine, unsupported
-from attnsim.ptx.memory import GlobalMemory
+from attnsim.ptx.memory import GlobalMemory, LocalMemory
 from attnsim.ptx.registers import row_type
 from attnsim.ptx.shared import SharedMemory
 from attnsim.ptx.syntax import Instruction

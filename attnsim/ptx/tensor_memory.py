@@ -27,7 +27,7 @@ from attnsim.ptx.faults import (
 )
 from attnsim.ptx.lanes import WARP, Bools, Indices, Mask, Values
 from attnsim.ptx.machine import Machine
-from attnsim.ptx.phases import Mbarriers
+from attnsim.ptx.mbarriers import Mbarriers
 
 LANES, COLUMNS = 128, 512
 QUARTERS = 4

@@ -16,9 +16,9 @@ from attnsim.ptx.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.ptx.registers import DTYPES, Dtype, Rows
+from attnsim.ptx.straight import Alike
 from attnsim.ptx.syntax import Immediate, Instruction, Vector
 from attnsim.ptx.tensor_cores import Fragment, TensorCores, require_warpgroups
-from attnsim.ptx.together import Alike
 
 AT_ONCE = 16
 """Products of a warpgroup, 64 x 256 in float32 at most, that a second-level cache of 1 MiB holds."""

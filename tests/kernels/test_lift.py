@@ -22,7 +22,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.kernel_file import read_kernels, write_kernels
 from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.cubin import kernels_in
+from attnsim.ptx.machine_code import kernels_in
 from attnsim.simulator.replay import replay
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"

@@ -19,9 +19,9 @@ from attnsim.kernels.lift.machine import meet, waits_of
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.schedule.instructions import MMA_FLOPS
-from attnsim.ptx.cubin import kernels_in
 from attnsim.ptx.faults import Race
 from attnsim.ptx.foreign.run import run_ptx
+from attnsim.ptx.machine_code import kernels_in
 from attnsim.ptx.outcome import TOLERANCE
 from attnsim.ptx.parse import parse
 

@@ -19,17 +19,15 @@ from attnsim.kernels.variant import compile_variant
 from attnsim.models.implementations.own.flash import choose_tile
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
+from attnsim.ptx import outcome
+from attnsim.ptx.counters import PIPES, pipe_of
 from attnsim.ptx.faults import Race
-from attnsim.ptx.foreign import checking
-from attnsim.ptx.foreign.arguments import FORMATS, Argument, parse_arguments
-from attnsim.ptx.foreign.cuda_file import compile_file
-from attnsim.ptx.foreign.naming import load_named
+from attnsim.ptx.foreign.arguments import FORMATS, Argument, load_named, parse_arguments
+from attnsim.ptx.foreign.compilers import compile_file, compile_triton
 from attnsim.ptx.foreign.run import PtxRun
-from attnsim.ptx.foreign.triton_kernel import compile_triton
 from attnsim.ptx.formats import decode, encode
 from attnsim.ptx.nvrtc import find_nvrtc
 from attnsim.ptx.outcome import TOLERANCE
-from attnsim.ptx.pipes import PIPES, pipe_of
 
 PTX = (Path(__file__).parents[1] / "data" / "foreign.ptx").read_text()
 
@@ -203,17 +201,17 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 def test_a_reference_gets_its_inputs_by_name_and_every_output_is_compared() -> None:
     ran = scaled()
-    inputs = checking.values_of({"x": np.arange(100, dtype=np.float32), "n": 100, "scale": 0.5})
+    inputs = outcome.values_of({"x": np.arange(100, dtype=np.float32), "n": 100, "scale": 0.5})
     for reference in (
         lambda x, scale: x * scale,
         lambda **given: {"y": given["x"] * given["scale"]},
         lambda x, other=0.5: (x * other,),
     ):
-        (one,) = checking.differences(ran.outputs, checking.expected_of(reference, inputs, ran.outputs))
+        (one,) = outcome.differences(ran.outputs, outcome.expected_of(reference, inputs, ran.outputs))
         assert (one.output, one.max_abs, one.max_rel) == ("y", 0, 0)
-    (off,) = checking.differences(ran.outputs, {"y": np.arange(100) / 2 + 0.99})
+    (off,) = outcome.differences(ran.outputs, {"y": np.arange(100) / 2 + 0.99})
     assert off.max_abs == pytest.approx(0.99) and off.max_rel == pytest.approx(0.99 / 50.49)
-    (never,) = checking.differences(ran.outputs, {"y": np.where(np.arange(100) == 3, np.nan, np.arange(100) / 2)})
+    (never,) = outcome.differences(ran.outputs, {"y": np.where(np.arange(100) == 3, np.nan, np.arange(100) / 2)})
     assert never.max_abs == never.max_rel == np.inf
 
 
@@ -230,14 +228,14 @@ def test_a_reference_gets_its_inputs_by_name_and_every_output_is_compared() -> N
 )
 def test_a_reference_that_does_not_fit_is_told(reference: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        checking.expected_of(reference, {"x": np.arange(100.0)}, {"y": np.zeros(100)})
+        outcome.expected_of(reference, {"x": np.arange(100.0)}, {"y": np.zeros(100)})
 
 
 def test_tolerances_go_by_the_coarsest_format() -> None:
     half, brain, single = np.zeros(1, np.float16), np.zeros(1, np.uint16), np.zeros(1, np.float32)
-    assert checking.tolerance_of({"a": half, "b": brain}) == TOLERANCE["bf16"]
-    assert checking.tolerance_of({"a": half, "b": single, "n": 3}) == TOLERANCE["fp16"]
-    assert checking.tolerance_of({"b": single}) == checking.TOLERANCE_FP32
+    assert outcome.tolerance_of({"a": half, "b": brain}) == TOLERANCE["bf16"]
+    assert outcome.tolerance_of({"a": half, "b": single, "n": 3}) == TOLERANCE["fp16"]
+    assert outcome.tolerance_of({"b": single}) == outcome.TOLERANCE_FP32
 
 
 def test_functions_are_found_by_file_and_by_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

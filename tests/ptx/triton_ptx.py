@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.ptx.foreign.compilers import Compiled
 from attnsim.ptx.foreign.run import PtxRun, run_ptx
-from attnsim.ptx.foreign.triton_kernel import Compiled
 
 FOLDER = Path(__file__).parents[1] / "data" / "triton"
 

@@ -12,7 +12,7 @@ from attnsim.models.mechanisms import ALGORITHMS
 PACKAGE = Path(__file__).resolve().parents[2] / "attnsim"
 FILES = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
 
-LONGEST = 350
+LONGEST = 600
 """Lines of a file without a reason to be longer."""
 
 REASON = "Longer than most because"
@@ -44,7 +44,7 @@ READS_FOREIGN_TEXT = {
 """The files that may use regular expressions, and what they read: never text that the package wrote for people."""
 
 
-def test_a_file_holds_one_idea_in_at_most_350_lines() -> None:
+def test_a_file_holds_one_idea_in_at_most_600_lines() -> None:
     long = {
         name
         for name, text in FILES.items()

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from attnsim.errors import InputError
 from attnsim.kernels.lift.lifting import Resources
-from attnsim.ptx.cubin import kernels_in
-from attnsim.ptx.machine_code import Code
+from attnsim.ptx.machine_code import Code, kernels_in
 from attnsim.ptx.nvrtc import Compiled
 
 

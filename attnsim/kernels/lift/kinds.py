@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
-from attnsim.ptx.costs import cost
+from attnsim.ptx.counters import cost, pipe_of
 from attnsim.ptx.dataflow import read, written
 from attnsim.ptx.faults import UnsupportedInstruction
-from attnsim.ptx.pipes import pipe_of
 from attnsim.ptx.spaces import space_name
 from attnsim.ptx.syntax import Function, Instruction, Vector
 
@@ -41,7 +40,7 @@ class Known:
     fp32 : int
         For how many instructions it occupies the FP32 lanes.
     pipe : str
-        One of :data:`attnsim.ptx.pipes.PIPES`.
+        One of :data:`attnsim.ptx.counters.PIPES`.
     pending : int
         Of an instruction that waits for groups of copies or products: how many may be under way still.
     operand_bytes : int

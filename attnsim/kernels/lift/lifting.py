@@ -34,10 +34,10 @@ from attnsim.kernels.lift.products import (
 from attnsim.kernels.lift.streams import as_one, streams
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.ptx.counters import PIPES
 from attnsim.ptx.faults import UnsupportedInstruction
 from attnsim.ptx.lanes import WARP, WARPGROUP, Dim3
 from attnsim.ptx.machine_code import Code
-from attnsim.ptx.pipes import PIPES
 from attnsim.ptx.recording import Recorder, Row
 from attnsim.ptx.skeleton import Skeleton
 from attnsim.ptx.syntax import Function

@@ -21,8 +21,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.lifted import Lifted, LiftedCall
 from attnsim.ptx.adversarial import fill
-from attnsim.ptx.cubin import kernels_in
 from attnsim.ptx.formats import encode
+from attnsim.ptx.machine_code import kernels_in
 from attnsim.ptx.parse import parse
 
 

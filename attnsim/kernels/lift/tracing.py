@@ -12,10 +12,10 @@ from attnsim.kernels.lift.lifting import PtxLaunch, bytes_of, lift
 from attnsim.kernels.lift.origins import ZEROS, lifted_of
 from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.ptx.faults import Fault
-from attnsim.ptx.foreign.cuda_file import compile_file
-from attnsim.ptx.foreign.header import block_of, check_grid, find_entry, sizes
+from attnsim.ptx.foreign.compilers import compile_file
 from attnsim.ptx.foreign.launching import Ready
-from attnsim.ptx.foreign.run import fitted
+from attnsim.ptx.foreign.run import block_of, check_grid, find_entry, fitted
+from attnsim.ptx.run import sizes
 
 LIKE = {"wgmma": "flash-attn.3", "mma_sync": "flash-attn.2", "simt": ""}
 """Whose fitted latencies and rates a kernel of each instruction path takes, where nobody says: an open kernel's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from attnsim.errors import InputError
 from attnsim.ptx.faults import Fault
-from attnsim.ptx.foreign.arguments import parse_arguments
-from attnsim.ptx.foreign.checking import Difference
-from attnsim.ptx.foreign.cuda_file import compile_file, source_text
-from attnsim.ptx.foreign.header import check_grid, sizes
-from attnsim.ptx.foreign.naming import load_named
-from attnsim.ptx.foreign.run import PtxRun, run_ptx
-from attnsim.ptx.foreign.triton_kernel import compile_triton
+from attnsim.ptx.foreign.arguments import load_named, parse_arguments
+from attnsim.ptx.foreign.compilers import compile_file, compile_triton, source_text
+from attnsim.ptx.foreign.run import PtxRun, check_grid, run_ptx
 from attnsim.ptx.formats import decode
+from attnsim.ptx.outcome import Difference
+from attnsim.ptx.run import sizes
 from attnsim.writing import writing
 
 ARCH = "80"
@@ -166,16 +164,7 @@ def answer(ran: PtxRun, found: Sequence[Difference], allowed: float) -> dict[str
         "block": list(ran.block),
         "shared_memory_bytes": ran.shared_memory_bytes,
         "outputs": [{"output": name, **summary_of(array)} for name, array in ran.outputs.items()],
-        "global_memory": [
-            {
-                "argument": one.argument,
-                "way": one.way,
-                "requested_bytes": one.requested_bytes,
-                "sectors": one.sectors,
-                "sector_bytes": one.sector_bytes,
-            }
-            for one in ran.traffic()
-        ],
+        "global_memory": [{**asdict(one), "sector_bytes": one.sector_bytes} for one in ran.traffic()],
         "counts": ran.counts(),
         "warp_instructions_by_pipe": dict(ran.pipes),
         "faults": [],

@@ -1,7 +1,8 @@
-"""Any kernel in the interpreter: its outputs, and what it did by argument, by level of memory and by pipe."""
+"""Any kernel in the interpreter: its entry and block, its outputs, and what it did by argument, memory and pipe."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +12,102 @@ from numpy.typing import NDArray
 
 from attnsim.errors import InputError
 from attnsim.ptx import run as interpreter
-from attnsim.ptx.counters import Counters
+from attnsim.ptx.counters import Counters, issued_by_pipe
 from attnsim.ptx.faults import Fault, Misaligned, OutOfBounds, StepLimit, UnsupportedInstruction
 from attnsim.ptx.foreign.arguments import in_format
-from attnsim.ptx.foreign.header import Three, block_of, check_grid, find_entry, sizes
+from attnsim.ptx.lanes import LARGEST_BLOCK, LARGEST_GRID, Dim3
 from attnsim.ptx.memory import SECTOR
-from attnsim.ptx.pipes import issued_by_pipe
+from attnsim.ptx.parse import parse
 from attnsim.ptx.registers import DTYPES
+from attnsim.ptx.run import sizes
 from attnsim.ptx.syntax import Function, Parameter
 from attnsim.ptx.tensor_maps import TensorMap
 
+
+def find_entry(ptx: str, entry: str | None) -> Function:
+    """The kernel of that name, or the only one.
+
+    Raises
+    ------
+    InputError
+        Names those that there are.
+    """
+    found = parse(ptx)
+    names = ", ".join(found)
+    if not found:
+        raise InputError("no entry point; give the text of a PTX file with a .visible .entry")
+    if entry is None and len(found) > 1:
+        raise InputError(f"the PTX has {len(found)} entry points; choose one: {names}")
+    function = next(iter(found.values())) if entry is None else found.get(entry)
+    if function is None:
+        raise InputError(f"{entry}: no such entry point; the PTX has {names}")
+    for instruction in function.instructions:
+        if instruction.name == "call":
+            raise InputError(
+                f"{function.name}, {instruction.place}: a call; the interpreter runs kernels with everything inlined, "
+                "without recursion, printf or function pointers"
+            )
+    return function
+
+
+def check_grid(grid: Dim3) -> None:
+    """Refuse a grid that no GPU launches.
+
+    Raises
+    ------
+    InputError
+    """
+    if any(blocks > most for blocks, most in zip(grid, LARGEST_GRID, strict=True)):
+        raise InputError(
+            f"grid is {' x '.join(map(str, grid))}; allowed: 1 x 1 x 1 to {' x '.join(map(str, LARGEST_GRID))}"
+        )
+
+
+def block_of(ptx: str, entry: str, given: Sequence[int] | int | None) -> Dim3:
+    """Threads of a block: those given, within what the kernel was compiled for, or exactly those that it asks for.
+
+    Raises
+    ------
+    InputError
+        When none are given and the kernel does not say, or when it was not compiled for so many.
+    """
+    required, most = _directive(ptx, entry, ".reqntid"), _directive(ptx, entry, ".maxntid")
+    if given is None:
+        if required is None:
+            raise InputError(f"{entry} does not say how many threads a block has; give the block")
+        return required
+    block = sizes(given, "block")
+    told = " x ".join(map(str, block))
+    if any(threads > most for threads, most in zip(block, LARGEST_BLOCK, strict=True)):
+        raise InputError(f"block is {told}; allowed: 1 x 1 x 1 to {' x '.join(map(str, LARGEST_BLOCK))}, 1024 in all")
+    if required not in (None, block):
+        raise InputError(f"block is {told}; {entry} was compiled for {' x '.join(map(str, required or ()))} (.reqntid)")
+    if most and math.prod(block) > math.prod(most):
+        raise InputError(f"block is {told}, {math.prod(block)} threads; {entry} takes {math.prod(most)} (.maxntid)")
+    return block
+
+
+def _directive(ptx: str, entry: str, name: str) -> Dim3 | None:
+    """Numbers of a performance-tuning directive of an entry (PTX ISA 9.0, chapter 11)."""
+    for part in ptx.split(".entry")[1:]:
+        head = part.partition("{")[0]
+        words = head.replace("(", " ").replace(",", " ").split()
+        if words and words[0] == entry and name in words:
+            after = words[words.index(name) + 1 :][:3]
+            numbers = [int(word) for word in after if word.isdecimal()]
+            return sizes(numbers, name)
+    return None
+
+
 NOT_RUN = (UnsupportedInstruction, OutOfBounds, Misaligned, StepLimit)
 """Faults that say that this kernel cannot be run so: with these shapes, this grid, or here at all."""
+
+
+COUNTED = (
+    *("tensor_flops", "flops", "exponentials", "shared_bytes_loaded", "shared_bytes_stored", "shared_wavefronts"),
+    *("bank_conflicts", "local_bytes", "barriers", "shuffles", "instructions"),
+)
+"""What is told of a whole launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +149,14 @@ class PtxRun:
     outputs : mapping of str to ndarray
         The arguments that the kernel stored to.
     pipes : mapping of str to int
-        Warp instructions by pipe (:data:`attnsim.ptx.pipes.PIPES`).
+        Warp instructions by pipe (:data:`attnsim.ptx.counters.PIPES`).
     counters : Counters
         Everything else.
     """
 
     entry: str
-    grid: Three
-    block: Three
+    grid: Dim3
+    block: Dim3
     shared_memory_bytes: int
     outputs: Mapping[str, NDArray[Any]]
     pipes: Mapping[str, int]
@@ -91,20 +176,7 @@ class PtxRun:
 
     def counts(self) -> dict[str, int]:
         """What is counted of the whole launch, by name."""
-        found = self.counters
-        return {
-            "tensor_flops": found.tensor_flops,
-            "flops": found.flops,
-            "exponentials": found.exponentials,
-            "shared_bytes_loaded": found.shared_bytes_loaded,
-            "shared_bytes_stored": found.shared_bytes_stored,
-            "shared_wavefronts": found.shared_wavefronts,
-            "bank_conflicts": found.bank_conflicts,
-            "local_bytes": found.local_bytes,
-            "barriers": found.barriers,
-            "shuffles": found.shuffles,
-            "instructions": found.instructions,
-        }
+        return {name: getattr(self.counters, name) for name in COUNTED}
 
 
 def run_ptx(
