@@ -17,6 +17,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations import natten
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.selecting import compressed, dsa_decode, moba
@@ -323,6 +324,14 @@ def test_neighbourhoods_count_the_same_in_three_forms(name: str) -> None:
         if number % 7 == 0 and w.seq_q < 4000:
             played = replay(schedule, few, Numbers(), mode="exact", cache="cold")
             assert played.kernels[0].requested == schedule.kernels[0].requested(), str(w)
+
+
+def test_a_neighbourhood_that_needs_a_mask_anywhere_has_it_in_every_tile() -> None:
+    """The first tile of each block had none in kernels of mma.sync."""
+    w = Workload(1, 2, 64 * 64, 64, mask=Mask.parse("neighborhood 64x64 window 13x13"))
+    (kernel,) = IMPLEMENTATIONS["natten.cutlass-fna"].build(w, A100, None).kernels
+    softmax = [op for segment in kernel.segments for op in segment.ops if op.scores]
+    assert softmax and all(op.fp32 >= 2 * natten.MASK_INSTRUCTIONS * op.scores for op in softmax)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 5])

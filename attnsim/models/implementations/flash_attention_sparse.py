@@ -10,6 +10,7 @@ ascending order (``flash_fwd_sm90.py``: with a mask function `SingleTileSchedule
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,18 +19,25 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.forward import flash_peak_bytes, tiled_kernel, with_ends
-from attnsim.models.implementations.fused.listed import busy_rows, keys_uses
+from attnsim.models.implementations.fused.forward import (
+    flash_peak_bytes,
+    operands,
+    results,
+    tiled_kernel,
+    with_ends,
+)
+from attnsim.models.implementations.fused.listed import all_at_once, busy_rows, listed_keys
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
 from attnsim.models.implementations.fused.tile import FlashTile, with_tile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.nest import once
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.schedule.uses import TensorUse
 
 NAME = "flash-attn.4-sparse"
 COUNTS, LIST = "block counts", "block list"
@@ -47,20 +55,18 @@ class Told:
 
     Parameters
     ----------
-    first, each : str
-        Tensor that a tile of rows reads before its first key tile, and the one that it reads a part of for each.
-    first_bytes, each_bytes : int
-        Read of them.
-    first_unique, each_unique : int
-        Bytes that they have.
+    first, each : Tensor
+        What a tile of rows reads an element of before its first key tile, and what it reads for each.
+    elements : int
+        Of `each` that are read for a key tile.
+    axes : mapping of str to Axis
+        Theirs, beside the kernel's.
     """
 
-    first: str
-    first_bytes: int
-    first_unique: int
-    each: str
-    each_bytes: int
-    each_unique: int
+    first: Tensor
+    each: Tensor
+    elements: int
+    axes: Mapping[str, Axis]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +98,10 @@ class _Operations(Operations):
         self.told = told
 
     def look_up(self) -> tuple[TileOp, ...]:
-        return (TileOp("load", self.told.each, bytes=self.told.each_bytes),)
+        return (self.told.each.load(self.told.elements),)
 
     def looked_up(self) -> tuple[TileOp, ...]:
-        return (TileOp("wait", self.told.each),)
+        return (self.told.each.wait(),)
 
 
 def counts_of(w: Workload, tile: FlashTile) -> TileCounts:
@@ -132,14 +138,9 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """
     tile = choose_tile(w, gpu, shape)
     counts = counts_of(w, tile)
-    listed = ListedTile(tile, _lists(counts))
-    return listed_schedule(w, gpu, NAME, listed, counts, (), "flash_fwd_sparse")
-
-
-def _lists(counts: TileCounts) -> Told:
-    """Two counts a block of queries, and an entry a visit."""
-    of_counts, visits = counts.tiles.row_tiles * COUNTS_BYTES, int(counts.visits.sum())
-    return Told(COUNTS, COUNTS_BYTES, of_counts, LIST, ENTRY_BYTES, visits * ENTRY_BYTES)
+    axes = {"lists": Axis(counts.tiles.row_tiles), "entries": Axis(int(counts.visits.sum()))}
+    told = Told(Tensor(COUNTS, "lists", COUNTS_BYTES), Tensor(LIST, "entries", ENTRY_BYTES), 1, axes)
+    return listed_schedule(w, gpu, NAME, ListedTile(tile, told), counts, (), "flash_fwd_sparse")
 
 
 def listed_schedule(
@@ -147,7 +148,9 @@ def listed_schedule(
 ) -> Schedule:
     """The schedule of a kernel of this loop, and of those that make what it is told."""
     kernel = _kernel(w, gpu, listed, counts, entry)
-    lists = sum(use.unique_bytes for use in kernel.uses if use.tensor in (listed.told.first, listed.told.each))
+    lists = sum(
+        use.unique_bytes for use in kernel.uses if use.tensor in (listed.told.first.name, listed.told.each.name)
+    )
     visits, every, part = int(counts.visits.sum()), counts.tiles.row_tiles * counts.tiles.key_tiles, counts.partial
     note = f"{visits} of {every} tiles visited ({100 * visits / every:.3g} %), {int(part.sum())} of them in part"
     return Schedule("sparse", name, (*before, kernel), listed, flash_peak_bytes(w, lists), (note,))
@@ -167,29 +170,23 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
     (steps, masked, missing_keys, missing_rows), inverse = classes(
         counts.visits[block], counts.partial[block], shorter, missing_rows
     )
-    ops = _Operations(w, tile, told)
-    body = LOOPS[tile.loop](ops, steps, masked, missing_keys)
-    begins = Segment(told.first, (TileOp("load", told.first, bytes=told.first_bytes), TileOp("wait", told.first)))
-    ended = with_ends(ops, body, steps, missing_rows, np.zeros_like(steps))
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
     if tile.order != "ascending":  # the longest last, which longest-first order begins with
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
-    nest = [(begins, np.ones_like(steps)), *ended]
-    launches = launch_order(w, gpu, tile, (inverse[None],), heads)
-    uses = _uses(w, listed, counts, min(w.batch * heads * len(inverse), gpu.sm.count), len(inverse))
-    return tiled_kernel(w, tile, entry, nest, launches, uses)
-
-
-def _uses(w: Workload, listed: ListedTile, counts: TileCounts, running: int, tiles: int) -> tuple[TensorUse, ...]:
-    heads, e, told = w.batch * w.heads_q, w.element_bytes, listed.told
-    return (
-        TensorUse("Q", busy_rows(w, counts) * w.head_dim * e, heads),
-        *keys_uses(w, counts, tiles * (1 if listed.forward.pack_gqa else w.group), running),
-        TensorUse(told.first, told.first_unique, 1, running),
-        TensorUse(told.each, told.each_unique, 1, running),
-        TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, heads, written=True),
-        TensorUse("LSE", w.seq_q * 4, heads, written=True),
-    )
+    running = min(w.batch * heads * number, gpu.sm.count)
+    axes = {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "i": Axis(w.seq_q * pack, tile.rows),
+        "j": Axis(w.seq_kv, tile.keys), **told.axes,
+    }  # fmt: skip
+    q, k, v = operands(w, **listed_keys(w, counts, number * (w.group // pack), running))
+    q, stored = replace(q, seen=(pack * busy_rows(w, counts), 1.0)), results(w)
+    ops = _Operations(w, tile, told)
+    body = LOOPS[tile.loop](ops, k, v, steps, masked, missing_keys)
+    nest = once(f"read {told.first.name}", [told.first.load(), told.first.wait()])
+    nest += with_ends(ops, q, body, steps, missing_rows, [(stored, steps >= 0)])
+    lists = (replace(one, override=all_at_once(running)) for one in (told.first, told.each))
+    uses = uses_of((q, k, v, *lists, *stored), axes, "b h g i")
+    return tiled_kernel(w, tile, entry, nest, launch_order(w, gpu, tile, (inverse[None],), heads), uses)
 
 
 RECORDS = (record(NAME, build),)

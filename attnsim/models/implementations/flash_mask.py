@@ -21,6 +21,7 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.documents import Documents, Prefix
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.widths import padded
@@ -101,10 +102,9 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     counts = counts_of(w, tile)
     blocks = counts.tiles.key_tiles
     scanned = 2 * -(-blocks // ALIGNED) * ALIGNED * ENTRY_BYTES
-    told = Told(
-        BLOCK_BOUNDS, vectors * scanned, w.batch * vectors * scanned,
-        BOUNDS, vectors * tile.keys * ENTRY_BYTES, w.batch * vectors * w.seq_kv * ENTRY_BYTES,
-    )  # fmt: skip
+    scans = Tensor(BLOCK_BOUNDS, "sequences", vectors * scanned)
+    bounds = Tensor(BOUNDS, "sequences j", vectors * ENTRY_BYTES)
+    told = Told(scans, bounds, tile.keys, {"sequences": Axis(w.batch)})
     counter = streaming(PREPARE, [Access(COUNTER, ENTRY_BYTES, True)], elements=1, threads=32, fp32_per_element=0)
     before = (counter, *(_scan(w, vector, blocks, scanned) for vector in range(vectors)))
     return listed_schedule(w, gpu, NAME, BoundedTile(tile, told, vectors), counts, before, "flashmask_fwd")

@@ -11,6 +11,7 @@ is not part of either.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,22 +22,22 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flex import choose_backward, choose_tile
 from attnsim.models.implementations.flex_mask_backward import backward
 from attnsim.models.implementations.fused.building import override
-from attnsim.models.implementations.fused.forward import flash_peak_bytes, tiled_kernel
-from attnsim.models.implementations.fused.listed import keys_uses
-from attnsim.models.implementations.fused.loops import Operations
+from attnsim.models.implementations.fused.forward import flash_peak_bytes, operands, results, tiled_kernel
+from attnsim.models.implementations.fused.listed import all_at_once, listed_keys
+from attnsim.models.implementations.fused.loops import WAIT_Q, Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import Nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.nest import by_size, loop, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.uses import TensorUse
 
 NAME, SCANNED = "torch.flex-mask", "tencent.flex-block-attn"
-BLOCK = 128
+MASK_BLOCK = 128
 """Queries and keys of a block of the mask (`_DEFAULT_SPARSE_BLOCK_SIZE`)."""
 COUNTS, LIST, TABLE = "block counts", "block list", "block table"
 COUNTS_BYTES, ENTRY_BYTES = 8, 4
@@ -63,7 +64,7 @@ class MaskTile:
     """
 
     forward: FlashTile
-    block: int = BLOCK
+    block: int = MASK_BLOCK
     scanned: bool = False
     backward: BackwardTile | None = None
 
@@ -112,8 +113,10 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     tile = override(own, shape, w, gpu)
     if tile.pack_gqa or tile.persistent or tile.stages != own.stages:
         raise InputError(f"{NAME} packs no query heads, keeps no blocks and copies one tile ahead; leave the rest out")
-    if BLOCK % tile.keys or BLOCK % tile.rows:
-        raise InputError(f"{NAME}: the tile {tile.rows} x {tile.keys} does not divide blocks of {BLOCK}; take 128 x 64")
+    if MASK_BLOCK % tile.keys or MASK_BLOCK % tile.rows:
+        raise InputError(
+            f"{NAME}: the tile {tile.rows} x {tile.keys} does not divide blocks of {MASK_BLOCK}; take 128 x 64"
+        )
     return _schedule(w, gpu, MaskTile(tile, backward=choose_backward(w, gpu)), NAME, "flex_attention")
 
 
@@ -170,56 +173,50 @@ def _schedule(w: Workload, gpu: Gpu, tile: MaskTile, name: str, entry: str) -> S
 
 def _kernel(w: Workload, gpu: Gpu, masked: MaskTile, counts: TileCounts, entry: str) -> Kernel:
     tile, block = masked.forward, masked.block
-    turns, share = block // tile.keys, block // tile.rows
-    row = np.arange(-(-w.seq_q // tile.rows))
-    last_rows = w.seq_q - (len(row) - 1) * tile.rows
-    short = (row == len(row) - 1) & (last_rows < tile.rows)
-    table = counts.partial[row // share] * turns, (counts.visits - counts.partial)[row // share] * turns, short
-    (part, full, short), inverse = classes(*table)
+    turns, share, across = block // tile.keys, block // tile.rows, counts.tiles.key_tiles
+    axes = {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q, tile.rows),
+        "j": Axis(w.seq_kv, tile.keys), "lists": Axis(counts.tiles.row_tiles), "blocks": Axis(across),
+        "entries": Axis(max(1, int(counts.visits.sum()))),
+    }  # fmt: skip
+    number, heads = axes["i"].tiles, w.batch * w.heads_q
+    part, full = ((n * turns)[np.arange(number) // share] for n in (counts.partial, counts.visits - counts.partial))
+    (part, full, missing), inverse = classes(part, full, axes["i"].missing)
+    steps = part + full
+    running = min(heads * number, gpu.sm.count)
+    (q, k, v), stored = operands(w, **listed_keys(w, counts, number * w.group, running)), results(w)
+    read, listed, table = (
+        Tensor(name, of, size, override=all_at_once(running))
+        for name, of, size in (
+            (COUNTS, "lists", COUNTS_BYTES), (LIST, "entries", ENTRY_BYTES), (TABLE, "lists blocks", 1)
+        )
+    )  # fmt: skip
     ops = _Operations(w, tile, lse=True)
-    loads = (ops.load("K", tile.keys), ops.load("V", tile.keys))
-    busy, steps = part + full > 0, part + full
-    across = counts.tiles.key_tiles
-    begin: tuple[TileOp, ...] = (TileOp("load", COUNTS, bytes=COUNTS_BYTES), TileOp("wait", COUNTS))
-    look_up: tuple[TileOp, ...] = TileOp("load", LIST, bytes=ENTRY_BYTES), TileOp("wait", LIST)
-    looks = steps // turns
+
+    def begin(short: int) -> Iterator[TileOp]:
+        yield from (table.load(across), table.wait()) if masked.scanned else (read.load(), read.wait())
+        yield from (BLOCK, q.load(tile.rows - short))
+
+    def turn(load_next: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), v.wait(), STEP)
+        if load_next:
+            yield from (k.load(tile.keys), v.load(tile.keys))
+        yield from (ops.scores(), ops.softmax(masked), ops.output())
+
     if masked.scanned:
-        begin = (TileOp("load", TABLE, bytes=across), TileOp("wait", TABLE))
-        look_up, looks = (TileOp("delay", "scan", clks=SCAN_CLKS),), np.full_like(steps, across * turns)
-
-    def step(masked: bool, more: bool) -> Segment:
-        name = f"{'partial' if masked else 'full'} tile{'' if more else ', last'}"
-        waits = (TileOp("wait", "K"), TileOp("wait", "V"), TileOp("delay", "step"))
-        return Segment(name, (*waits, *(loads if more else ()), ops.scores(), ops.softmax(masked), ops.output()))
-
-    nest: Nest = []
-    for size, here in ((tile.rows, short == 0), (last_rows, short == 1)):
-        nest.append((Segment(f"begin ({size} rows)", (*begin, TileOp("delay", "block"), ops.load_q(size))), here))
-    nest += [
-        (Segment("look up", look_up), looks),
-        (Segment("first tile", (*loads, TileOp("wait", "Q"))), busy),
-        (step(True, True), part - ((full == 0) & busy)),
-        (step(False, True), np.maximum(full - 1, 0)),
-        (step(True, False), (full == 0) & busy),
-        (step(False, False), full > 0),
+        looked = once("look at a block", [TileOp("delay", "scan", clks=SCAN_CLKS)], across * turns)
+    else:
+        looked = once("look up", [listed.load(), listed.wait()], steps // turns)
+    nest = [
+        *by_size("begin", missing, begin),
+        *looked,
+        *once("first tile", [k.load(tile.keys), v.load(tile.keys), WAIT_Q], steps > 0),
+        *loop("tile", steps, turn, load_next=steps - 1, masked=part),
+        *by_size("end", missing, lambda n: (BLOCK, *(one.store(tile.rows - n) for one in stored))),
     ]
-    for size, here in ((tile.rows, short == 0), (last_rows, short == 1)):
-        nest.append((Segment(f"end ({size} rows)", (TileOp("delay", "block"), *ops.stores(size, partial=False))), here))
-    heads, e = w.batch * w.heads_q, w.element_bytes
-    running = min(heads * len(row), gpu.sm.count)
     if tile.order == "longest_first":
         inverse = inverse[np.argsort(-steps[inverse], kind="stable")]
-    lists = (
-        TensorUse(COUNTS, counts.tiles.row_tiles * COUNTS_BYTES, 1, running),
-        TensorUse(LIST, max(1, int(counts.visits.sum())) * ENTRY_BYTES, 1, running),
-    )
-    uses = (
-        TensorUse("Q", w.seq_q * w.head_dim * e, heads),
-        *keys_uses(w, counts, len(row) * w.group, running),
-        *((TensorUse(TABLE, counts.tiles.row_tiles * across, 1, running),) if masked.scanned else lists),
-        TensorUse("O", w.seq_q * w.head_dim_v * w.output_bytes, heads, written=True),
-        TensorUse("LSE", w.seq_q * 4, heads, written=True),
-    )
+    uses = uses_of((q, k, v, *((table,) if masked.scanned else (read, listed)), *stored), axes, "b h g i")
     return tiled_kernel(w, tile, entry, nest, (Launch(inverse, heads),), uses)
 
 

@@ -17,16 +17,22 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_forward, hopper_tile
 from attnsim.models.implementations.flash_attention_4 import choose_tile as blackwell_tile
-from attnsim.models.implementations.fused.forward import flash_peak_bytes, tiled_kernel, with_ends
+from attnsim.models.implementations.fused.forward import (
+    flash_peak_bytes,
+    operands,
+    results,
+    tiled_kernel,
+    with_ends,
+)
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, uses_of
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.uses import TensorUse
 
 SHAPES: dict[int, dict[int, tuple[int, ...]]] = {
     64: {1: (64,), 2: (8, 8), 3: (2, 8, 4)},
@@ -135,20 +141,17 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
     none = np.zeros_like(visits)
     # A kernel that needs a mask anywhere has it in every tile; whole boxes run one without.
     (steps, masked), inverse = classes(visits, visits if (visits != whole).any() else none)
-    ops, whole_tiles = _Operations(w, flash, lse=True), np.zeros_like(steps)
-    body = LOOPS[flash.loop](ops, steps, masked, whole_tiles)
-    nest = with_ends(ops, body, steps, whole_tiles, whole_tiles)
-    heads, e = w.batch * w.heads_q, w.element_bytes
-    padded = len(none) * flash.rows
-    sharers = float(visits.sum() * flash.keys / w.seq_kv) * w.group
-    uses = (
-        TensorUse("Q", padded * w.head_dim * e, heads),
-        TensorUse("K", w.seq_kv * w.head_dim * e, w.batch * w.heads_kv, max(1.0, sharers)),
-        TensorUse("V", w.seq_kv * w.head_dim_v * e, w.batch * w.heads_kv, max(1.0, sharers)),
-        TensorUse("O", padded * w.head_dim_v * w.output_bytes, heads, written=True),
-        TensorUse("LSE", padded * 4, heads, written=True),
-    )
-    return tiled_kernel(w, flash, "fna", nest, (Launch(inverse, heads),), uses)
+    ops, missing = _Operations(w, flash, lse=True), np.zeros_like(steps)
+    mean = max(1.0, float(visits.sum() * flash.keys / w.seq_kv) * w.group) / w.group
+    axes = {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(len(none) * flash.rows, flash.rows),
+        "j": Axis(w.seq_kv, flash.keys),
+    }  # fmt: skip
+    (q, k, v), stored = operands(w, seen=(w.seq_kv, mean)), results(w)
+    body = LOOPS[flash.loop](ops, k, v, steps, masked, missing)
+    nest = with_ends(ops, q, body, steps, missing, [(stored, steps >= 0)])
+    uses = uses_of((q, k, v, *stored), axes, "b h g i")
+    return tiled_kernel(w, flash, "fna", nest, (Launch(inverse, w.batch * w.heads_q),), uses)
 
 
 RECORDS = (

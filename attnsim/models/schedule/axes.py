@@ -160,7 +160,10 @@ class Tensor:
             (part,) = (a for a in tiled if axes[a].tile > 1)
             sizes[part] = np.asarray(self.seen[0])
             sharers = np.asarray(self.seen[1]) * _product(axes[a].tiles_of for a in shared if axes[a].tile == 1)
-        each, sharers = np.broadcast_arrays(self.bytes * _product(sizes.values()), sharers)
+        each = self.bytes * _product(sizes.values())
+        if each.size == 1 < sharers.size:  # the sequences of all groups share it
+            sharers = sharers.sum(keepdims=True)
+        each, sharers = np.broadcast_arrays(each, sharers)
         total, pieces = sum(each.tolist()), int(_product(axes[a].tiles_of for a in own - tiled).sum())
         mean = sum(n * s for n, s in zip(each.tolist(), sharers.tolist(), strict=True)) / max(1, total)
         use = TensorUse(

@@ -67,21 +67,19 @@ def loop(
     if shorter is None:
         return _peeled(name, 0, steps, turn, until)
     nest: Nest = []
-    for n in sorted(set(shorter[np.asarray(steps) > 0].tolist())):
-        first = f"first {name}{f' ({n} short)' * (n > 0)}"
-        nest += _peeled(first, 0, np.minimum(steps, 1) * (shorter == n), partial(turn, n), until)
-    return nest + _peeled(name, 1, steps, partial(turn, 0), until)
+    for n in sorted(set(shorter[shorter > 0].tolist())):
+        nest += _peeled(f"{name} ({n} short)", 0, np.minimum(steps, 1) * (shorter == n), partial(turn, n), until)
+    return nest + _peeled(name, (shorter > 0) * 1, steps, partial(turn, 0), until)
 
 
 def _peeled(
-    name: str, begin: int, end: ArrayLike, turn: Callable[..., Operations], until: dict[str, ArrayLike]
+    name: str, begin: ArrayLike, end: ArrayLike, turn: Callable[..., Operations], until: dict[str, ArrayLike]
 ) -> Nest:
     """Turns `begin` to `end` of a loop, a segment for each state of the flags that any class is in."""
     nest: Nest = []
     for state in sorted(product((True, False), repeat=len(until)), key=lambda flags: flags.count(False)):
         flags = dict(zip(until, state, strict=True))
-        first: ArrayLike = begin
-        last = end
+        first, last = begin, end
         for flag, on in flags.items():
             first, last = (first, np.minimum(last, until[flag])) if on else (np.maximum(first, until[flag]), last)
         turns = np.maximum(np.subtract(last, first), 0)

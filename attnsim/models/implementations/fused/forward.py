@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.loops import LOOPS, PAGES, Operations, page_bytes, pages, sizes
+from attnsim.models.implementations.fused.loops import LOOPS, PAGES, Operations, pages
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order
 from attnsim.models.implementations.fused.tile import GRIDS_OF_THE_LONGEST, FlashTile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.nest import Nest, by_size, loop_nest, once
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.splits import UNCUT, Splits
@@ -74,20 +78,84 @@ def flash_forward(
     w = w.bounded()
     pack = w.group if tile.pack_gqa else 1
     whole, kinds = _kinds(w, tile, splits, pack)
-    ops = Operations(w, tile, lse)
-    body = LOOPS[tile.loop](ops, kinds.steps, kinds.masked, kinds.missing_keys)
-    ended = with_ends(ops, body, kinds.steps, kinds.missing_rows, kinds.partial, fetch_clks)
-    if w.page_size and not tile.looks_up_pages:
-        looked_up = TileOp("load", PAGES, bytes=page_bytes(w, tile.keys))
-        ended.append((Segment("page numbers", (looked_up,)), kinds.steps))
-    heads = w.heads_kv if tile.pack_gqa else w.heads_q
-    uses = (
-        TensorUse("Q", w.queries * w.head_dim * w.element_bytes, w.heads_q),
-        *_keys_uses(w, tile, whole, w.group // pack),
-        *_output_uses(w, splits, lse),
-        *([TensorUse(PAGES, 4 * pages_of(w), 1, float(heads))] if w.page_size or tile.looks_up_pages else []),
+    axes = _axes(w, tile, splits)
+    rows_outermost = len(w.parts) > 1 and tile.order == "ascending" and not tile.persistent and pack < w.group
+    q, k, v = operands(w, seen=_window(w, whole), override=_heads_apart(w, tile, whole) if rows_outermost else None)
+    if splits.partial:
+        q = replace(q, override=Override("read once, by whichever block of a row tile comes first", sharers=1.0))
+    direct = results(w, lse, "b h g i direct")
+    merged = partial_results(w, "b h g s i merged")
+    listed = Tensor(
+        PAGES, "p", 4, override=Override("read by one row tile of a head", sharers=float(w.heads_q // pack))
     )
-    return tiled_kernel(w, tile, name, ended, launch_order(w, gpu, tile, kinds.blocks, heads, kinds.absent), uses)
+    ops = Operations(w, tile, lse)
+    body = LOOPS[tile.loop](ops, k, v, kinds.steps, kinds.masked, kinds.missing_keys)
+    stored = ((direct, kinds.partial == 0), (merged, kinds.partial > 0))
+    nest = with_ends(ops, q, body, kinds.steps, kinds.missing_rows, stored, fetch_clks)
+    if w.page_size and not tile.looks_up_pages:
+        nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
+    tensors = (
+        q, k, v, *(merged if axes["merged"].tiles_of.any() else ()), *(direct if axes["direct"].tiles_of.any() else ()),
+        *((listed,) if w.page_size or tile.looks_up_pages else ()),
+    )  # fmt: skip
+    grid, rule = ("h g b s i", "run") if rows_outermost else ("b h g s i", "byte")
+    launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)
+    return tiled_kernel(w, tile, name, nest, launches, uses_of(tensors, axes, grid, rule))
+
+
+def operands(w: Workload, **of_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V of a head of K and V, whose query heads are g; `of_keys`: what else is known of K and V."""
+    e = w.element_bytes
+    k, v = (Tensor(x, "b h j", n * e, **of_keys) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
+    return Tensor("Q", "b h g i", w.head_dim * e), k, v
+
+
+def results(w: Workload, lse: bool = True, axes: str = "b h g i") -> tuple[Tensor, ...]:
+    """O and the log-sum-exp of each row, where it is written."""
+    out = Tensor("O", axes, w.head_dim_v * w.output_bytes, written=True)
+    return (out, Tensor("LSE", axes, 4, written=True)) if lse else (out,)
+
+
+def partial_results(w: Workload, axes: str) -> tuple[Tensor, Tensor]:
+    """The same of a range of keys, in fp32 for a combine kernel."""
+    return (
+        Tensor("O partial", axes, w.head_dim_v * 4, written=True),
+        Tensor("LSE partial", axes, 4, written=True),
+    )
+
+
+def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
+    """Batch, heads of K and V, query heads of each, ranges of keys, queries and keys; pages; which rows are merged."""
+    pack, merged = (w.group if tile.pack_gqa else 1), splits.merged(len(w.parts))
+    queries, keys, times = zip(*w.parts, strict=True)
+    return {
+        "b": Axis(times),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group // pack),
+        "s": Axis(tuple(np.maximum(merged, 1).tolist()), cuts="j"),
+        "i": Axis(tuple(n * pack for n in queries), tile.rows),
+        "j": Axis(keys, tile.keys),
+        "p": Axis(pages_of(w)),
+        "merged": Axis(tuple((merged > 0).tolist())),
+        "direct": Axis(tuple((merged == 0).tolist())),
+    }
+
+
+def _window(w: Workload, whole: RowTiles) -> tuple[Ints, NDArray[np.float64]] | None:
+    """Of a window: keys that any row tile of a head touches, and how many row tiles touch each in the mean."""
+    if not w.mask.is_windowed:
+        return None
+    visits = np.bincount(whole.part, whole.steps).astype(np.int64) * whole.keys
+    return whole.touched_keys, np.maximum(1.0, visits / np.maximum(1, whole.touched_keys))
+
+
+def _heads_apart(w: Workload, tile: FlashTile, whole: RowTiles) -> Override:
+    """How K and V are shared in a grid with heads outermost and sequences of different lengths inside."""
+    counts, seen = np.array([one.times for one in w.parts]), np.array([one.keys for one in w.parts])
+    seen = whole.touched_keys if w.mask.is_windowed else seen
+    blocks = float(counts @ np.bincount(whole.part) * w.group)
+    between = int(counts @ seen) * (w.head_dim + w.head_dim_v) * w.element_bytes
+    return Override("each head of a group walks the whole batch", sharers=blocks, rounds=w.group, apart_bytes=between)
 
 
 def tiled_kernel(
@@ -181,57 +249,6 @@ def _kinds(w: Workload, tile: FlashTile, splits: Splits, pack: int) -> tuple[Row
     return whole, _Kinds(steps, masked, missing_keys, missing_rows, of_several, blocks, absent)
 
 
-def _keys_uses(w: Workload, tile: FlashTile, whole: RowTiles, heads: int) -> tuple[TensorUse, ...]:
-    """How blocks share K and V: all row tiles touch those of their KV head, times the `heads` that do not share rows.
-
-    Of a window those around it do. In a grid with heads outermost the blocks of the heads of a group are as far apart
-    as a head of the whole batch, so that each may fetch it anew.
-    """
-    counts = np.array([one.times for one in w.parts])
-    tiles = np.bincount(whole.part)
-    seen = np.array([one.keys for one in w.parts])
-    sharers = tiles * heads * 1.0
-    if w.mask.is_windowed:
-        visits = np.bincount(whole.part, whole.steps).astype(np.int64) * whole.keys
-        seen = whole.touched_keys
-        sharers = np.maximum(1.0, visits / np.maximum(1, seen)) * heads
-    widths = {"K": w.head_dim * w.element_bytes, "V": w.head_dim_v * w.element_bytes}
-    total = int(counts @ seen)
-    if len(counts) == 1:
-        return tuple(
-            TensorUse(tensor, int(seen[0]) * size, w.batch * w.heads_kv, float(sharers[0]))
-            for tensor, size in widths.items()
-        )
-    if tile.order == "ascending" and not tile.persistent and heads > 1:
-        apart, blocks = total * sum(widths.values()), float(counts @ tiles * heads)
-        return tuple(
-            TensorUse(tensor, total * size, w.heads_kv, blocks, apart_bytes=apart, rounds=heads)
-            for tensor, size in widths.items()
-        )
-    mean = float((counts * seen) @ sharers / max(1, total))
-    return tuple(
-        TensorUse(tensor, total * size // w.batch, w.batch * w.heads_kv, mean, all_bytes=total * size * w.heads_kv)
-        for tensor, size in widths.items()
-    )
-
-
-def _output_uses(w: Workload, splits: Splits, lse: bool) -> tuple[TensorUse, ...]:
-    merged, final = partial_rows(w, splits), w.queries
-    uses: list[TensorUse] = []
-    if merged:
-        each = splits.merged(len(w.parts)).tolist()
-        final = sum(one.queries * one.times for one, of in zip(w.parts, each, strict=True) if not of)
-        uses = [
-            TensorUse("O partial", merged * w.head_dim_v * 4, w.heads_q, written=True),
-            TensorUse("LSE partial", merged * 4, w.heads_q, written=True),
-        ]
-    if final:
-        uses.append(TensorUse("O", final * w.head_dim_v * w.output_bytes, w.heads_q, written=True))
-    if final and lse:
-        uses.append(TensorUse("LSE", final * 4, w.heads_q, written=True))
-    return tuple(uses)
-
-
 def block_begins(head_dim: int, head_dim_v: int, fragments: int = 1) -> TileOp:
     """The latency of a block's beginning: a part grows with the columns that a thread has of Q, the first K and O.
 
@@ -246,24 +263,25 @@ def partial_rows(w: Workload, splits: Splits) -> int:
     return sum(one.queries * one.times * of for one, of in zip(w.parts, merged, strict=True))
 
 
-def with_ends(ops: Operations, body: Nest, steps: Ints, missing_rows: Ints, partial: Ints, fetch_clks: int = 0) -> Nest:
+def with_ends(
+    ops: Operations, q: Tensor, body: Nest, steps: Ints, missing_rows: Ints,
+    stored: Sequence[tuple[Sequence[Tensor], NDArray[np.bool_]]], fetch_clks: int = 0,
+) -> Nest:  # fmt: skip
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
     A prologue waits for page table, Q and K in turn, however many rows are valid. A block without any row leaves.
+    `stored`: what blocks store, and which of them.
     """
-    begins = block_begins(*ops.tile.compiled(ops.w))
+    tile = ops.tile
     fetch = (TileOp("delay", "fetch", clks=fetch_clks),) if fetch_clks else ()
-    begin, end, results = [], [], sizes(partial)
-    for missing in sizes(missing_rows):
-        rows, tag = ops.tile.rows - missing, " (last rows)" * (missing > 0)
-        here = missing_rows == missing
-        if not rows:
-            end.append((Segment("no rows", (TileOp("delay", "exit", clks=ABSENT_CLKS),)), here))
-            continue
-        prologue = Segment(f"prologue{tag}", (*fetch, begins, ops.load_q(rows)))
-        latency = TileOp("delay", "block", share=rows / ops.tile.rows if ops.tile.by_row else 1.0)
-        begin.append((prologue, here & (steps > 0)))
-        for merged in results:
-            stores = ops.stores(rows, partial=merged == 1)
-            end.append((Segment(f"epilogue{tag}", (latency, *stores)), here & (partial == merged)))
-    return [*begin, *body, *end]
+    begins, absent = block_begins(*tile.compiled(ops.w)), missing_rows == tile.rows
+
+    def ends(tensors: Sequence[Tensor], missing: int) -> Iterator[TileOp]:
+        rows = tile.rows - missing
+        yield TileOp("delay", "block", share=rows / tile.rows if tile.by_row else 1.0)
+        yield from (tensor.store(rows) for tensor in tensors)
+
+    nest = by_size("prologue", missing_rows, lambda n: (*fetch, begins, q.load(tile.rows - n)), steps > 0) + body
+    for tensors, here in stored:
+        nest += by_size("epilogue", missing_rows, partial(ends, tensors), here & ~absent)
+    return nest + once("no rows", [TileOp("delay", "exit", clks=ABSENT_CLKS)], absent)

@@ -8,7 +8,7 @@ Dao-AILab/flash-attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -18,9 +18,10 @@ from attnsim.by_hand import by_hand
 from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.instructions import product
-from attnsim.models.schedule.nest import Nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
+from attnsim.models.schedule.operation import STEP, TileOp
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 8, 2
@@ -29,7 +30,7 @@ POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential t
 """Rounding down (2), three multiply-adds of degree 3, exponent (``flash_attn/cute/utils.py`` of
 Dao-AILab/flash-attention, `ex2_emulation`)."""
 
-
+WAIT_Q, NEXT_TILE = TileOp("wait", "Q"), TileOp("prefetch")
 PAGES = "page numbers"
 """Tensor of the numbers of the pages that a sequence has, 4 bytes each."""
 
@@ -138,193 +139,101 @@ class Operations:
         return (out, TileOp("store", f"LSE{suffix}", bytes=rows * 4)) if self.lse or partial else (out,)
 
 
-def _fa2_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
-    """FA2: wait K, start V, S = Q K^T, wait V, start the next K, softmax, O += P V."""
+def fa2(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missing: Ints) -> Nest:
+    """FA2: wait K, start V, S = Q K^T, wait V, start the next K, softmax, O += P V; ragged tiles are masked."""
     keys = ops.tile.keys
     always = ops.w.mask.right is not None or ops.w.mask.is_windowed
 
-    begin, scores, wait_v = (TileOp("wait", "K"), TileOp("delay", "step")), ops.scores(), TileOp("wait", "V")
-    next_keys, output = {True: (*ops.page_numbers(), ops.load("K", keys)), False: ()}, ops.output()
-    softmax = {(mask, first): ops.softmax(mask, first) for mask in (False, True) for first in (False, True)}
+    def turn(short: int, first: bool, load_next: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), STEP, v.load(keys - short), ops.scores(), v.wait())
+        if load_next:
+            yield from (*ops.page_numbers(), k.load(keys))
+        yield from (ops.softmax(masked, first), ops.output())
 
-    def step(name: str, v_keys: int, next_k: bool, mask: bool, first: bool = False) -> Segment:
-        load = ops.load("V", v_keys)
-        return Segment(name, (*begin, load, scores, wait_v, *next_keys[next_k], softmax[mask, first], output))
-
-    one, many, none = steps == 1, steps > 1, np.zeros_like(steps)
-    last_masked = many & (masked >= steps)
-    middle_masked = np.where(many, np.clip(masked - 1, 0, steps - 2), none)
-    nest: Nest = []
-    for fewer in sizes(missing):
-        here, is_ragged = missing == fewer, fewer > 0
-        size, tag = keys - fewer, " (last keys)" * is_ragged
-        nest += [
-            (
-                Segment(f"load K{tag}", (*ops.page_numbers(), ops.load("K", size), TileOp("wait", "Q"))),
-                (here & (steps > 0)) * 1,
-            ),
-            (step(f"only step{tag}", size, False, always or is_ragged, True), (here & one) * 1),
-            (step(f"first step{tag}", size, True, always or is_ragged, True), (here & many) * 1),
-        ]
-    nest += [
-        (step("masked step", keys, True, True), middle_masked),
-        (step("step", keys, True, False), np.where(many, steps - 2 - middle_masked, none)),
-        (step("last step, masked", keys, False, True), last_masked * 1),
-        (step("last step", keys, False, False), (many & ~last_masked) * 1),
+    masked = np.maximum(masked, always | (missing > 0))
+    return [
+        *by_size("load K", missing, lambda n: (*ops.page_numbers(), k.load(keys - n), WAIT_Q), steps > 0),
+        *loop("step", steps, turn, shorter=missing, first=1, load_next=steps - 1, masked=masked),
     ]
-    return nest
 
 
-def _staged_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
+def fill(ops: Operations, k: Tensor, v: Tensor, filled: Ints, missing: Ints) -> Nest:
+    """Fill the pipeline with so many tiles, the shorter one first, then wait for Q."""
+
+    def turn(short: int) -> Iterator[TileOp]:
+        keys = ops.tile.keys - short
+        yield from (*ops.look_up(), *ops.looked_up(), k.load(keys), v.load(keys))
+
+    return [*loop("fill", filled, turn, shorter=missing), *once("wait Q", [WAIT_Q], filled > 0)]
+
+
+def staged(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missing: Ints) -> Nest:
     """Multi-stage: `stages` tiles in flight, a buffer is refilled as soon as its GEMM has read it."""
     keys, stages = ops.tile.keys, ops.tile.stages
 
-    def step(name: str, load: bool, mask: bool) -> Segment:
-        return Segment(
-            name,
-            (
-                TileOp("wait", "K"),
-                TileOp("delay", "step"),
-                ops.scores(),
-                *((ops.load("K", keys),) if load else ()),
-                ops.softmax(mask),
-                TileOp("wait", "V"),
-                ops.output(),
-                *((ops.load("V", keys),) if load else ()),
-            ),
-        )
+    def turn(refill: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), STEP, ops.scores())
+        if refill:
+            yield k.load(keys)
+        yield from (ops.softmax(masked), v.wait(), ops.output())
+        if refill:
+            yield v.load(keys)
 
-    loading = np.maximum(steps - stages, 0)
-    masked_loading = np.minimum(masked, loading)
-    masked_rest = masked - masked_loading
     return [
-        *_fill(ops, steps, missing),
-        (step("masked step", True, True), masked_loading),
-        (step("step", True, False), loading - masked_loading),
-        (step("masked step, no load", False, True), masked_rest),
-        (step("step, no load", False, False), steps - loading - masked_rest),
-        *([(Segment("next tile", (TileOp("prefetch"),)), (steps > 0) * 1)] if ops.tile.persistent else []),
+        *fill(ops, k, v, np.minimum(steps, stages), missing),
+        *loop("step", steps, turn, refill=steps - stages, masked=masked),
+        *(once("next tile", [NEXT_TILE], steps > 0) if ops.tile.persistent else ()),
     ]
 
 
-def _fill(ops: Operations, steps: Ints, missing: Ints) -> Nest:
-    """Fill the pipeline: the first tile (the shorter one, where there is one), then the other stages."""
-    keys, busy = ops.tile.keys, steps > 0
-
-    def fill(name: str, size: int, wait: bool) -> Segment:
-        wait_q = (TileOp("wait", "Q"),) if wait else ()
-        return Segment(name, (*ops.look_up(), *ops.looked_up(), ops.load("K", size), ops.load("V", size), *wait_q))
-
-    return [
-        *((fill("fill (last keys)", keys - n, False), (busy & (missing == n)) * 1) for n in sizes(missing) if n),
-        (fill("fill", keys, False), np.minimum(steps, ops.tile.stages) - (busy & (missing > 0))),
-        (Segment("wait Q", (TileOp("wait", "Q"),)), busy * 1),
-    ]
-
-
-def _ring_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
+def ring(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missing: Ints) -> Nest:
     """Multi-stage with one barrier a step: wait K and V, start both of the tile `stages - 1` ahead, compute."""
     keys, ahead = ops.tile.keys, ops.tile.stages - 1
 
-    def step(load: bool, mask: bool, first: bool) -> Segment:
-        name = f"{'first ' if first else ''}step{', masked' if mask else ''}{'' if load else ', no load'}"
-        return Segment(
-            name,
-            (
-                TileOp("wait", "K"),
-                TileOp("wait", "V"),
-                TileOp("delay", "step"),
-                *((ops.load("K", keys), ops.load("V", keys)) if load else ()),
-                ops.scores(),
-                ops.softmax(mask, first),
-                ops.output(),
-            ),
-        )
+    def turn(first: bool, load_next: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), v.wait(), STEP)
+        if load_next:
+            yield from (k.load(keys), v.load(keys))
+        yield from (ops.scores(), ops.softmax(masked, first), ops.output())
 
-    loading = np.maximum(steps - ahead, 0)
-    nest = _fill(ops, np.minimum(steps, ahead), missing)
-    done = np.zeros_like(steps)
-    for first in (True, False):
-        limit = np.minimum(steps, 1) if first else steps
-        for load, mask in ((True, True), (True, False), (False, True), (False, False)):
-            until = np.minimum(limit, loading if load else steps)
-            until = np.minimum(until, masked) if mask else until
-            nest.append((step(load, mask, first), np.maximum(until - done, 0)))
-            done = np.maximum(done, until)
-    return nest
-
-
-def _fa3_loop(ops: Operations, steps: Ints, masked: Ints, missing: Ints) -> Nest:
-    """FA3: issue S_j = Q K_j^T and O += P_{j-1} V_{j-1} back to back; softmax of j runs under the second."""
-    keys, stages = ops.tile.keys, ops.tile.stages
-
-    def first(name: str, load: bool, mask: bool) -> Segment:
-        return Segment(
-            name,
-            (
-                TileOp("wait", "K"),
-                TileOp("delay", "step"),
-                *(ops.look_up() if load else ()),
-                ops.scores(),
-                *((*ops.looked_up(), ops.load("K", keys)) if load else ()),
-                ops.softmax(mask),
-            ),
-        )
-
-    def step(name: str, load_k: bool, load_v: bool, mask: bool) -> Segment:
-        return Segment(
-            name,
-            (
-                TileOp("wait", "K"),
-                TileOp("delay", "step"),
-                *(ops.look_up() if load_k else ()),
-                ops.scores("mma_async"),
-                TileOp("wait", "V"),
-                ops.output("mma_async"),
-                TileOp("mma_wait", "S"),
-                *((*ops.looked_up(), ops.load("K", keys)) if load_k else ()),
-                ops.softmax(mask),
-                TileOp("mma_wait", "O"),
-                *((ops.load("V", keys),) if load_v else ()),
-            ),
-        )
-
-    busy = steps > 0
-    any_mask = masked > 0
-    long = steps > stages  # the first step already refills K
-    both = np.maximum(steps - 1 - stages, 0)
-    only_v = np.where(steps - stages >= 1, 1, 0)
-    after = np.maximum(steps - 1, 0)
-    masked_after = np.maximum(masked - 1, 0)
-    masked_both = np.minimum(masked_after, both)
-    masked_v = np.minimum(masked_after - masked_both, only_v)
-    masked_none = masked_after - masked_both - masked_v
-    none = after - both - only_v
     return [
-        *_fill(ops, steps, missing),
-        (first("first step, masked", True, True), (long & any_mask) * 1),
-        (first("first step", True, False), (long & ~any_mask) * 1),
-        (first("first step, masked, no load", False, True), (busy & ~long & any_mask) * 1),
-        (first("first step, no load", False, False), (busy & ~long & ~any_mask) * 1),
-        (step("masked step", True, True, True), masked_both),
-        (step("step", True, True, False), both - masked_both),
-        (step("masked step, last V", False, True, True), masked_v),
-        (step("step, last V", False, True, False), only_v - masked_v),
-        (step("masked step, no load", False, False, True), masked_none),
-        (step("step, no load", False, False, False), none - masked_none),
-        (
-            Segment(
-                "last P V",
-                (*((TileOp("prefetch"),) if ops.tile.persistent else ()), TileOp("wait", "V"), ops.output()),
-            ),
-            busy * 1,
-        ),
+        *fill(ops, k, v, np.minimum(steps, ahead), missing),
+        *loop("step", steps, turn, first=1, load_next=steps - ahead, masked=masked),
     ]
 
 
-LOOPS: dict[str, Callable[..., Nest]] = {
-    "fa2": _fa2_loop,
-    "fa3": _fa3_loop,
-    "staged": _staged_loop,
-    "ring": _ring_loop,
-}
+def fa3(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missing: Ints) -> Nest:
+    """FA3: issue S_j = Q K_j^T and O += P_{j-1} V_{j-1} back to back; softmax of j runs under the second."""
+    keys, stages = ops.tile.keys, ops.tile.stages
+
+    def first_turn(refill_k: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), STEP)
+        if refill_k:
+            yield from ops.look_up()
+        yield ops.scores()
+        if refill_k:
+            yield from (*ops.looked_up(), k.load(keys))
+        yield ops.softmax(masked)
+
+    def turn(refill_k: bool, refill_v: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), STEP)
+        if refill_k:
+            yield from ops.look_up()
+        yield from (ops.scores("mma_async"), v.wait(), ops.output("mma_async"), TileOp("mma_wait", "S"))
+        if refill_k:
+            yield from (*ops.looked_up(), k.load(keys))
+        yield from (ops.softmax(masked), TileOp("mma_wait", "O"))
+        if refill_v:
+            yield v.load(keys)
+
+    refills = steps - stages
+    return [
+        *fill(ops, k, v, np.minimum(steps, stages), missing),
+        *loop("first step", np.minimum(steps, 1), first_turn, refill_k=refills, masked=masked),
+        *loop("step", steps - 1, turn, refill_k=refills - 1, refill_v=refills, masked=masked - 1),
+        *once("last P V", [*(NEXT_TILE,) * ops.tile.persistent, v.wait(), ops.output()], steps > 0),
+    ]
+
+
+LOOPS: dict[str, Callable[..., Nest]] = {"fa2": fa2, "fa3": fa3, "staged": staged, "ring": ring}
+"""Of (operations, K, V, key tiles, masked ones, keys that the last lacks), the last three of every class of blocks."""
