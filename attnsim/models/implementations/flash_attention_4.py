@@ -18,12 +18,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import flash_backward
+from attnsim.models.implementations.fused.backward import flash_backward, two_pass_backward
 from attnsim.models.implementations.fused.building import flash_schedule, override, override_backward
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
-from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import bytes_of

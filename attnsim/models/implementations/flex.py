@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.backward import two_pass_backward
 from attnsim.models.implementations.fused.building import (
     fitting,
     flash_schedule,
@@ -20,7 +21,6 @@ from attnsim.models.implementations.fused.fits import fits
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
-from attnsim.models.implementations.fused.two_pass import two_pass_backward
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule

@@ -1,8 +1,14 @@
-"""FlashAttention backward: a preprocess kernel, one block per tile of keys, a conversion of dQ.
+"""Backward of fused attention: P is recomputed from the log-sum-exp, so five or seven GEMMs replace the forward's two.
 
-P is recomputed from the log-sum-exp, so five GEMMs replace the forward's two; dQ is summed with fp32 atomics
-(``csrc/flash_attn/src/flash_bwd_kernel.h`` of Dao-AILab/flash-attention). On data-centre Blackwell the five accumulate
-in tensor memory, dK and dV until the block ends (``flash_attn/cute/flash_bwd_sm100.py``).
+FlashAttention-2 has a block for each tile of keys, which sums dQ with fp32 atomics
+(``csrc/flash_attn/src/flash_bwd_kernel.h`` of Dao-AILab/flash-attention), between a kernel for D and a conversion of
+dQ. On data-centre Blackwell the five GEMMs accumulate in tensor memory, dK and dV until the block ends
+(``flash_attn/cute/flash_bwd_sm100.py``).
+
+Without atomics dK and dV have keys outside, then dQ has rows outside. S and dP are computed in both passes: seven
+GEMMs, no fp32 accumulator of dQ, the same sums at every run (``_attn_bwd`` of triton-lang/triton
+``python/tutorials/06-fused-attention.py``, there one pass after the other within a block; here two kernels, so that
+each has the grid of its own outer loop).
 """
 
 from __future__ import annotations
@@ -17,54 +23,54 @@ from attnsim.models.implementations.fused.loops import DROPOUT_BITS
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Tensor
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, product
+from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.nest import Nest, by_size, loop, loop_nest, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.row_tiles import classes, visible_queries
+from attnsim.models.schedule.row_tiles import classes, row_tiles, visible_queries
 from attnsim.models.schedule.schedule import Kernel
-from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
 """Products of a step of a pass for dK and dV, and of one for dQ."""
 DROPOUT_INSTRUCTIONS = 3
 """Of a score, whose sign remembers what was dropped: extraction, comparison, selection (`Dropout::apply_dropout`)."""
+BEGINS_OR_ENDS = TileOp("delay", "block")
 
 
 def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
-    """The kernels of the backward pass of `w`."""
-    accumulator = w.heads_q * padded_rows(w) * padded(w.head_dim) * 4
-    out = w.heads_q * w.queries * w.head_dim_v * w.element_bytes
-    rows = w.heads_q * w.queries * 4
+    """The kernels of FlashAttention-2's backward pass of `w`."""
+    accumulator = w.heads_q * sum(n * rows for n, rows in _accumulated(w)) * padded(w.head_dim) * 4
     dq = w.heads_q * w.queries * w.head_dim * w.element_bytes
+    convert = streaming(
+        "convert_dQ",
+        [Access("dQ accum", accumulator), Access("dQ", dq, True)],
+        elements=accumulator // 4,
+        fp32_per_element=2,
+    )
     return (
-        streaming(
-            "dot_do_o",
-            [
-                Access("O", out),
-                Access("dO", out),
-                Access("D", rows, True),
-                Access("dQ accum", accumulator, True),
-            ],
-            elements=out // w.element_bytes,
-            fp32_per_element=3,
-        ),
+        dot_do_o(w, Access("dQ accum", accumulator, True)),
         keys_outside(w, tile),
-        streaming(
-            "convert_dQ",
-            [Access("dQ accum", accumulator), Access("dQ", dq, True)],
-            elements=accumulator // 4,
-            fp32_per_element=2,
-        ),
+        convert,
         *sums_of_groups(w),
     )
 
 
-def padded_rows(w: Workload) -> int:
-    """Rows of a head in the accumulator of dQ: those of each sequence padded to 128."""
-    return sum(one.times * -(-one.queries // 128) * 128 for one in w.parts)
+def two_pass_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
+    """The kernels of the backward pass without atomics."""
+    return (dot_do_o(w), keys_outside(w, tile, dq=False), rows_outside(w, tile), *sums_of_groups(w))
+
+
+def dot_do_o(w: Workload, *cleared: Access) -> Kernel:
+    """D, of each row the sum of dO times O."""
+    rows = w.heads_q * w.queries
+    elements = rows * w.head_dim_v
+    read = [Access(name, elements * w.element_bytes) for name in ("O", "dO")]
+    accesses = [*read, Access("D", rows * 4, True), *cleared]
+    return streaming("dot_do_o", accesses, elements=elements, fp32_per_element=3)
 
 
 def sums_of_groups(w: Workload) -> list[Kernel]:
@@ -85,89 +91,121 @@ def sums_of_groups(w: Workload) -> list[Kernel]:
 
 
 def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
-    """The main kernel, a block for each tile of keys; `dq`: whether it also adds to dQ.
-
-    Of sequences of different lengths the grid has as many blocks for each as the longest has key tiles
-    (`run_flash_bwd_seqk_parallel` in ``csrc/flash_attn/src/flash_bwd_launch_template.h``), heads outermost.
-    """
-    (steps, missing_rows, missing_keys), blocks, absent = _key_tiles(w, tile)
-    ops = BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ") if dq else KEYS_OUTSIDE)
-    nest: Nest = [
+    """A block for each tile of keys: K, V, dK and dV stay, tiles of rows pass; `dq`: whether it also adds to dQ."""
+    axes, ops = _axes(w, tile), BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ") if dq else KEYS_OUTSIDE)
+    queries, keys, tiles = axes["i"].sizes, axes["j"].sizes, axes["j"].tiles_of
+    part = np.repeat(np.arange(len(tiles)), tiles)
+    first = (np.arange(len(part)) - (np.cumsum(tiles) - tiles)[part]) * tile.keys
+    last = np.minimum(first + tile.keys, keys[part]) - 1
+    low, high = visible_queries(w, first, last, queries[part], (keys - queries)[part])
+    stop = -(-high // tile.rows)
+    steps = np.maximum(stop - low // tile.rows, 0)
+    missing_rows = np.where(steps > 0, np.maximum(stop * tile.rows - queries[part], 0), 0)
+    missing_keys = np.maximum(first + tile.keys - keys[part], 0)
+    of_head = steps, missing_rows, missing_keys
+    (steps, missing_rows, missing_keys), launches = _grid(w, tiles, of_head, absent=(0, 0, tile.keys))
+    nest = [
         *by_size("prologue", missing_keys, ops.prologue, steps > 0),
         *by_size("first rows", missing_rows, ops.first_loads, steps > 0),
         *loop("row step", steps, ops.step, load_next=steps - 1),
         *by_size("epilogue", missing_keys, ops.epilogue, missing_keys < tile.keys),
         *once("no keys", [TileOp("delay", "exit", clks=ABSENT_CLKS)], missing_keys == tile.keys),
     ]
-    segments, repeats = loop_nest(nest)
-    d, dv = ops.d, ops.dv
-    e = w.element_bytes
-    expanded = " expanded" if w.group > 1 else ""
-    buffers = tile.buffers(d, dv, e)
-    key_tiles = [n.size for n in blocks]
-    uses = (
-        shared_rows("K", w.head_dim * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
-        shared_rows("V", w.head_dim_v * e, w.heads_kv, [one.keys for one in w.parts], [w.group] * len(w.parts), w),
-        shared_rows("Q", w.head_dim * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
-        shared_rows("dO", w.head_dim_v * e, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
-        shared_rows("LSE, D", 8, w.heads_q, [one.queries for one in w.parts], key_tiles, w),
-        *([shared_rows("dQ accum", d * 4, w.heads_q, _accumulated(w), key_tiles, w, written=True)] if dq else []),
-        TensorUse(f"dK{expanded}", w.keys * w.head_dim * e, w.heads_q, written=True),
-        TensorUse(f"dV{expanded}", w.keys * w.head_dim_v * e, w.heads_q, written=True),
+    tensors = (ops.k, ops.v, ops.q, ops.do, *ops.statistics, *((ops.sums,) if dq else ()), *ops.outputs)
+    name, buffers = "flash_bwd" if dq else "flash_bwd_dkdv", tile.buffers(ops.d, ops.dv, ops.e)
+    return _main(name, ops, nest, launches, tensors, axes, "h b g j", buffers, "row tile")
+
+
+def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
+    """A block for each tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first."""
+    axes, ops, band = _axes(w, tile), BackwardOps(w, tile, ROWS_OUTSIDE), row_tiles(w, tile.rows, tile.keys)
+    of_head = band.steps, band.missing_rows, band.missing_keys
+    (steps, missing_rows, missing_keys), launches = _grid(w, axes["i"].tiles_of, of_head, absent=(0, tile.rows, 0))
+
+    def first_keys(missing: int) -> Iterator[TileOp]:
+        yield from (ops.k.load(tile.keys - missing), ops.v.load(tile.keys - missing), *ops.waits())
+
+    def store_dq(missing: int) -> Iterator[TileOp]:
+        yield from (BEGINS_OR_ENDS, ops.dq.store(tile.rows - missing))
+
+    def step(load_next: bool) -> Iterator[TileOp]:
+        yield from (ops.k.wait(), TileOp("delay", "step"), ops.product("S"), ops.probabilities())
+        yield from (ops.v.wait(), ops.product("dP"))
+        if load_next:
+            yield ops.v.load(tile.keys)
+        yield from (ops.gradients(), ops.product("dQ"))
+        if load_next:
+            yield ops.k.load(tile.keys)
+
+    nest = [
+        *by_size("prologue", missing_rows, lambda n: (BEGINS_OR_ENDS, *ops.loads(tile.rows - n)), steps > 0),
+        *by_size("first keys", missing_keys, first_keys, steps > 0),
+        *loop("key step", steps, step, load_next=steps - 1),
+        *by_size("epilogue", missing_rows, store_dq, missing_rows < tile.rows),
+        *once("no rows", [TileOp("delay", "exit", clks=ABSENT_CLKS)], missing_rows == tile.rows),
+    ]
+    buffers = (
+        ("Q, dO", tile.rows * (ops.d + ops.dv) * ops.e),
+        ("K, V", tile.keys * (ops.d + ops.dv) * ops.e),
+        ("dS", tile.rows * tile.keys * ops.e),
     )
+    tensors = (ops.k, ops.v, ops.q, ops.do, *ops.statistics, ops.dq)
+    return _main("flash_bwd_dq", ops, nest, launches, tensors, axes, "h b g i", buffers, "key tile")
+
+
+def _axes(w: Workload, tile: BackwardTile) -> dict[str, Axis]:
+    queries, keys = (tuple(getattr(one, name) for one in w.parts) for name in ("queries", "keys"))
+    return {
+        "b": Axis(tuple(one.times for one in w.parts)),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group),
+        "i": Axis(queries, tile.rows),
+        "j": Axis(keys, tile.keys),
+        "I": Axis(tuple(rows for _, rows in _accumulated(w)), tile.rows),
+    }
+
+
+def _accumulated(w: Workload) -> list[tuple[int, int]]:
+    """Sequences, and rows that the accumulator of dQ has of each: those of a sequence padded to 128."""
+    return [(one.times, -(-one.queries // 128) * 128) for one in w.parts]
+
+
+def _grid(
+    w: Workload, tiles: Ints, columns: tuple[Ints, ...], absent: tuple[int, ...]
+) -> tuple[tuple[Ints, ...], tuple[Launch, ...]]:
+    """What different blocks differ in, and their launch, from what those of a head do, sequence after sequence.
+
+    Of sequences of different lengths the grid has as many blocks for each as the longest has tiles, heads outermost
+    (`run_flash_bwd_seqk_parallel` in ``csrc/flash_attn/src/flash_bwd_launch_template.h``); `absent` is one without.
+    """
+    ragged = tiles.min() < tiles.max()
+    if ragged:
+        columns = tuple(np.append(column, last) for column, last in zip(columns, absent, strict=True))
+    found, inverse = classes(*columns)
+    blocks = [one[None] for one in np.split(inverse[: tiles.sum()], np.cumsum(tiles)[:-1])]
+    return found, grid_of_heads(w, blocks, w.heads_q, int(inverse[-1]) if ragged else None)
+
+
+def _main(
+    name: str, ops: BackwardOps, nest: Nest, launches: tuple[Launch, ...], tensors: Iterable[Tensor],
+    axes: dict[str, Axis], grid: str, buffers: Buffers, step: str,
+) -> Kernel:  # fmt: skip
+    segments, repeats = loop_nest(nest)
     return Kernel(
-        name="flash_bwd" if dq else "flash_bwd_dkdv",
-        threads=tile.warps * 32 + tile.extra_threads,
-        registers_per_thread=tile.registers,
+        name=name,
+        threads=ops.tile.warps * 32 + ops.tile.extra_threads,
+        registers_per_thread=ops.tile.registers,
         segments=segments,
         repeats=repeats,
-        launches=grid_of_heads(w, blocks, w.heads_q, absent),
-        uses=uses,
+        launches=launches,
+        uses=uses_of(tensors, axes, grid),
         warpgroups=2,
         slowed_by_extra=True,
-        path=tile.path,
+        path=ops.tile.path,
         buffers=buffers,
-        dtype=w.dtype,
-        step="row tile",
+        dtype=ops.w.dtype,
+        step=step,
     )
-
-
-def _accumulated(w: Workload) -> list[int]:
-    return [-(-one.queries // 128) * 128 for one in w.parts]
-
-
-def shared_rows(
-    tensor: str, width: int, heads: int, rows: list[int], sharers: list[int], w: Workload, written: bool = False
-) -> TensorUse:
-    """A tensor of so many rows a sequence, which blocks next to one another share: pieces and sharers in the mean."""
-    counts = [one.times for one in w.parts]
-    total = sum(n * count for n, count in zip(rows, counts, strict=True))
-    mean = sum(n * count * each for n, count, each in zip(rows, counts, sharers, strict=True)) / total
-    every = total * width * heads if len(counts) > 1 else 0
-    return TensorUse(tensor, total * width // w.batch, w.batch * heads, mean, written=written, all_bytes=every)
-
-
-def _key_tiles(w: Workload, tile: BackwardTile) -> tuple[tuple[Ints, ...], tuple[Ints, ...], int | None]:
-    """Steps, missing rows and keys of each class, the classes of each sequence's blocks, and that of absent ones."""
-    queries, keys = np.array([one[:2] for one in w.parts], dtype=np.int64).T
-    tiles = -(-keys // tile.keys)
-    part = np.repeat(np.arange(len(tiles)), tiles)
-    number = np.arange(len(part), dtype=np.int64) - (np.cumsum(tiles) - tiles)[part]
-    first = number * tile.keys
-    last = np.minimum(first + tile.keys, keys[part]) - 1
-    low, high = visible_queries(w, first, last, queries[part], (keys - queries)[part])
-    start, stop = low // tile.rows, -(-high // tile.rows)
-    row_tiles = -(-queries // tile.rows)[part]
-    steps = np.maximum(stop - start, 0)
-    missing_rows = np.where((steps > 0) & (stop == row_tiles), row_tiles * tile.rows - queries[part], 0)
-    missing_keys = np.where(number == tiles[part] - 1, (number + 1) * tile.keys - keys[part], 0)
-    columns = [steps, missing_rows, missing_keys]
-    absent = tiles.min() < tiles.max()
-    if absent:
-        columns = [np.append(column, last) for column, last in zip(columns, (0, 0, tile.keys), strict=True)]
-    found, inverse = classes(*columns)
-    blocks = np.split(inverse[: len(part)], np.cumsum(tiles)[:-1])
-    return found, tuple(one[None] for one in blocks), int(inverse[-1]) if absent else None
 
 
 class BackwardOps:
@@ -192,7 +230,7 @@ class BackwardOps:
         of_qk, of_v, expanded = w.head_dim * self.e, w.head_dim_v * self.e, " expanded" if w.group > 1 else ""
         self.k, self.v = Tensor("K", "b h j", of_qk), Tensor("V", "b h j", of_v)
         self.q, self.do = Tensor("Q", "b h g i", of_qk), Tensor("dO", "b h g i", of_v)
-        self.statistics = Tensor("LSE, D", "b h g i", 8)
+        self.statistics = (Tensor("LSE, D", "b h g i", 8),)
         self.sums = Tensor("dQ accum", "b h g I", self.d * 4, written=True)
         self.dq = Tensor("dQ", "b h g i", of_qk, written=True)
         self.outputs = tuple(
@@ -201,12 +239,16 @@ class BackwardOps:
 
     def loads(self, rows: int) -> tuple[TileOp, ...]:
         """Q, the row statistics and dO of so many rows."""
-        return self.q.load(rows), self.statistics.load(rows), self.do.load(rows)
+        return tuple(tensor.load(rows) for tensor in (self.q, *self.statistics, self.do))
+
+    def waits(self) -> tuple[TileOp, ...]:
+        """For all of them."""
+        return tuple(tensor.wait() for tensor in (self.q, *self.statistics, self.do))
 
     def prologue(self, missing: int = 0) -> Iterator[TileOp]:
         """K and V of the block."""
         keys = self.tile.keys - missing
-        yield from (TileOp("delay", "block"), self.k.load(keys), self.v.load(keys))
+        yield from (BEGINS_OR_ENDS, self.k.load(keys), self.v.load(keys))
 
     def first_loads(self, missing: int = 0) -> Iterator[TileOp]:
         """The first tile of rows, the last of the sequence and so perhaps a shorter one."""
@@ -215,22 +257,24 @@ class BackwardOps:
     def step(self, load_next: bool, looked_up: Iterable[TileOp] = ()) -> Iterator[TileOp]:
         """One tile of rows; `load_next`: whether the next one, `looked_up` where it is listed, is fetched under way."""
         early, rows = self.tile.stages_q > 1, self.tile.rows
-        yield from (self.q.wait(), self.statistics.wait(), TileOp("delay", "step"))
+        *next_q, next_do = self.loads(rows)
+        *arrived, do_arrived = self.waits()
+        yield from (*arrived, TileOp("delay", "step"))
         if load_next and early:
-            yield from (*looked_up, self.q.load(rows), self.statistics.load(rows))
-        yield from (self.product("S"), self.probabilities(), self.do.wait())
+            yield from (*looked_up, *next_q)
+        yield from (self.product("S"), self.probabilities(), do_arrived)
         yield from (self.product("dP"), self.gradients(), self.product("dV"))
         if load_next:
-            yield from (*(() if early else looked_up), self.do.load(rows))
+            yield from (*(() if early else looked_up), next_do)
         if "dQ" in self.products:  # with fp32 atomics; of a pair of blocks each adds half the rows
             yield from (self.product("dQ"), self.sums.store(rows // self.tile.pair))
         yield self.product("dK")
         if load_next and not early:
-            yield from (self.q.load(rows), self.statistics.load(rows))
+            yield from next_q
 
     def epilogue(self, missing: int = 0) -> Iterator[TileOp]:
         """The block's dK and dV."""
-        yield TileOp("delay", "block")
+        yield BEGINS_OR_ENDS
         yield from (tensor.store(self.tile.keys - missing) for tensor in self.outputs)
 
     def product(self, name: str) -> TileOp:

@@ -185,13 +185,14 @@ class _Ops(BackwardOps):
 
     def turn(self) -> Iterator[TileOp]:
         """One tile of rows: statistics and dO are asked for as Q arrives, dQ as dK is done."""
-        q, statistics, do = self.loads(self.tile.rows)
+        q, *others = self.loads(self.tile.rows)
+        q_arrived, *statistics_arrived, do_arrived = self.waits()
         tensor, wide = ("dQ parts", self.e) if self.tile.parallel else ("dQ accum", 4)
         size = self.tile.rows * self.w.head_dim * wide
         take, taken, put = self.spills()
-        yield from (q, self.q.wait(), TileOp("delay", "step"), statistics, do)
-        yield from (self.product("S"), self.statistics.wait(), self.probabilities())
-        yield from (self.do.wait(), self.product("dV"), self.product("dP"))
+        yield from (q, q_arrived, TileOp("delay", "step"), *others)
+        yield from (self.product("S"), *statistics_arrived, self.probabilities())
+        yield from (do_arrived, self.product("dV"), self.product("dP"))
         yield from (*take, *taken, self.gradients(), *put, self.product("dK"))
         if not self.tile.parallel:
             yield TileOp("load", tensor, bytes=size)
