@@ -92,7 +92,7 @@ def sums_of_groups(w: Workload) -> list[Kernel]:
 
 def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
     """A block for each tile of keys: K, V, dK and dV stay, tiles of rows pass; `dq`: whether it also adds to dQ."""
-    axes, ops = _axes(w, tile), BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ") if dq else KEYS_OUTSIDE)
+    axes, ops = axes_of(w, tile), BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ") if dq else KEYS_OUTSIDE)
     queries, keys, tiles = axes["i"].sizes, axes["j"].sizes, axes["j"].tiles_of
     part = np.repeat(np.arange(len(tiles)), tiles)
     first = (np.arange(len(part)) - (np.cumsum(tiles) - tiles)[part]) * tile.keys
@@ -118,7 +118,7 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
 
 def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
     """A block for each tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first."""
-    axes, ops, band = _axes(w, tile), BackwardOps(w, tile, ROWS_OUTSIDE), row_tiles(w, tile.rows, tile.keys)
+    axes, ops, band = axes_of(w, tile), BackwardOps(w, tile, ROWS_OUTSIDE), row_tiles(w, tile.rows, tile.keys)
     of_head = band.steps, band.missing_rows, band.missing_keys
     (steps, missing_rows, missing_keys), launches = _grid(w, axes["i"].tiles_of, of_head, absent=(0, tile.rows, 0))
 
@@ -153,7 +153,8 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
     return _main("flash_bwd_dq", ops, nest, launches, tensors, axes, "h b g i", buffers, "key tile")
 
 
-def _axes(w: Workload, tile: BackwardTile) -> dict[str, Axis]:
+def axes_of(w: Workload, tile: BackwardTile) -> dict[str, Axis]:
+    """Sequences b, heads h of K and V, query heads g of each, queries i, keys j; rows I of the accumulator of dQ."""
     queries, keys = (tuple(getattr(one, name) for one in w.parts) for name in ("queries", "keys"))
     return {
         "b": Axis(tuple(one.times for one in w.parts)),

@@ -10,16 +10,16 @@ all wait for registers that were put aside.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, BackwardOps
+from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, BackwardOps, axes_of, dot_do_o
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
 from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.nest import loop, loop_nest, once
@@ -27,11 +27,9 @@ from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.models.schedule.uses import TensorUse
 
 WARP_ROWS = 16
 """Rows of an output that a warp has of ``mma.sync.m16n8k16``."""
-PRODUCTS = (*KEYS_OUTSIDE, "dQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +84,10 @@ class MemoryDqTile(BackwardTile):
 
 def memory_dq_backward(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> tuple[Kernel, ...]:
     """The kernels of the backward pass of `w`, whose queries and keys are whole tiles."""
-    heads = w.batch * w.heads_q
-    out, dq = heads * w.seq_q * w.head_dim_v * w.element_bytes, heads * w.seq_q * w.head_dim * w.element_bytes
-    name, size = dq_in_memory(w, tile)
-    dots = [Access("O", out), Access("dO", out), Access("D", heads * w.seq_q * 4, True)]
+    (name, size), dq = dq_in_memory(w, tile), w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
     return (
         streaming("clear dQ", [Access(name, size, True)], elements=size // w.element_bytes, fp32_per_element=0),
-        streaming("dot_do_o", dots, elements=out // w.element_bytes, fp32_per_element=3),
+        dot_do_o(w),
         _main(w, gpu, tile),
         streaming("sum dQ", [Access(name, size), Access("dQ", dq, True)], elements=size // w.element_bytes),
     )
@@ -108,21 +103,39 @@ def dq_in_memory(w: Workload, tile: MemoryDqTile) -> tuple[str, int]:
 
 def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
     """A block for each head, or for each tile of keys, those of all heads before the next."""
-    heads, d, dv = w.batch * w.heads_q, w.head_dim, w.head_dim_v
-    first = np.arange(-(-w.seq_kv // tile.keys), dtype=np.int64) * tile.keys
+    axes, heads, d, dv, e = axes_of(w, tile), w.batch * w.heads_q, w.head_dim, w.head_dim_v, w.element_bytes
+    first = np.arange(axes["j"].tiles, dtype=np.int64) * tile.keys
     low, high = visible_queries(w, first, first + tile.keys - 1)
     steps = -(-high // tile.rows) - low // tile.rows
     (turns,), inverse = classes(steps) if tile.parallel else ((steps[None],), np.zeros(1, dtype=np.int64))
-    ops = _Ops(w, tile, PRODUCTS, (d, dv))
-    segments, repeats = loop_nest(
-        [
-            *once("prologue", (*ops.prologue(), ops.k.wait(), ops.v.wait()), turns > 0),
-            *loop("row step", turns, ops.turn),
-            *once("epilogue", ops.epilogue(), turns > 0),
-        ]
-    )
-    buffers = tile.buffers(d, dv, w.element_bytes)
     blocks = heads * (len(steps) if tile.parallel else 1)
+    axes |= {"resident": Axis(min(blocks, gpu.sm.count)), "byte": Axis(tile.stack)}
+    ops, visits = BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ"), (d, dv)), float(steps.sum()) / axes["i"].tiles
+    passed = [ops.q, ops.do, *ops.statistics]
+    if tile.parallel:
+        met = Override(
+            "only the tiles of keys that a mask lets queries see come by, a round of all heads apart",
+            sharers=heads * visits,
+            apart_bytes=heads * w.seq_q * (2 * d + dv) * e,
+            rounds=visits,
+        )
+        passed = [replace(tensor, override=met) for tensor in passed]
+        sums = Tensor("dQ parts", "b h g i j", tile.rows * d * e, written=True, by_tile=True)
+        read_back = []
+    else:
+        passed = [replace(tensor, times=visits) for tensor in passed]
+        sums = replace(ops.sums, times=visits)
+        read_back = [replace(sums, written=False)]
+    own = Override("resident blocks have each a stack", sharers=1.0)
+    spills = Tensor("spills", "resident byte", tile.warps * LANES, just_written=True, override=own)
+    put_aside = [spills, replace(spills, written=True)] if tile.stack else []
+    nest = [
+        *once("prologue", (*ops.prologue(), ops.k.wait(), ops.v.wait()), turns > 0),
+        *loop("row step", turns, lambda: _turn(ops, tile, sums, spills)),
+        *once("epilogue", ops.epilogue(), turns > 0),
+    ]
+    segments, repeats = loop_nest(nest)
+    tensors = (ops.k, ops.v, *ops.outputs, *passed, *read_back, sums, *put_aside)
     return in_step(
         Kernel(
             name="flash_bwd_parts" if tile.parallel else "flash_bwd_turns",
@@ -131,72 +144,33 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
             segments=segments,
             repeats=repeats,
             launches=(Launch(inverse, each=heads) if tile.parallel else Launch(inverse, heads),),
-            uses=(*_uses(w, tile, steps), *_spills(tile, min(blocks, gpu.sm.count))),
+            uses=uses_of(tensors, axes, "j b h g" if tile.parallel else "b h g", rule="run"),
             warpgroups=2,
             slowed_by_extra=True,
             path=tile.path,
-            buffers=buffers,
+            buffers=tile.buffers(d, dv, e),
             dtype=w.dtype,
             step="row tile",
         )
     )
 
 
-def _uses(w: Workload, tile: MemoryDqTile, steps: Ints) -> tuple[TensorUse, ...]:
-    """Rows are visited by so many tiles of keys in the mean: by one block, or by blocks a round of heads apart."""
-    heads, e, d, dv = w.batch * w.heads_q, w.element_bytes, w.head_dim, w.head_dim_v
-    visits = float(steps.sum()) / -(-w.seq_q // tile.rows)
-    name, size = dq_in_memory(w, tile)
-    once = [TensorUse("K", w.seq_kv * d * e, heads), TensorUse("V", w.seq_kv * dv * e, heads)]
-    once += [TensorUse(f"d{use.tensor}", use.piece_bytes, heads, written=True) for use in once]
-    again = (("Q", d * e), ("dO", dv * e), ("LSE, D", 8))
-    if tile.parallel:
-        round_bytes = heads * w.seq_q * (2 * d + dv) * e
-        passed = [
-            TensorUse(tensor, heads * w.seq_q * width, 1, heads * visits, apart_bytes=round_bytes, rounds=visits)
-            for tensor, width in again
-        ]
-        return (*once, *passed, TensorUse(name, size // heads, heads, written=True))
-    passed = [TensorUse(tensor, w.seq_q * width, heads, 1.0, visits) for tensor, width in again]
-    summed = [TensorUse(name, size // heads, heads, 1.0, visits, written=written) for written in (False, True)]
-    return (*once, *passed, *summed)
-
-
-def _spills(tile: MemoryDqTile, running: int) -> tuple[TensorUse, ...]:
-    """Registers put aside: each running block's stack, touched again in every step."""
-    if not tile.stack:
-        return ()
-    size = tile.stack * tile.warps * LANES
-    return tuple(TensorUse("spills", size, running, written=one, just_written=True) for one in (False, True))
-
-
-class _Ops(BackwardOps):
-    """Tile operations of the main kernel, in the order of its machine code."""
-
-    tile: MemoryDqTile
-
-    def spills(self) -> tuple[tuple[TileOp, ...], tuple[TileOp, ...], tuple[TileOp, ...]]:
-        """Taking registers back, waiting for them, and putting others aside."""
-        tile, threads = self.tile, self.tile.warps * LANES
-        if not tile.stack:
-            return (), (), ()
-        load = TileOp("load", "spills", bytes=tile.reloaded * threads)
-        return (load,), (TileOp("wait", "spills"),), (TileOp("store", "spills", bytes=tile.spilled * threads),)
-
-    def turn(self) -> Iterator[TileOp]:
-        """One tile of rows: statistics and dO are asked for as Q arrives, dQ as dK is done."""
-        q, *others = self.loads(self.tile.rows)
-        q_arrived, *statistics_arrived, do_arrived = self.waits()
-        tensor, wide = ("dQ parts", self.e) if self.tile.parallel else ("dQ accum", 4)
-        size = self.tile.rows * self.w.head_dim * wide
-        take, taken, put = self.spills()
-        yield from (q, q_arrived, TileOp("delay", "step"), *others)
-        yield from (self.product("S"), *statistics_arrived, self.probabilities())
-        yield from (do_arrived, self.product("dV"), self.product("dP"))
-        yield from (*take, *taken, self.gradients(), *put, self.product("dK"))
-        if not self.tile.parallel:
-            yield TileOp("load", tensor, bytes=size)
-        yield self.product("dQ")
-        if not self.tile.parallel:
-            yield TileOp("wait", tensor)
-        yield TileOp("store", tensor, bytes=size)
+def _turn(ops: BackwardOps, tile: MemoryDqTile, sums: Tensor, spills: Tensor) -> Iterator[TileOp]:
+    """One tile of rows: statistics and dO are asked for as Q arrives, dQ as dK is done."""
+    q, *others = ops.loads(tile.rows)
+    q_arrived, *statistics_arrived, do_arrived = ops.waits()
+    yield from (q, q_arrived, TileOp("delay", "step"), *others)
+    yield from (ops.product("S"), *statistics_arrived, ops.probabilities())
+    yield from (do_arrived, ops.product("dV"), ops.product("dP"))
+    if tile.stack:
+        yield from (spills.load(tile.reloaded), spills.wait())
+    yield ops.gradients()
+    if tile.stack:
+        yield spills.store(tile.spilled)
+    yield ops.product("dK")
+    if not tile.parallel:
+        yield sums.load(tile.rows)
+    yield ops.product("dQ")
+    if not tile.parallel:
+        yield sums.wait()
+    yield sums.store(1 if sums.by_tile else tile.rows)
