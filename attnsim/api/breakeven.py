@@ -91,7 +91,7 @@ def breakeven(
         question = replace(workload, seq_q=seq, seq_kv=seq, mask=band)
         yours = None if workload.mask == band else replace(question, mask=workload.mask)
         to_beat = answer(ask(question, where, "flash", dense, read_conditions(cache=cache, launch=launch)))
-        names = _names(question, where, sparse)
+        names = _names(question, where, pattern, sparse)
         for conditions in ways:
             found, refused = [], []
             for name in names:
@@ -107,9 +107,9 @@ def breakeven(
     return rows
 
 
-def _names(question: Workload, gpu: Gpu, asked: Sequence[str]) -> list[str]:
+def _names(question: Workload, gpu: Gpu, pattern: str, asked: Sequence[str]) -> list[str]:
     """The sparse implementations, each once."""
-    patterned = replace(question, mask=PATTERNS["random"](1, BLOCK, question.mask))
+    patterned = replace(question, mask=PATTERNS[pattern](1, BLOCK, question.mask))
     found = (ask(patterned, gpu, "sparse", name).record.name for name in asked or (None, "fused"))
     return list(dict.fromkeys(found))
 
