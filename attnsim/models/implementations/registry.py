@@ -36,6 +36,7 @@ from attnsim.models.implementations.frameworks import (
     picking,
     pytorch,
     transformers,
+    window_gather,
 )
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.implementation import (
@@ -163,7 +164,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     for known in (
         *(one for library in LIBRARIES for one in library.RECORDS),
         *OWN_KERNELS,
-        *(performer.RECORDS + linformer.RECORDS + efficient.RECORDS),
+        *(performer.RECORDS + linformer.RECORDS + efficient.RECORDS + window_gather.RECORDS),
         *(_launching(name) for name, given in facts().items() if "launches" in given),
         *(_picking(name, picks) for name, picks in picking.CALLS.items()),
     )

@@ -7,6 +7,7 @@ from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms.dense import softmax_reference
 from attnsim.models.mechanisms.mechanism import Mechanism, Refuses
 from attnsim.models.question.workload import Workload
+from attnsim.models.references.softmax import windowed_attention
 
 _BUTTERFLY = tuple((row, key) for row in range(64) for key in {0, row, row ^ 1, row ^ 32})
 
@@ -46,6 +47,12 @@ def _no_neighborhood(w: Workload) -> str:
     return f"needs a neighbourhood, the mask is {w.mask}: --mask 'neighborhood 64x64 window 13x13'"
 
 
+def _no_window(w: Workload) -> str:
+    if w.mask.is_band and w.mask.left is not None and w.mask.right is not None:
+        return ""
+    return f"copies the keys of a window, the mask is {w.mask}: --mask 'causal window 256'"
+
+
 _NEAR = Mask.parse("neighborhood 64x64 window 13x13")
 
 SPARSE: tuple[Mechanism, ...] = (
@@ -64,6 +71,17 @@ SPARSE: tuple[Mechanism, ...] = (
         reference=softmax_reference,
         leaves_out=True,
         refuses=_no_neighborhood,
+    ),
+    Mechanism(
+        name="window-gather",
+        group="sparse",
+        shown_by=("sparse",),
+        implementations=("torch.window-gather",),
+        example=Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64, mask=Mask.sliding_window(256)),
+        reference=lambda w, q, k, v: windowed_attention(q, k, v, w.mask),
+        mask=str(Mask.sliding_window(256)),
+        leaves_out=True,
+        refuses=_no_window,
     ),
     _over("longformer", Mask.longformer()),
     _over("bigbird", Mask.bigbird()),

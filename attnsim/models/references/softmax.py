@@ -50,6 +50,35 @@ def attention(
     return p @ expanded(v64, q64), lse
 
 
+def windowed_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask) -> Floats:
+    """O of a window by gathering: K and V of every query side by side, as ``unfold`` lays them.
+
+    Parameters
+    ----------
+    q : array ``[batch, heads_q, seq, head_dim]``
+    k : array ``[batch, heads_kv, seq, head_dim]``
+    v : array ``[batch, heads_kv, seq, head_dim_v]``
+    mask : Mask
+        A window; its `left` and `right` are keys before and after the query.
+
+    Returns
+    -------
+    ndarray ``[batch, heads_q, seq, head_dim_v]``
+    """
+    q64, k64, v64 = read_inputs(q, k, v)
+    left, right = mask.left or 0, mask.right or 0
+    beyond = np.pad(np.ones(k64.shape[2]), (left, right)) == 0
+
+    def windows(x: Floats) -> Floats:
+        padded = np.pad(expanded(x, q64), ((0, 0), (0, 0), (left, right), (0, 0)))
+        return np.lib.stride_tricks.sliding_window_view(padded, left + right + 1, axis=2)
+
+    s = np.einsum("bhnd,bhndw->bhnw", q64, windows(k64)) * default_scale(q64, None)
+    hidden = np.lib.stride_tricks.sliding_window_view(beyond, left + right + 1)
+    p, _ = _softmax(np.where(hidden, -np.inf, s))
+    return np.asarray(np.einsum("bhnw,bhndw->bhnd", p, windows(v64)))
+
+
 def sigmoid_attention(
     q: ArrayLike,
     k: ArrayLike,
