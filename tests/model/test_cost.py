@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs
-from attnsim.models.closed_forms.useful import softmax, useful_flops
+from attnsim.models.closed_forms.useful import softmax
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -277,10 +277,10 @@ def test_keys_and_values_of_one_pass() -> None:
 def test_useful_flops_are_the_papers(passes: str, factor: float) -> None:
     """4 N^2 d heads batch forward, half of it causal (arXiv 2307.08691, section 4.1)."""
     w = Workload(2, 16, 2048, 128, passes=passes)
-    assert useful_flops(w) == useful_flops(w, dense=True) == factor * 4 * 2048**2 * 128 * 16 * 2
+    assert softmax(w).flops == softmax(w).dense == factor * 4 * 2048**2 * 128 * 16 * 2
     causal = Workload(2, 16, 2048, 128, passes=passes, mask=Mask.causal())
-    assert useful_flops(causal) == factor * 4 * (2048 * 2049 // 2) * 128 * 16 * 2
-    assert useful_flops(causal, dense=True) == useful_flops(w)
+    assert softmax(causal).flops == factor * 4 * (2048 * 2049 // 2) * 128 * 16 * 2
+    assert softmax(causal).dense == softmax(w).dense
 
 
 @given(
@@ -337,5 +337,5 @@ def test_the_vectorised_form_is_the_single_one(seq_q: int, seq_kv: int, mask: Ma
 def test_a_million_tokens_is_one_row_like_any_other() -> None:
     w = Workload(1, 32, 1 << 20, 128, 8, mask=Mask.causal())
     table = costs(ShapeTable(*np.array([table_row(w, 128, 64)]).T))
-    assert int(table.flops_useful[0]) == useful_flops(w)
-    assert int(table.flops_executed[0]) / useful_flops(w) == pytest.approx(1, abs=2e-4)
+    assert int(table.flops_useful[0]) == softmax(w).flops
+    assert int(table.flops_executed[0]) / softmax(w).flops == pytest.approx(1, abs=2e-4)

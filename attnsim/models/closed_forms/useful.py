@@ -33,13 +33,7 @@ class Useful:
 
 def softmax(w: Workload) -> Useful:
     """Softmax attention over the visible pairs; one exponential for each, in the forward pass."""
-    forward = "fwd" in w.directions
-    return Useful(useful_flops(w), useful_flops(w, dense=True), w.heads_q * w.visible_pairs if forward else 0)
-
-
-def useful_flops(w: Workload, dense: bool = False) -> int:
-    """2 H pairs (d + dv) forward and 2.5 times that backward; `dense` counts masked pairs too."""
-    return w.matrix_flops(w.all_pairs if dense else w.visible_pairs)
+    return _over(w, w.visible_pairs)
 
 
 def linear(w: Workload) -> Useful:
@@ -84,42 +78,36 @@ def _unmasked(flops: int, exponentials: int) -> Useful:
 def selected(w: Workload) -> Useful:
     """Softmax attention over the keys of chosen blocks that are not in a query's future."""
     assert w.selection is not None
-    return _over(w, visible_pairs(w.selection, w.seq_q))
+    return _over(w, w.batch * visible_pairs(w.selection, w.seq_q))
 
 
 def compressed(w: Workload) -> Useful:
     """The same over compressed keys."""
     assert w.selection is not None
-    return _over(w, compressed_pairs(w.selection, w.seq_q))
+    return _over(w, w.batch * compressed_pairs(w.selection, w.seq_q))
 
 
 def three_branches(w: Workload) -> Useful:
     """Softmax attention over compressed keys, over chosen blocks and in a window."""
     assert w.selection is not None
     if w.passes == "decode":
-        return _over(w, of_last_query(w.selection, w.seq_kv))
+        return _over(w, w.batch * of_last_query(w.selection, w.seq_kv))
     window = replace(w, mask=Mask.sliding_window(w.selection.window, causal=True), selection=None)
     chosen = visible_pairs(w.selection, w.seq_q) + compressed_pairs(w.selection, w.seq_q)
-    return _over(w, chosen + window.visible_pairs)
+    return _over(w, w.batch * chosen + window.visible_pairs)
 
 
-def _chosen_pairs(w: Workload) -> int:
-    """Pairs of query and chosen key of a head: all that a query sees, where those are no more."""
-    assert w.selection is not None
-    before, first = max(0, w.seq_kv - w.seq_q), max(0, w.seq_q - w.seq_kv)
-    all_seen = max(0, min(w.seq_q - first, w.selection.top - before))  # queries that see no more than are chosen
-    return all_seen * (before + 1) + sum_below(all_seen) + (w.seq_q - first - all_seen) * w.selection.top
-
-
-def sum_below(n: int) -> int:
-    """0 + 1 + ... + (n - 1)."""
-    return max(0, n) * (max(0, n) - 1) // 2
+def _chosen_pairs(top: int, queries: int, keys: int) -> int:
+    """Pairs of query and chosen key of a sequence's head: all that a query sees, where those are no more."""
+    before, first = max(0, keys - queries), max(0, queries - keys)
+    all_seen = max(0, min(queries - first, top - before))  # queries that see no more than are chosen
+    return all_seen * (before + 1) + all_seen * (all_seen - 1) // 2 + (queries - first - all_seen) * top
 
 
 def index(w: Workload) -> Useful:
     """Products of the indexer over all pairs that the mask shows: no values, no exponentials."""
-    per_pair = 2 * w.batch * w.heads_q * w.head_dim
-    return Useful(per_pair * w.visible_pairs, per_pair * w.seq_q * w.seq_kv, 0)
+    per_pair = 2 * w.heads_q * w.head_dim
+    return Useful(per_pair * w.visible_pairs, per_pair * w.all_pairs, 0)
 
 
 def nothing(w: Workload) -> Useful:
@@ -129,17 +117,19 @@ def nothing(w: Workload) -> Useful:
 
 def chosen_keys(w: Workload) -> Useful:
     """Softmax attention to chosen keys, at the widths of the question: over a latent those of its absorbed form."""
+    assert w.selection is not None
     absorbed = w if w.latent is None else replace(w, latent=None, head_dim=w.latent.width, head_dim_v=w.latent.rank)
-    return _over(absorbed, _chosen_pairs(w))
+    return _over(absorbed, sum(_chosen_pairs(w.selection.top, one.queries, one.keys) * one.times for one in w.parts))
 
 
 def indexed(w: Workload) -> Useful:
     """The indexer's products and attention to the chosen keys."""
     assert w.selection is not None
-    own, scores = chosen_keys(w), 2 * w.batch * w.selection.index_heads * w.selection.index_dim
+    own, scores = chosen_keys(w), 2 * w.selection.index_heads * w.selection.index_dim
     return Useful(own.flops + scores * w.visible_pairs, own.dense, own.exponentials)
 
 
 def _over(w: Workload, pairs: int) -> Useful:
-    exponentials = w.batch * w.heads_q * pairs if "fwd" in w.directions else 0
-    return Useful(w.matrix_flops(pairs), w.matrix_flops(w.seq_q * w.seq_kv), exponentials)
+    """Softmax attention over so many pairs of a head, of all sequences."""
+    exponentials = w.heads_q * pairs if "fwd" in w.directions else 0
+    return Useful(w.matrix_flops(pairs), w.matrix_flops(w.all_pairs), exponentials)
