@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attnsim import Prediction, load_gpu, predict
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mechanisms import ALGORITHMS
 
 H100 = load_gpu("h100-sxm5-80gb")
@@ -28,6 +29,9 @@ def test_four_sequences_are_four_times_the_work_and_no_rate_exceeds_its_ceiling(
     example = ALGORITHMS[name].example
     one, four = (predict(replace(example, batch=batch), H100, name) for batch in (1, 4))
     assert (four.flops_useful, four.flops_dense) == (4 * one.flops_useful, 4 * one.flops_dense)
+    built = [IMPLEMENTATIONS[one.implementation].build(found.workload, H100, None) for found in (one, four)]
+    on_data = [schedule.useful_flops for schedule in built if schedule.useful_flops is not None]
+    assert on_data[1:] == [4 * flops for flops in on_data[:1]]
     for found in (one, four):
         above = {what: share for what, share in rates(found).items() if share > 1}
         assert not above, f"batch {found.workload.batch}"

@@ -121,7 +121,7 @@ def _building(name: str, rows: int, keys: int) -> Builder:
         flash = _flash(w, gpu, rows, keys)
         tile = BoxTile(flash, _box(flash.rows, n), _box(flash.keys, n))
         kernel = _kernel(w, part, tile)
-        useful = w.matrix_flops(part.tokens * part.keys_seen)
+        useful = w.matrix_flops(w.batch * part.tokens * part.keys_seen)
         return Schedule("neighborhood", name, (kernel,), tile, flash_peak_bytes(w), useful_flops=useful)
 
     return build

@@ -106,7 +106,8 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         kernels += forward(w, gpu, tile)
     if "bwd" in w.directions:
         kernels += backward(w, gpu, tile)
-    pairs = visible_pairs(s, w.seq_q) + compressed_pairs(s, w.seq_q) + window_of(w).visible_pairs
+    chosen = visible_pairs(s, w.seq_q) + compressed_pairs(s, w.seq_q)
+    pairs = w.batch * chosen + window_of(w).visible_pairs
     blocks = w.batch * w.heads_kv * w.seq_q * power_of_two(s.blocks(w.seq_kv)) * 2
     memory = flash_peak_bytes(w, blocks + 3 * w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.output_bytes)
     kernels = [replace(one, slowed_by_extra=False, copies_by_extra=True) for one in kernels]

@@ -99,7 +99,9 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     ]
     kernels = (*_before(w, s), *attended, *_merged(w, s))
     memory = flash_peak_bytes(w) + _kept_bytes(w, s)
-    return Schedule("moba", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(visible_pairs(s, w.seq_q)))
+    return Schedule(
+        "moba", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(w.batch * visible_pairs(s, w.seq_q))
+    )
 
 
 def _kept_bytes(w: Workload, s: Selection) -> int:

@@ -91,7 +91,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     scores = w.batch * w.heads_q * s.compressed_keys(w.seq_kv) * (4 + 2 * w.element_bytes)
     compressed_cache = w.batch * w.heads_kv * s.compressed_keys(w.seq_kv) * (w.head_dim + w.head_dim_v)
     kept = compressed_cache * w.element_bytes * (1 + (w.batch > 1))
-    pairs = of_last_query(s, w.seq_kv)
+    pairs = w.batch * of_last_query(s, w.seq_kv)
     memory = flash_peak_bytes(w, scores + kept)
     return Schedule("nsa", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(pairs))
 

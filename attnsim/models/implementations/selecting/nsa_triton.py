@@ -19,7 +19,7 @@ def build_selected(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule
         kernels += selected.selected_forward(w, gpu, tile)
     if "bwd" in w.directions:
         kernels += selected.selected_backward(w, gpu, tile)
-    useful = w.matrix_flops(visible_pairs(selected.chosen(w), w.seq_q))
+    useful = w.matrix_flops(w.batch * visible_pairs(selected.chosen(w), w.seq_q))
     memory = flash_peak_bytes(w)
     return Schedule("nsa-selected", "nsa-triton.selected", tuple(kernels), tile, memory, useful_flops=useful)
 
@@ -33,7 +33,7 @@ def _compressed(name: str, scores: bool) -> Builder:
         if "bwd" in w.directions:
             kernels += compressed.compressed_backward(w, tile)
         selection = compressed.compressing(w)
-        useful = w.matrix_flops(compressed_pairs(selection, w.seq_q))
+        useful = w.matrix_flops(w.batch * compressed_pairs(selection, w.seq_q))
         score_bytes = w.batch * w.heads_kv * w.seq_q * selection.compressed_keys(w.seq_kv) * 4 if scores else 0
         memory = flash_peak_bytes(compressed.over_compressed(w), score_bytes)
         return Schedule("nsa-compressed", name, tuple(kernels), tile, memory, useful_flops=useful)
