@@ -1,8 +1,8 @@
 """Write docs/mechanisms: one MyST page a mechanism, from its record and its page, and an index.
 
 `python benchmarks/mechanism_pages.py` rewrites the pages and removes those of mechanisms that are no more; with
-`--check` it changes nothing and fails if a page is out of date. Costs are closed forms, so that a page depends on
-shapes and tiles alone, not on calibrations.
+`--check` it changes nothing and fails if a page is out of date. Costs are sums over the schedule, so that a page
+depends on shapes and tiles alone, not on calibrations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from attnsim.api.asking import ask
 from attnsim.errors import InputError
-from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms import MECHANISMS, Mechanism
@@ -83,13 +82,12 @@ def _schedule(record: Mechanism) -> tuple[Gpu, Schedule] | None:
 
 
 def _example(record: Mechanism, gpu: Gpu, schedule: Schedule) -> Iterator[str]:
-    form = cost_of(record.example, schedule)
     yield from ("## Cost of an example", "", f"{record.example}; {schedule.implementation} on {gpu.id}.", "")
-    yield from _table(("quantity", "closed form"), _quantities(record, form, schedule))
+    yield from _table(("quantity", "count"), _quantities(record, schedule))
     yield from ("Bytes asked of global memory:", "")
     yield from _table(
         ("kernel", "tensor", "", "bytes"),
-        [(kernel, tensor, kind, f"{size:,}") for (kernel, kind, tensor), size in form.requested_bytes.items()],
+        [(kernel, tensor, kind, f"{size:,}") for (kernel, kind, tensor), size in schedule.requested().items()],
     )
     yield from ("## Schedule", "", "```text", str(schedule), "```", "")
     yield from (
@@ -98,16 +96,16 @@ def _example(record: Mechanism, gpu: Gpu, schedule: Schedule) -> Iterator[str]:
     )
 
 
-def _quantities(record: Mechanism, form: Cost, schedule: Schedule) -> list[tuple[str, str]]:
+def _quantities(record: Mechanism, schedule: Schedule) -> list[tuple[str, str]]:
     useful = record.useful(record.example)
     return [
         ("useful FLOPs (visible pairs)", f"{useful.flops:,}"),
-        ("executed FLOPs (whole tiles, recomputation)", f"{form.flops_executed:,}"),
+        ("executed FLOPs (whole tiles, recomputation)", f"{schedule.total('flops'):,}"),
         ("dense FLOPs (all pairs)", f"{useful.dense:,}"),
-        ("exponentials", f"{form.exponentials:,}"),
-        ("HBM bytes with perfect reuse", f"{form.compulsory_bytes:,}"),
-        ("HBM bytes without reuse", f"{form.no_reuse_bytes:,}"),
-        ("shared-memory bytes of GEMM operands", f"{form.smem_bytes:,}"),
+        ("exponentials", f"{schedule.total('exps'):,}"),
+        ("HBM bytes with perfect reuse", f"{sum(schedule.compulsory().values()):,}"),
+        ("HBM bytes without reuse", f"{sum(schedule.requested().values()):,}"),
+        ("shared-memory bytes of GEMM operands", f"{schedule.total('smem_bytes'):,}"),
         ("peak memory, bytes", f"{schedule.peak_memory_bytes:,}"),
     ]
 

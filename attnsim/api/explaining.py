@@ -16,7 +16,6 @@ from attnsim.api.prediction import Prediction, prediction
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.retuning import replayed
 from attnsim.errors import InputError
-from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
@@ -61,22 +60,21 @@ class KernelFit:
 
 @dataclass(frozen=True, slots=True)
 class TensorBytes:
-    """Bytes of one tensor in one kernel: in closed form, asked of the L2 as played, and passed on to HBM."""
+    """Bytes of one tensor in one kernel: with perfect reuse, asked of the L2, and passed on to HBM."""
 
     kernel: str
     tensor: str
     direction: str
-    closed_form: int
+    compulsory_bytes: int
     l2_bytes: int
     hbm_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One quantity of the whole call by the formula and as the schedule counts it."""
+    """One quantity of the whole call as the schedule counts it."""
 
     quantity: str
-    closed_form: int
     counted: int
 
 
@@ -94,7 +92,6 @@ class Explanation:
     kernels : tuple of KernelFit
     tensors : tuple of TensorBytes
     counts : tuple of Count
-        Closed form beside the count.
     useful_flops, compulsory_bytes : int
         What no schedule does without.
     turn : Turn or None
@@ -200,7 +197,7 @@ def explain(
     asked = run.question
     if run.schedule is None or run.replay is None:
         raise InputError(f"{run.too_large}; explain a smaller question")
-    form, played = cost_of(asked.w, run.schedule), run.replay
+    compulsory, played = run.schedule.compulsory(), run.replay
     # One tile for all changes of the GPU, unless each is to have its best.
     fixed = conditions if conditions.tiles == "retuned" else replace(conditions, mode="fast")
 
@@ -224,10 +221,10 @@ def explain(
         kernels=tuple(
             fit_of(kernel, seen, asked.gpu) for kernel, seen in zip(run.schedule.kernels, played.kernels, strict=True)
         ),
-        tensors=_tensors(form, played),
-        counts=_counts(form, run.schedule),
+        tensors=_tensors(compulsory, played),
+        counts=_counts(run.schedule),
         useful_flops=asked.mechanism.useful(asked.w).flops,
-        compulsory_bytes=form.compulsory_bytes,
+        compulsory_bytes=sum(compulsory.values()),
         turn=turn(base, asked.gpu, asked.w.dtype, on),
         levers=levers(base, asked.gpu, asked.w.dtype, conditions.launch, on, anew),
         kernel_levers=kernel_levers(replace(asked, conditions=fixed), run.schedule, base, run.chosen.numbers),
@@ -268,20 +265,20 @@ def fit_of(kernel: Kernel, seen: KernelReplay, gpu: Gpu) -> KernelFit:
     )
 
 
-def _tensors(form: Cost, played: Replay) -> tuple[TensorBytes, ...]:
+def _tensors(compulsory: Mapping[tuple[str, str, str], int], played: Replay) -> tuple[TensorBytes, ...]:
     out = []
     for kernel in played.kernels:
         for row in kernel.traffic:
             kind = "store" if row.written else "load"
-            closed = form.requested_bytes.get((kernel.name, kind, row.tensor), 0)
-            out.append(TensorBytes(kernel.name, row.tensor, kind, closed, row.l2_bytes, round(row.hbm_bytes)))
+            least = compulsory.get((kernel.name, kind, row.tensor), 0)
+            out.append(TensorBytes(kernel.name, row.tensor, kind, least, row.l2_bytes, round(row.hbm_bytes)))
     return tuple(out)
 
 
-def _counts(form: Cost, schedule: Schedule) -> tuple[Count, ...]:
+def _counts(schedule: Schedule) -> tuple[Count, ...]:
     return (
-        Count("tensor FLOPs", form.flops_executed, schedule.total("flops")),
-        Count("exponentials", form.exponentials, schedule.total("exps")),
-        Count("bytes asked of the L2", form.no_reuse_bytes, sum(schedule.requested().values())),
-        Count("bytes of shared memory", form.smem_bytes, schedule.total("smem_bytes")),
+        Count("tensor FLOPs", schedule.total("flops")),
+        Count("exponentials", schedule.total("exps")),
+        Count("bytes asked of the L2", sum(schedule.requested().values())),
+        Count("bytes of shared memory", schedule.total("smem_bytes")),
     )

@@ -97,29 +97,26 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
     show.print_rows(out, f"A block of {longest.kernel} against an SM", _limits(longest, gpu))
     show.print_rows(
         out,
-        "Bytes, MB: by the closed form, asked of the L2 as played, passed on to HBM",
+        "Bytes, MB: compulsory (with perfect reuse), asked of the L2, passed on to HBM",
         [
             {
                 "kernel": row.kernel,
                 "tensor": row.tensor,
                 "": row.direction,
-                "closed form": show.number(row.closed_form / 1e6, 4),
+                "compulsory": show.number(row.compulsory_bytes / 1e6, 4),
                 "L2": show.number(row.l2_bytes / 1e6, 4),
                 "HBM": show.number(row.hbm_bytes / 1e6, 4),
             }
             for row in found.tensors
         ],
-        right=("closed form", "L2", "HBM"),
+        right=("compulsory", "L2", "HBM"),
         whole=("kernel", "tensor"),
     )
     show.print_rows(
         out,
         f"Counts (useful FLOPs {found.useful_flops:,}; HBM bytes with perfect reuse {found.compulsory_bytes:,})",
-        [
-            {"": row.quantity, "closed form": f"{row.closed_form:,}", "schedule": f"{row.counted:,}"}
-            for row in found.counts
-        ],
-        right=("closed form", "schedule"),
+        [{"": row.quantity, "count": f"{row.counted:,}"} for row in found.counts],
+        right=("count",),
     )
     fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
     reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())

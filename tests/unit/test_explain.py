@@ -53,14 +53,20 @@ def test_limits_are_those_that_occupancy_applies(prefill: Explanation) -> None:
     assert sum(size for _, size in kernel.buffers) == kernel.shared_memory_bytes == 64 * 1024
 
 
-def test_closed_form_stands_beside_the_count(prefill: Explanation) -> None:
-    for row in prefill.counts:
-        assert row.closed_form == row.counted > 0, row.quantity
+def test_bytes_lie_between_compulsory_ones_and_those_asked_of_the_l2(prefill: Explanation) -> None:
+    one = 16 * 2048 * 128 * 2
+    assert all(row.counted > 0 for row in prefill.counts)
+    assert {row.tensor: row.compulsory_bytes for row in prefill.tensors} == {
+        **dict.fromkeys("QKVO", one),
+        "LSE": 16 * 2048 * 4,
+    }
+    assert prefill.compulsory_bytes == 4 * one + 16 * 2048 * 4
     for tensor in prefill.tensors:
-        assert tensor.closed_form == tensor.l2_bytes, tensor.tensor
-        assert tensor.hbm_bytes <= tensor.l2_bytes
-    by_tensor = {(row.tensor, row.direction): row for row in prefill.tensors}
-    assert by_tensor["Q", "load"].l2_bytes == 16 * 2048 * 128 * 2
+        assert tensor.compulsory_bytes <= tensor.l2_bytes and tensor.hbm_bytes <= tensor.l2_bytes, tensor.tensor
+    assert next(row for row in prefill.tensors if row.tensor == "Q").l2_bytes == one
+    assert sum(row.l2_bytes for row in prefill.tensors) == next(
+        row.counted for row in prefill.counts if row.quantity == "bytes asked of the L2"
+    )
     moved = sum(row.hbm_bytes for row in prefill.tensors)
     assert moved == pytest.approx(prefill.prediction.hbm_bytes or 0, rel=1e-6)
 

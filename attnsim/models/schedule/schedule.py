@@ -2,8 +2,8 @@
 
 A :class:`Schedule` is a sequence of :class:`Kernel`. The blocks of a kernel all run the same loop nest (a tuple of
 :class:`Segment`) and differ only in how often they run each segment, so a kernel of a million blocks is one small
-matrix of repeat counts. Three readers share it: :mod:`attnsim.models.closed_forms.cost` sums it,
-:mod:`attnsim.simulator` plays it, and the CUDA kernels are launched with the same tile and grid.
+matrix of repeat counts. Three readers share it: a schedule sums itself up, :mod:`attnsim.simulator` plays it, and the
+CUDA kernels are launched with the same tile and grid.
 """
 
 from __future__ import annotations
@@ -325,6 +325,26 @@ class Schedule:
     def requested(self) -> dict[tuple[str, str, str], int]:
         """Bytes requested of global memory by (kernel, "load" or "store", tensor)."""
         return {(kernel.name, *key): n for kernel in self.kernels for key, n in kernel.requested().items()}
+
+    def compulsory(self) -> dict[tuple[str, str, str], int]:
+        """HBM bytes with perfect reuse, by the same keys: what comes from outside read once, what is written once.
+
+        Their sum is a lower bound of a replay with a cold cache.
+        """
+        out: dict[tuple[str, str, str], int] = {}
+        known: set[str] = set()
+        written: set[str] = set()
+        for kernel in self.kernels:
+            own = {use.tensor for use in kernel.uses if use.written}
+            for use in kernel.uses:
+                key = "store" if use.written else "load", use.tensor
+                size = min(use.unique_bytes, kernel.requested().get(key, 0))
+                done = written if use.written else known if use.in_place else known | own
+                if size and use.tensor not in done and not use.just_written:
+                    out[kernel.name, *key] = size
+            written |= {tensor for _, kind, tensor in out if kind == "store"}
+            known |= {use.tensor for use in kernel.uses}
+        return out
 
     def __str__(self) -> str:
         lines = [f"{self.algorithm} as {self.implementation} runs it, tile {self.tile_text}"]
