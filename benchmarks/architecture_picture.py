@@ -29,7 +29,7 @@ ROOMS = {
     "models/schedule": "how a kernel is written down",
     "models/llm": "shapes of language models",
     "models/implementations": "whose code runs",
-    "models/closed_forms": "a second opinion, in formulas",
+    "models/closed_forms": "useful work, columns for sweeps",
     "models/calibrations": "fitted numbers",
     "models/mechanisms": "what is computed, and why",
     "simulator": "how long a schedule takes",

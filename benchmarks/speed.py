@@ -35,7 +35,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from attnsim.api import building
 from attnsim.errors import InputError
-from attnsim.models.closed_forms.cost import ShapeTable, cost_of, costs
+from attnsim.models.closed_forms.columns import ShapeTable, costs
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
@@ -73,7 +73,6 @@ def answer(question: Question, mode: Mode = "fast") -> float:
     tile_counts.cache_clear()
     building._built.cache_clear()
     schedule = question.schedule()
-    cost_of(question.workload, schedule)
     return replay(schedule, question.gpu, question.numbers, mode=mode, cache=question.cache).time_s
 
 

@@ -13,7 +13,6 @@ from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive import empty_scores, naive_forward, naive_passes_forward, softmax, softmax_variant, variants
 from attnsim.kernels.variant import compile_variant
-from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own.naive import NAMES, own_naive, score_stride, softmax_tile
@@ -179,12 +178,9 @@ def test_a_long_row_that_sees_no_key(cpu_device: CpuDevice) -> None:
 
 @pytest.mark.parametrize("passes", NAMES)
 @pytest.mark.parametrize("seq_kv", [1, 1024, 1025, 4097, 16384, 16385, 20000, 24576])
-def test_closed_form_of_every_softmax_tile(seq_kv: int, passes: str, cpu_device: CpuDevice) -> None:
+def test_every_softmax_tile_sweeps_the_scores(seq_kv: int, passes: str, cpu_device: CpuDevice) -> None:
     w = workload("6/2", f"3x{seq_kv}", 128, mask=Mask.causal(), batch=2)
     schedule = own_naive(w, cpu_device.gpu, passes)
-    form = cost_of(w, schedule)
-    assert dict(form.requested_bytes) == schedule.requested()
-    assert form.exponentials == schedule.total("exps")
     assert schedule.requested()["naive_softmax", "load", "S"] == 2 * 36 * seq_kv * softmax_tile(seq_kv).sweeps
 
 

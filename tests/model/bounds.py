@@ -1,23 +1,26 @@
-"""What a prediction is held against: the closed form of a workload, and the time that no schedule undercuts."""
+"""What a prediction is held against: useful work, and the time that no schedule undercuts."""
 
-from attnsim.models.closed_forms.cost import Cost, cost_of
 from attnsim.models.closed_forms.useful import Useful
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import running
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 
-def cost(w: Workload, gpu: Gpu, implementation: Implementation) -> Cost:
-    """Closed form of `w` as `implementation` runs it on `gpu`."""
-    return cost_of(w, implementation.build(w, gpu, None))
-
-
 def useful(w: Workload, implementation: str) -> Useful:
     """Useful work of `w`, by the convention of the mechanism that `implementation` runs."""
     return running(find_implementation(implementation))[0].useful(w)
+
+
+def compulsory(schedule: Schedule) -> int:
+    """HBM bytes with perfect reuse."""
+    return sum(schedule.compulsory().values())
+
+
+def requested(schedule: Schedule) -> int:
+    """HBM bytes without any reuse."""
+    return sum(schedule.requested().values())
 
 
 def roofline_time(schedule: Schedule, w: Workload, gpu: Gpu) -> float:
@@ -27,9 +30,9 @@ def roofline_time(schedule: Schedule, w: Workload, gpu: Gpu) -> float:
     the convention counts), the exponential unit and HBM with compulsory bytes (Williams, Waterman, Patterson,
     *Roofline*, CACM 52(4), 2009, with a ceiling for the exponentials).
     """
-    form, least = cost_of(w, schedule), useful(w, schedule.implementation)
+    least = useful(w, schedule.implementation)
     return max(
-        min(least.flops, form.flops_executed) / gpu.peak_tensor_flops_per_s(w.dtype),
-        min(form.exponentials, least.exponentials) / gpu.exp_per_s,
-        form.compulsory_bytes / gpu.hbm.bandwidth_bytes_per_s,
+        min(least.flops, schedule.total("flops")) / gpu.peak_tensor_flops_per_s(w.dtype),
+        min(least.exponentials, schedule.total("exps")) / gpu.exp_per_s,
+        compulsory(schedule) / gpu.hbm.bandwidth_bytes_per_s,
     )

@@ -1,4 +1,4 @@
-"""What papers state, as the replay and the closed forms give it: every claim with its setting and its error."""
+"""What papers state, as the replay and the schedules give it: every claim with its setting and its error."""
 
 from typing import Any
 

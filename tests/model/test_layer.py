@@ -1,21 +1,16 @@
-"""Projections: closed form, stream and exact replay; rates that are known; and what sharing keys must give."""
-
-import random
+"""Projections: rates that are known; and what sharing keys must give."""
 
 import pytest
 
 from attnsim import Workload, attention_share, layer, load_model, predict
 from attnsim.api.layer import gemm_numbers
-from attnsim.models.closed_forms import projection as forms
-from attnsim.models.closed_forms.form import Form, requested
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.implementations.frameworks.layer import steps
-from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, mlp_steps
 from attnsim.models.implementations.frameworks.projection import Product, cut
-from attnsim.models.implementations.frameworks.step import Direction, Step, step_schedule
+from attnsim.models.implementations.frameworks.step import Step, step_schedule
 from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.simulator.replay import Replay, replay
 
 A100, H100, B200, T4 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb", "t4"))
@@ -31,44 +26,22 @@ def play(step: Step, gpu: Gpu, **how: str) -> Replay:
     return replay(step_schedule(step, gpu, "bf16"), gpu, gemm_numbers(gpu), **conditions)  # type: ignore[arg-type]
 
 
-def step_closed_form(step: Step, gpu: Gpu, dtype: str) -> list[Form]:
-    products = [part for one in step.products for part in forms.product(one, cut(one, gpu, dtype), dtype)]
-    products += [forms.rotary(tensor, elements, dtype) for tensor, elements in step.turned]
-    return products + ([forms.activation(step.activation, dtype)] if step.activation else [])
-
-
-@pytest.mark.parametrize(
-    ("gpu", "dtype"), [(A100, "bf16"), (H100, "bf16"), (H100, "fp8"), (B200, "fp16"), (T4, "fp32")]
-)
-def test_closed_form_stream_and_exact_replay_of_projections_agree(gpu: Gpu, dtype: str) -> None:
-    draw = random.Random(f"{gpu.id} {dtype}")
-    few = gpu.replace("sm.count", 4)
-    for number in range(20):
-        m, n = draw.choice([1, 3, 64, 77, 128, 500]), draw.choice([64, 100, 256, 600, 1536])
-        k = draw.choice([60, 64, 512, 1000, 1536])
-        step = gemm(m, n, k, draw.choice([1, 1, 1, 6]))
-        schedule, parts = step_schedule(step, gpu, dtype), step_closed_form(step, gpu, dtype)
-        assert schedule.requested() == requested(parts), schedule.tile_text
-        assert schedule.total("flops") == sum(part.flops for part in parts) >= step.flops
-        assert schedule.total("smem_bytes") == sum(part.smem_bytes for part in parts)
-        if number % 4 == 0:
-            played = replay(schedule, few, gemm_numbers(few), mode="exact", cache="cold")
-            for kernel, shown in zip(schedule.kernels, played.kernels, strict=True):
-                assert shown.requested == kernel.requested()
-
-
-@pytest.mark.parametrize("name", ["llama-3-8b", "gpt2-xl", "deepseek-v3"])
-@pytest.mark.parametrize("passes", ["fwd", "bwd", "decode"])
-def test_closed_form_of_every_step_of_a_layer(name: str, passes: str) -> None:
-    model = load_model(name)
-    w = model.workload(batch=2, seq=130, passes=passes)
-    for kernels in ((), ("latent_attention",)):
-        around = steps(model, w, "bwd" if passes == "bwd" else "fwd", kernels)
-        way: Direction = "bwd" if passes == "bwd" else "fwd"
-        behind = (*mlp_steps(model, w, way), *dense_mlp_steps(model, w, way), head_step(model, w, way))
-        for step in filter(None, (*around.before, *around.after, *behind)):
-            schedule = step_schedule(step, A100, "bf16")
-            assert schedule.requested() == requested(step_closed_form(step, A100, "bf16")), step.name
+@pytest.mark.parametrize(("gpu", "dtype"), [(A100, "bf16"), (H100, "fp8"), (B200, "fp16"), (T4, "fp32")])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), [(1, 4096, 1000, 1), (77, 600, 60, 6), (2000, 1536, 512, 1)])
+def test_a_is_read_once_a_column_of_tiles_and_b_once_a_row(
+    gpu: Gpu, dtype: str, m: int, n: int, k: int, batch: int
+) -> None:
+    step = gemm(m, n, k, batch)
+    schedule, chosen, e = step_schedule(step, gpu, dtype), cut(step.products[0], gpu, dtype), DTYPE_BYTES[dtype]
+    tile, parts = chosen.tile, chosen.splits
+    down, across, deep = -(-m // tile.m), -(-n // tile.n), -(-k // (parts * tile.k))
+    main = schedule.kernels[0].requested()
+    assert main["load", "A"] == batch * m * k * e * across and main["load", "B"] == batch * k * n * e * down
+    assert schedule.total("flops") == batch * down * across * parts * deep * 2 * tile.m * tile.n * tile.k
+    moved = schedule.requested()
+    assert sum(moved[key] for key in moved if key[1:] == ("store", "C")) == batch * m * n * max(2, e)
+    if parts > 1:
+        assert main["store", "C partial"] == moved["GEMM, sum of parts", "load", "C partial"] == parts * m * n * 4
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from attnsim import predict
 from attnsim.api.one_launch import one_launch
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
@@ -24,7 +23,8 @@ from attnsim.models.question.cache import Tree
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.simulator.replay import replay
+from attnsim.simulator.replay import Replay, replay
+from tests.model.bounds import compulsory, requested, useful
 
 GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb")
 OF_THEIR_OWN = tuple(f"flashinfer.{name}" for name in ("pod", "pod-streams", "pod-serial", "cascade", "tree"))
@@ -42,10 +42,6 @@ def drawn(rng: random.Random, decode: bool) -> list[tuple[int, int, int]]:
 
 def of(lengths: Any, **given: Any) -> Workload:
     return Workload(lengths=lengths, **given)
-
-
-def moved(schedule: Schedule) -> dict[tuple[str, str, str], int]:
-    return {key: size for key, size in schedule.requested().items() if size}
 
 
 def test_who_takes_lengths() -> None:
@@ -81,7 +77,7 @@ def built(record: Implementation, w: Workload, gpu: Gpu) -> tuple[Workload, Sche
         if passes in record.passes
     ],
 )
-def test_closed_form_and_schedule_agree_to_the_byte(record: Implementation, passes: str) -> None:
+def test_every_output_row_is_written_once_and_every_visible_pair_computed(record: Implementation, passes: str) -> None:
     gpu = next(load_gpu(gpu) for gpu in reversed(GPUS) if runs_on(record, load_gpu(gpu)))
     rng = random.Random(passes)
     for number, mask in enumerate(MASKS):
@@ -91,11 +87,10 @@ def test_closed_form_and_schedule_agree_to_the_byte(record: Implementation, pass
             record, drawn(rng, passes == "decode"), heads_q=8, heads_kv=(8, 2, 2)[number],
             head_dim=(64, 128, 128)[number], mask=mask, passes=passes,
         ), gpu)  # fmt: skip
-        cost = cost_of(w, schedule)
-        assert moved(schedule) == dict(cost.requested_bytes)
-        assert cost.flops_executed == schedule.total("flops")
-        assert cost.exponentials == schedule.total("exps")
-        assert cost.smem_bytes == schedule.total("smem_bytes")
+        if not record.form:  # some kernels of latents leave the product with W_UV to others
+            stores = [size for key, size in schedule.requested().items() if key[1:] == ("store", "O")]
+            assert sum(stores) == w.heads_q * w.queries * w.head_dim_v * w.output_bytes
+        assert schedule.total("flops") >= useful(w, record.name).flops
 
 
 @pytest.mark.parametrize("record", TAKING, ids=lambda record: record.name)
@@ -117,30 +112,19 @@ def test_equal_sequences_have_the_schedule_of_their_batch(record: Implementation
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("passes", ["fwd", "decode"])
-def test_the_replay_moves_what_the_closed_form_says(name: str, gpu: int, passes: str) -> None:
+def test_the_replay_asks_for_what_the_schedule_says(name: str, gpu: int, passes: str) -> None:
     record = IMPLEMENTATIONS[name]
     lengths = "1:1000, 1:3000 x 3, 1:9" if passes == "decode" else "70:1000, 1:3000 x 3, 300:300, 1:9"
     w = asked(record, lengths, heads_q=8, heads_kv=2, head_dim=128, mask=Mask.causal(), passes=passes)
-    w, schedule = built(record, w, load_gpu(GPUS[gpu]))
-    played = replay(schedule, load_gpu(GPUS[gpu]), Numbers(), mode="exact")
-    seen: dict[tuple[str, str, str], int] = {}
-    for kernel, result in zip(schedule.kernels, played.kernels, strict=True):
-        for (kind, tensor), size in result.requested.items():
-            if size:
-                seen[kernel.name, kind, tensor] = seen.get((kernel.name, kind, tensor), 0) + size
-    assert seen == dict(cost_of(w, schedule).requested_bytes)
+    _, schedule = built(record, w, load_gpu(GPUS[gpu]))
+    keeps_between_its_bounds(schedule, replay(schedule, load_gpu(GPUS[gpu]), Numbers(), mode="exact", cache="cold"))
 
 
-def test_exact_and_fast_mode_request_what_the_schedule_does() -> None:
-    w = of("70:1000, 1:4000 x 3, 300:300, 1:9", heads_q=8, heads_kv=2, head_dim=128, causal=True)
-    record = IMPLEMENTATIONS["vllm.flash-attn-2"]
-    from attnsim.api.asking import ask, read_conditions
-    from attnsim.api.playing import play
-
-    played = play(ask(w, GPUS[0], "flash", record.name, read_conditions(mode="exact")))
-    assert played.schedule is not None and played.replay is not None
-    for kernel, seen in zip(played.schedule.kernels, played.replay.kernels, strict=True):
-        assert dict(seen.requested) == {key: size for key, size in kernel.requested().items() if size}
+def keeps_between_its_bounds(schedule: Schedule, played: Replay) -> None:
+    for kernel, seen in zip(schedule.kernels, played.kernels, strict=True):
+        assert dict(seen.requested) == {key: size for key, size in kernel.requested().items() if size}, kernel.name
+    moved = played.hbm_read_bytes + played.hbm_write_bytes
+    assert compulsory(schedule) <= moved * (1 + 1e-9) <= requested(schedule) * (1 + 2e-9)
 
 
 def test_one_query_more_unpacks_the_heads_of_all_sequences() -> None:
@@ -292,11 +276,10 @@ def test_a_long_tail_costs_more_than_the_mean() -> None:
         ("vllm.flash-attn-2", of("7:900, 1:3000", page_size=16, **HEADS)),
     ],
 )
-def test_fused_shared_and_paged_batches_agree_to_the_byte(name: str, w: Workload) -> None:
+def test_fused_shared_and_paged_batches_keep_between_their_bounds(name: str, w: Workload) -> None:
     schedule = IMPLEMENTATIONS[name].build(w, load_gpu(GPUS[0]), None)
-    cost = cost_of(w, schedule)
-    assert moved(schedule) == dict(cost.requested_bytes)
-    assert (cost.flops_executed, cost.exponentials) == (schedule.total("flops"), schedule.total("exps"))
+    keeps_between_its_bounds(schedule, replay(schedule, load_gpu(GPUS[0]), Numbers(), cache="cold"))
+    assert schedule.total("flops") >= useful(w, name).flops
 
 
 def test_pod_takes_blocks_in_turn() -> None:

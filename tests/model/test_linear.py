@@ -9,13 +9,12 @@ import pytest
 
 from attnsim.api import compare, predict
 from attnsim.errors import InputError
-from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from tests.model.bounds import cost, roofline_time, useful
+from tests.model.bounds import compulsory, requested, roofline_time, useful
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 LINEAR = IMPLEMENTATIONS["attnsim.linear"]
@@ -71,9 +70,9 @@ def test_useful_flops_are_two_products_with_the_state(mask: Mask) -> None:
     w = Workload(2, 16, 1000, 64, 4, mask=mask)
     answer = predict(w, A100, "linear", baseline=False)
     assert answer.flops_useful == answer.flops_dense == 2 * 2 * (16 + 4) * 1000 * 64 * 64
-    assert answer.flops_useful < cost(w, A100, LINEAR).flops_executed
+    assert answer.flops_useful < build(w).total("flops")
     one = Workload(2, 16, 1, 64, 4, 5000, passes="decode")
-    assert useful(one, LINEAR.name).flops == 2 * 2 * (16 + 4) * 64 * 64 == cost(one, A100, LINEAR).flops_executed
+    assert useful(one, LINEAR.name).flops == 2 * 2 * (16 + 4) * 64 * 64 == build(one).total("flops")
 
 
 def test_compulsory_traffic_is_q_k_v_and_o_once() -> None:
@@ -81,9 +80,8 @@ def test_compulsory_traffic_is_q_k_v_and_o_once() -> None:
     w = Workload(8, 64, 4096, 128, mask=Mask.causal())
     schedule = build(w)
     assert [kernel.name for kernel in schedule.kernels] == ["linear_causal"]
-    form = cost_of(w, schedule)
-    assert form.compulsory_bytes == form.no_reuse_bytes == 4 * 8 * 64 * 4096 * 128 * 2
-    assert roofline_time(schedule, w, H100) == pytest.approx(form.compulsory_bytes / H100.hbm.bandwidth_bytes_per_s)
+    assert compulsory(schedule) == requested(schedule) == 4 * 8 * 64 * 4096 * 128 * 2
+    assert roofline_time(schedule, w, H100) == pytest.approx(compulsory(schedule) / H100.hbm.bandwidth_bytes_per_s)
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)

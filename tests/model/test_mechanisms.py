@@ -6,13 +6,12 @@ import pytest
 
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, Numbers
-from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
+from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -22,6 +21,7 @@ from attnsim.models.schedule.splits import Splits
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Replay, replay
 from attnsim.simulator.unit_costs import unit_costs
+from tests.model.bounds import compulsory, requested
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 CAUSAL = Mask.causal()
@@ -239,20 +239,20 @@ def heads_of_long_rows() -> Schedule:
 
 
 def test_the_capacity_of_the_l2_decides_whether_re_reads_of_k_and_v_hit() -> None:
-    w, schedule = Workload(1, 2, 65_536, 128), heads_of_long_rows()
-    form = cost_of(w, replace(schedule, tile=FusedTiles(FA2)))
+    schedule = heads_of_long_rows()
+    least, most = compulsory(schedule), requested(schedule)
 
     def moved(capacity: str) -> float:
         seen = play(schedule, A100.replace("l2.capacity", capacity), mode="fast", cache="cold")
         return seen.hbm_read_bytes + seen.hbm_write_bytes
 
-    assert moved("1 GiB") == pytest.approx(form.compulsory_bytes)
-    assert moved("1 GiB") < moved("16 MiB") < form.no_reuse_bytes
+    assert moved("1 GiB") == pytest.approx(least)
+    assert moved("1 GiB") < moved("16 MiB") < most
     sweep = [moved(f"{mib} MiB") for mib in range(32, 256, 16)]
     assert any(moved("1 GiB") < between < moved("16 MiB") for between in sweep)
     # Blocks of a wave walk the same keys together, so what is lost are the re-reads of the 512 / 216 - 1 later waves.
     keys_and_values = 2 * 2 * 65_536 * 128 * 2
-    lost = moved("16 MiB") - form.compulsory_bytes
+    lost = moved("16 MiB") - least
     assert lost == pytest.approx((512 / 216 - 1) * keys_and_values)
     assert moved("64 KiB") == moved("16 MiB")
 
@@ -272,7 +272,7 @@ def test_all_sms_share_the_hbm() -> None:
     schedule = IMPLEMENTATIONS["flash-attn.2"].build(w, A100, None)
     times = [time(schedule, A100.replace("hbm.bandwidth", f"{factor}x"), cache="cold") for factor in (0.25, 0.5, 1)]
     assert times[0] / times[1] == pytest.approx(2, abs=0.25)
-    bytes_per_s = cost_of(w, schedule).compulsory_bytes / times[0]
+    bytes_per_s = compulsory(schedule) / times[0]
     assert 0.95 < bytes_per_s / (A100.hbm.achievable_fraction * A100.hbm.bandwidth_bytes_per_s / 4) <= 1.0
     few = flash_forward(Workload(1, 8, 1, 128, seq_kv=2048, passes="decode"), A100, FlashTile(64, 128))
     slow = A100.replace("hbm.bandwidth", "0.5x")

@@ -1,8 +1,7 @@
-"""Latent attention in the model: closed form, stream and replay agree; ratios that its papers state."""
+"""Latent attention in the model: ratios that its papers state."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,64 +9,19 @@ import pytest
 from attnsim.api import predict
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.latent.records import RECORDS as MLA
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.simulator.replay import replay
-from tests.model.bounds import cost, roofline_time, useful
+from tests.model.bounds import roofline_time, useful
 
 GPUS = tuple(load_gpu(name) for name in ("a100-sxm4-80gb", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"))
 A100, _, H100, B200 = GPUS
 SHAPES = 20
 DEEPSEEK = Workload(16, 128, 1, 192, 128, 8192, 128, passes="decode", latent=Latent(512, 64))
-
-
-def question(draw: random.Random) -> Workload:
-    """Decode and prefill, ragged, of few and many heads."""
-    decode = draw.random() < 0.6
-    seq_q = draw.choice([1, 1, 1, 3]) if decode else draw.choice([17, 100, 129])
-    return Workload(
-        batch=draw.choice([1, 2, 5]),
-        heads_q=draw.choice([1, 5, 16, 20, 72]) if decode else draw.choice([1, 3]),
-        seq_q=seq_q,
-        head_dim=192,
-        seq_kv=draw.choice([2, 63, 65, 640, 1000]) if decode else draw.choice([seq_q, 200]),
-        head_dim_v=128,
-        dtype=draw.choice(["fp16", "bf16"]),
-        passes="decode" if decode else "fwd",
-        mask=draw.choice([Mask.full(), Mask.causal()]),
-        latent=Latent(512, 64),
-    )
-
-
-def gpu_of(record: Implementation) -> Gpu:
-    """Few SMs, so that there is more than a wave."""
-    return next(gpu for gpu in GPUS if runs_on(record, gpu)).replace("sm.count", 6)
-
-
-@pytest.mark.parametrize("record", MLA, ids=lambda record: record.name)
-def test_closed_form_stream_and_exact_replay_are_equal(record: Implementation) -> None:
-    draw, gpu, seen = random.Random(record.name), gpu_of(record), 0
-    for _ in range(SHAPES):
-        w = question(draw)
-        schedule = IMPLEMENTATIONS[record.name].build(w, gpu, None)
-        form = cost_of(w, schedule)
-        assert dict(form.requested_bytes) == {key: n for key, n in schedule.requested().items() if n}, str(w)
-        assert form.flops_executed == schedule.total("flops"), str(w)
-        assert form.exponentials == schedule.total("exps"), str(w)
-        assert form.smem_bytes == schedule.total("smem_bytes"), str(w)
-        played = replay(schedule, gpu, Numbers(), mode="exact", cache="cold")
-        for kernel, result in zip(schedule.kernels, played.kernels, strict=True):
-            assert result.requested == kernel.requested(), f"{kernel.name}, {w}"
-        moved = played.hbm_read_bytes + played.hbm_write_bytes
-        assert form.compulsory_bytes <= moved * (1 + 1e-9) and moved <= form.no_reuse_bytes * (1 + 1e-9), str(w)
-        seen += len(schedule.kernels)
-    assert seen >= 2 * SHAPES
 
 
 def test_the_cache_against_multi_head_attention() -> None:
@@ -92,8 +46,7 @@ def test_decompressing_makes_every_key_once() -> None:
     record = IMPLEMENTATIONS["vllm.mla-flash-attn-3"]
     schedule = record.build(w, H100, None)
     assert schedule.kernels[0].total("flops") == 2 * 4096 * 512 * 128 * (128 + 128)
-    form = cost(w, H100, record)
-    assert form.flops_executed - schedule.kernels[0].total("flops") < 1.05 * useful(w, record.name).flops
+    assert schedule.total("flops") - schedule.kernels[0].total("flops") < 1.05 * useful(w, record.name).flops
 
 
 @pytest.mark.parametrize("record", MLA, ids=lambda record: record.name)

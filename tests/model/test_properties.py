@@ -9,8 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.closed_forms.cost import cost_of
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -22,7 +21,6 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import Mode, replay
-from tests.model.bounds import roofline_time
 
 A100, H100, ADA = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "rtx-4090"))
 ROUNDING = 1e-6
@@ -39,17 +37,6 @@ RATES = (
     "sm.fp32_rate",
     "tensor.bf16",
     "clock.free",
-)
-BEST = Numbers(
-    ImplementationNumbers(
-        tensor_efficiency=1.0,
-        smem_exposed=0.0,
-        softmax_instructions=1.0,
-        interference=0.0,
-        step_clks=0.0,
-        block_clks=0.0,
-        call_s=0.0,
-    )
 )
 GPUS = {"a100": A100, "h100": H100, "4090": ADA}
 RUNS = (
@@ -126,20 +113,6 @@ def time(schedule: Schedule, gpu: Gpu, *, mode: Mode, cache: Cache = "cold", num
     return replay(schedule, gpu, numbers or Numbers(), mode=mode, cache=cache, launch="kernel").time_s
 
 
-# The roofline bound
-
-
-@checked(60)
-@given(w=workloads(), run=st.sampled_from(RUNS), best=st.booleans(), mode=st.sampled_from(["fast", "exact"]))
-def test_never_faster_than_the_roofline_bound_when_cold(
-    w: Workload, run: tuple[str, str], best: bool, mode: Mode
-) -> None:
-    name, gpu = run[0], GPUS[run[1]]
-    schedule = build(name, gpu, w)
-    seen = time(schedule, gpu, mode=mode, numbers=BEST if best else None)
-    assert seen >= roofline_time(schedule, w, gpu) * (1 - ROUNDING)
-
-
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 def test_no_unit_is_busy_for_longer_than_a_kernel_takes(mode: Mode) -> None:
     @checked(40)
@@ -205,22 +178,6 @@ def test_a_faster_vector_unit_does_not_slow_two_blocks_that_share_an_sm() -> Non
     assert two.kernels[0].blocks == 2
     before, after = (time(two, each, mode="exact") for each in (gpu, gpu.replace("sm.fp32_rate", "1.1x")))
     assert after <= before * (1 + ROUNDING), f"{100 * (after / before - 1):+.3f} %"
-
-
-# Requested bytes
-
-
-@checked(40)
-@given(w=workloads(tall=500), run=st.sampled_from(RUNS))
-def test_stream_closed_form_and_exact_replay_request_the_same_bytes(w: Workload, run: tuple[str, str]) -> None:
-    name, gpu = run[0], GPUS[run[1]]
-    w = replace(w, mask=Mask.causal()) if name == "flash-attn.1" and w.mask.is_windowed else w
-    schedule = build(name, gpu, w)
-    assert dict(cost_of(w, schedule).requested_bytes) == schedule.requested()
-    seen = replay(schedule, gpu, Numbers(), mode="exact", cache="cold")
-    played = {(kernel.name, *key): n for kernel in seen.kernels for key, n in kernel.requested.items()}
-    assert played == schedule.requested()
-    assert seen.l2_bytes == sum(schedule.requested().values())
 
 
 # The same question has the same answer

@@ -5,17 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnsim.models.closed_forms.form import summed
-from attnsim.models.closed_forms.fused import forward
-from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.flash_attention import FA2, counted, fa2_forward
-from attnsim.models.mask.mask import Mask
-from attnsim.models.question.lengths import Length
 from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked
 from attnsim.models.question.selection import Selection
-from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.launch import Launch
-from attnsim.models.schedule.splits import UNCUT, Splits
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (1, 7)])
@@ -34,18 +26,6 @@ def test_a_grid_is_the_same_however_it_is_held() -> None:
     assert held.same(Launch(np.repeat(rows, 4))) and held.same(Launch(rows.copy(), each=4))
     assert not held.same(Launch(rows, 2, each=4)) and not held.same(Launch(rows[::-1], each=4))
     assert not held.same(Launch(rows, each=2))
-
-
-@pytest.mark.parametrize("splits", [UNCUT, Splits(3)])
-@pytest.mark.parametrize("mask", ["full", "causal", "causal, window 100"])
-def test_the_form_of_many_sequences_is_the_sum_of_each(mask: str, splits: Splits) -> None:
-    gpu = load_gpu("a100-sxm4-80gb")
-    lengths = (Length(1000, 1000, 3), Length(300, 900), Length(128, 4096, 2), Length(1, 77))
-    w = Workload(lengths=lengths, heads_q=8, heads_kv=2, head_dim=64, mask=Mask.parse(mask))
-    tile = counted(fa2_forward(w, gpu), FA2, w, gpu)
-    assert [forward(w, tile, splits, "flash_fwd")] == summed(
-        forward(w.of(one), tile, splits, "flash_fwd") for one in w.parts
-    )
 
 
 @pytest.mark.parametrize("text", ["top 16x64, compress 32 step 16, window 512", "top 3x512", "top 2x128, anywhere"])

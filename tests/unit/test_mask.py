@@ -59,8 +59,8 @@ def test_visits_are_the_tiles_with_anything_visible_between_first_and_last(
         low, high = mask.columns(first, min(first + rows, seq_q) - 1, seq_q, seq_kv)
         visits += len(range(low // keys, -(-high // keys)))
         idle += high == low
-    band = Band.of_queries(seq_q, seq_kv, left, right, rows)
-    assert sum(int(n) for n in band.visits(keys)) == visits
+    band = Band.of(seq_q, seq_kv, left, right, rows)
+    assert band.visits(keys) == visits
     assert band.idle_tiles() == idle
 
 

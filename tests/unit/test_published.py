@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import attnsim.models
-from attnsim.models.closed_forms.cost import cost_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import COLUMNS, read_table
@@ -122,7 +121,7 @@ def test_no_time_of_a_recurrence_is_above_the_bandwidth(table: str) -> None:
         case = parse_row(row)
         w, gpu = workload_of(case), load_gpu(case.gpu)
         record = find_implementation(case.implementation or "")
-        least = cost_of(w, record.build(w, gpu, None)).compulsory_bytes
+        least = sum(record.build(w, gpu, None).compulsory().values())
         moved = max(0, least - 2 * gpu.l2.capacity_bytes)
         assert case.time_s and case.time_s > moved / gpu.hbm.bandwidth_bytes_per_s, row
 

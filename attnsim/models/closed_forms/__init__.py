@@ -1,1 +1,1 @@
-"""The second opinion: what a call costs, written from the paper without walking a schedule."""
+"""What a call costs by arithmetic on its shape: useful work, and columns of a million calls for sweeps."""

@@ -61,7 +61,21 @@ class ShapeTable:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """The columns of a :class:`~attnsim.models.closed_forms.cost.Cost` that sweeps need, one row each."""
+    """What each row costs: of FLOPs, exponentials and bytes what its :class:`~attnsim.models.schedule.Schedule` counts.
+
+    Parameters
+    ----------
+    flops_useful, flops_executed, flops_dense : ndarray of int
+        Of visible pairs; of whole tiles at the head_dim the kernel is compiled for; of all pairs.
+    exponentials : ndarray of int
+        As executed: whole tiles, and one per row and tile for the rescaling of O.
+    load_bytes, store_bytes : ndarray of int
+        Asked of global memory.
+    compulsory_bytes, no_reuse_bytes : ndarray of int
+        HBM traffic with perfect reuse, and if every request went there.
+    peak_memory_bytes : ndarray of int
+        Inputs, outputs and scratch alive together.
+    """
 
     flops_useful: Ints
     flops_executed: Ints
@@ -75,12 +89,12 @@ class CostTable:
 
 
 def costs(table: ShapeTable) -> CostTable:
-    """Closed forms of every row of `table`: the same numbers as :func:`~attnsim.models.closed_forms.cost.cost`.
+    """Closed forms of every row of `table`: the numbers that a schedule of the call adds up to.
 
     Raises
     ------
     InputError
-        When a count exceeds 64-bit integers: take :func:`attnsim.models.closed_forms.cost.cost` there.
+        When a count exceeds 64-bit integers.
     """
     t = table.spread()
     dense = 2.0 * t.batch * t.heads_q * t.seq_q * t.seq_kv * (t.head_dim + t.head_dim_v)
@@ -109,15 +123,18 @@ def costs(table: ShapeTable) -> CostTable:
 
 
 def _flash(t: ShapeTable) -> NDArray[np.int64]:
-    """As :func:`attnsim.models.closed_forms.fused.forward` without packing or splits."""
+    """FlashAttention-2's forward (arXiv 2307.08691, algorithm 1) without packed heads or splits, ``[6, rows]``.
+
+    Per head, with ``v`` visits of key tiles: ``v keys`` rows of K and V less those missing in the last tile; Q, O and
+    log-sum-exps once.
+    """
     d, dv, e = t.head_dim, t.head_dim_v, t.element_bytes
     rows, keys = t.rows, t.keys
     if max(d.max(), dv.max()) > WIDTHS[-1]:
         raise InputError(f"head_dim is {max(d.max(), dv.max())}; flash kernels exist up to 512; take rows = 0 (naive)")
-    band = Band.of_queries(t.seq_q, t.seq_kv, t.left, t.right, rows)
+    band = Band.of(t.seq_q, t.seq_kv, t.left, t.right, rows)
     heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
-    regular, last = band.visits(keys)
-    visits = regular + last
+    visits = band.visits(keys)
     kv_rows = visits * keys - band.reach_end(keys) * (-t.seq_kv % keys)
     q_rows = band.busy_rows()
     seen = band.touched(keys)
@@ -138,7 +155,7 @@ def _flash(t: ShapeTable) -> NDArray[np.int64]:
 
 
 def _naive(t: ShapeTable) -> NDArray[np.int64]:
-    """As :func:`attnsim.models.closed_forms.unfused.forward` with `UNFUSED`: copies, S and P in 16 bits."""
+    """Unfused attention with the operations `UNFUSED`, S and P in 16 bits, ``[6, rows]``."""
     d, dv, e, seq_q, seq_kv = t.head_dim, t.head_dim_v, t.element_bytes, t.seq_q, t.seq_kv
     heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
     s = np.maximum(2, e)
