@@ -39,7 +39,8 @@ from attnsim.models.implementations.own.loading import AROUND, FLYING, LOADING
 from attnsim.models.implementations.own.naive import SOFTMAX, SUMS, WARP_COLUMNS
 from attnsim.models.implementations.own.resources import TURN
 from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
-from attnsim.ptx.machine_code import WORK, Code
+from attnsim.ptx.machine_code import Code
+from benchmarks.machine_code import WORK, shortest_way, way_through
 
 MMA_MACS = MMA_FLOPS // 2
 HIDING = ("flash", "sigmoid", "sparse", "backward_main", "decode")
@@ -68,7 +69,7 @@ def step_of(entry: str, sizes: Mapping[str, object]) -> tuple[int, int, int]:
 def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> str | None:
     """A line of ``own/instructions.csv``: a kernel's unmasked step; None where no loop has its products."""
     scores, elements, products = step_of(label.partition("(")[0], sizes)
-    step, hiding = (code.step(products), code.hiding(products)) if products else (code.way(),) * 2
+    step, hiding = (code.step(products), code.hiding(products)) if products else (way_through(code),) * 2
     if step is None or hiding is None:
         return None
     count = code.counts(step)
@@ -80,7 +81,7 @@ def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> 
 def dots_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> list[str]:
     """Lines of `backward_row_dots`: up to the last of its first loads, until it waits for one, and from there."""
     elements, _, _ = step_of(ROW_DOTS, sizes)
-    way, pending = code.way(), set[int | None]()
+    way, pending = way_through(code), set[int | None]()
     loaded = wait = 0
     for wait, index in enumerate(way):
         one = code.instructions[index]
@@ -225,11 +226,11 @@ def combine_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code)
 
 def softmax_rows(label: str, arch: str, code: Code) -> list[str]:
     """Lines of `naive_softmax` whose rows stay in registers: a warp's four pieces, a warp without any, behind P."""
-    way, once = code.way(), code.least()
+    way, once = way_through(code), shortest_way(code)
     stored = max(index for index in {*way} - {*once} if code.instructions[index].name == "STG")
     whole, least = code.counts(way), code.counts(once)
     behind = code.counts(index for index in once if index > stored)
-    masked = code.counts(code.way(needed=(*WORK, "integer")))["integer"] - whole["integer"]
+    masked = code.counts(way_through(code, needed=(*WORK, "integer")))["integer"] - whole["integer"]
     return [
         _row(label, arch, WARP_COLUMNS, 0, whole - least, masked, TURN),
         _row(label, arch, LANES, 0, least - behind),

@@ -14,7 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 from attnsim.errors import InputError
-from attnsim.ptx.machine_code import Code, Instruction, controlled, pipe_of
+from attnsim.ptx.machine_code import NEEDED, Code, Instruction, controlled, inside, pipe_of
+
+WORK = (*NEEDED, "exp", "fp32")
+"""NEEDED of kernels without products, whose pieces are the ends of rows; what hides scores has integers alone."""
 
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);\s*/\* 0x([0-9a-f]{16}) \*/")
@@ -81,3 +84,42 @@ def disassemble(program: str, cubin: bytes) -> str:
     if done.returncode:
         raise InputError(f"nvdisasm: {(done.stderr.strip() or 'failed').splitlines()[0]}")
     return done.stdout
+
+
+def turning(code: Code) -> list[range]:
+    """Loops but those inside others and those of what unrolling leaves over, which another loop does at once."""
+    found = [one for one in code.every_loop if not any(inside(one, other) for other in code.every_loop)]
+    accesses = [code.counts(one)["load_store"] for one in found]
+    return [
+        one
+        for number, (one, some) in enumerate(zip(found, accesses, strict=True))
+        if not (some and any(many > some and many % some == 0 for many in accesses[number + 1 : number + 2]))
+    ]
+
+
+def way_through(code: Code, needed: Sequence[str] = WORK) -> list[int]:
+    """What a warp runs from the beginning to the end, its loops of `turning` and those inside them once each."""
+    times = turning(code)
+    each = [int(one in times or any(inside(one, other) for other in times)) for one in code.every_loop]
+    found = []
+    for index in code.path(range(len(code.instructions)), each or [1], needed=needed):
+        found.append(index)
+        if code.instructions[index].name == "EXIT" and not code.instructions[index].predicate:
+            break
+    return found
+
+
+def shortest_way(code: Code) -> list[int]:
+    """The shortest way from the beginning to the end: all that can be jumped over is."""
+    last = max(index for index, one in enumerate(code.instructions) if one.name == "EXIT" and not one.predicate)
+    before: dict[int, int] = {0: -1}
+    pending = [0]
+    for index in pending:
+        for following in code.following(index):
+            if following not in before:
+                before[following] = index
+                pending.append(following)
+    found = [last]
+    while found[-1] != 0:
+        found.append(before[found[-1]])
+    return found[::-1]

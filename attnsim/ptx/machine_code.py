@@ -40,8 +40,6 @@ PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes
 OTHER = "other"
 NEEDED = ("tensor", "matrix_load", "load_store", "copy")
 """Pipes whose instructions no piece has that is seldom needed."""
-WORK = (*NEEDED, "exp", "fp32")
-"""The same of kernels without products, whose pieces are the ends of rows; what hides scores has integers alone."""
 PIECE = by_hand(4, "instructions from which on a compiler jumps over a piece, and does not run it under a predicate")
 
 
@@ -118,10 +116,10 @@ class Code:
 
     def loops(self) -> list[range]:
         """Loops with tensor instructions, those inside others included."""
-        return [one for one in self._loops if self.counts(one)["tensor"]]
+        return [one for one in self.every_loop if self.counts(one)["tensor"]]
 
     @functools.cached_property
-    def _loops(self) -> list[range]:
+    def every_loop(self) -> list[range]:
         """From where a loop begins to its last branch back.
 
         A branch back from a piece that lies behind the loop, such as a wait that is seldom needed, ends no loop: it can
@@ -135,7 +133,7 @@ class Code:
             if start is not None and start <= index:
                 if start not in without:
                     without[start] = self._reached_without(start)
-                entered = start in ahead or start in self._following(start - 1)
+                entered = start in ahead or start in self.following(start - 1)
                 if index not in without[start] or not entered:
                     ends[start] = index
         return [range(start, end + 1) for start, end in sorted(ends.items())]
@@ -147,10 +145,11 @@ class Code:
             index = pending.pop()
             if index != start and index < len(self.instructions) and index not in found:
                 found.add(index)
-                pending += self._following(index)
+                pending += self.following(index)
         return found
 
-    def _following(self, index: int) -> list[int]:
+    def following(self, index: int) -> list[int]:
+        """Where a warp may go from a place; from before the first to it."""
         if index < 0:
             return [0]
         one, to = self.instructions[index], self.target(index)
@@ -181,7 +180,7 @@ class Code:
         needed : sequence of str
             Pipes that a piece which is often needed has some instruction of.
         """
-        inner = [one for one in self._loops if inside(one, loop)]
+        inner = [one for one in self.every_loop if inside(one, loop)]
         each = [*turns, *[turns[-1]] * len(inner)]
         index, left = loop.start, {one.stop - 1: n - 1 for one, n in zip(inner, each, strict=False)}
         without = {one.start: one.stop for one, n in zip(inner, each, strict=False) if n == 0}
@@ -243,7 +242,7 @@ class Code:
             None where no loop has these.
         """
         for loop in self.loops():
-            inner = [one for one in self._loops if inside(one, loop)]
+            inner = [one for one in self.every_loop if inside(one, loop)]
             each = [self.counts(one)["tensor"] for one in inner]
             straight = self.counts(loop)["tensor"] - sum(each)
             for chosen in combinations(parts, sum(map(bool, each))):
@@ -264,44 +263,6 @@ class Code:
         if end is None or end <= piece.stop:
             return False
         return end - piece.stop < len(piece) if shorter else end - piece.stop > len(piece)
-
-    def turning(self) -> list[range]:
-        """Loops but those inside others and those of what unrolling leaves over, which another loop does at once."""
-        found = [one for one in self._loops if not any(inside(one, other) for other in self._loops)]
-        accesses = [self.counts(one)["load_store"] for one in found]
-        return [
-            one
-            for number, (one, some) in enumerate(zip(found, accesses, strict=True))
-            if not (some and any(many > some and many % some == 0 for many in accesses[number + 1 : number + 2]))
-        ]
-
-    def way(self, turns: Sequence[int] = (), needed: Sequence[str] = WORK) -> list[int]:
-        """What a warp runs from the beginning to the end, its loops of :meth:`turning` so many times or once each."""
-        times = dict(zip(self.turning(), turns or [1] * len(self._loops), strict=False))
-        each = [times.get(one, 1 if any(inside(one, other) for other in times) else 0) for one in self._loops]
-        found = []
-        for index in self.path(range(len(self.instructions)), each or [1], needed=needed):
-            found.append(index)
-            if self.instructions[index].name == "EXIT" and not self.instructions[index].predicate:
-                break
-        return found
-
-    def least(self, loop: range | None = None) -> list[int]:
-        """The shortest way from the beginning to the end, or of a loop's turn: all that can be jumped over is."""
-        first = loop.start if loop else 0
-        ends = (index for index, one in enumerate(self.instructions) if one.name == "EXIT" and not one.predicate)
-        last = loop.stop - 1 if loop else max(ends)
-        before: dict[int, int] = {first: -1}
-        pending = [first]
-        for index in pending:
-            for following in self._following(index):
-                if following not in before:
-                    before[following] = index
-                    pending.append(following)
-        found = [last]
-        while found[-1] != first:
-            found.append(before[found[-1]])
-        return found[::-1]
 
     def pieces(self, where: range) -> list[range]:
         """Stretches that are jumped over and access memory, the outermost, but for what ends the kernel."""
