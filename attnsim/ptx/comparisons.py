@@ -58,39 +58,24 @@ def compile_set_predicate(instruction: Instruction, machine: Machine) -> Step:
     """``setp.cmp.type p, a, b`` and ``setp.cmp.bool.type p|q, a, b, c``."""
     kind = value_type(instruction)
     target, first, second, *rest = instruction.operands
-    if kind in ("f16x2", "bf16x2"):
-        return _set_pair(instruction, machine, kind)
-    compare = _comparison(instruction, kind)
+    pairs, bf16 = kind in ("f16x2", "bf16x2"), kind == "bf16x2"
+    compare = _comparison(instruction, "f16" if pairs else kind)
     a, b = machine.read(first, kind), machine.read(second, kind)
     writes = [machine.write(t, "pred") for t in items(target)]
-    if not rest and len(writes) == 1:
-        (write,) = writes
-        return lambda mask: write(compare(a(), b()), mask)
+    if pairs and (rest or len(writes) != 2):
+        raise unsupported(instruction)
     combine = next((_COMBINE[m] for m in instruction.modifiers if m in _COMBINE), lambda p, _: p)
     third = machine.read(rest[0], "pred") if rest else lambda: np.ones(1, bool)
 
     def step(mask: Mask) -> None:
-        holds, other = compare(a(), b()), third()
-        for write, value in zip(writes, (holds, ~holds), strict=False):
+        other = third()
+        if pairs:  # one predicate for each half
+            found = np.ascontiguousarray(compare(halves(a(), bf16), halves(b(), bf16)).T)
+        else:
+            holds = compare(a(), b())
+            found = holds, ~holds
+        for write, value in zip(writes, found, strict=False):
             write(combine(value, other), mask)
-
-    return step
-
-
-def _set_pair(instruction: Instruction, machine: Machine, kind: str) -> Step:
-    """``setp`` of packed pairs: one predicate for each half."""
-    target, first, second = instruction.operands
-    compare = _comparison(instruction, "f16")
-    a, b = machine.read(first, kind), machine.read(second, kind)
-    writes = [machine.write(t, "pred") for t in items(target)]
-    if len(writes) != 2:
-        raise unsupported(instruction)
-    bf16 = kind == "bf16x2"
-
-    def step(mask: Mask) -> None:
-        holds = compare(halves(a(), bf16), halves(b(), bf16))
-        for write, half in zip(writes, np.ascontiguousarray(holds.T), strict=True):
-            write(half, mask)
 
     return step
 

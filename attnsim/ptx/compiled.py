@@ -22,6 +22,9 @@ EPOCH, SYNCED = ~np.uint32(0x7F), ~np.uint32(0x1F)
 """Of a tag without its warp, and of an author without its lane."""
 UNWRITTEN = np.uint32(0xFFFF_FFFF)
 IN_FLIGHT = np.uint32(0xFFFF_FFFE)
+ATOMIC = np.uint32(32)
+"""Added to a warp: its last write was an atomic."""
+SEVERAL_ATOMICS = np.uint32(65)
 
 
 @in_place
@@ -160,66 +163,95 @@ def sectors(addresses, index, size):
 
 @in_place
 def tags_read(rows, index, granules, tags, authors, written, read, author):
-    """Check and note a load by the tags of `hazards`; what is noted before it returns False may be noted again."""
-    period = len(tags)
-    for part in range(granules):
-        base = 0
-        for i in range(len(rows)):
-            while index[i] - base >= period:  # the next instruction's lanes
-                base += period
-            lane = np.int64(np.uint32(index[i] - base))  # which says that it is not negative
-            mine, granule = tags[lane], np.int64(np.uint32(rows[i])) * granules + part
-            floor, before, tag = mine & EPOCH, read[granule], written[granule]
-            read[granule] = floor + SEVERAL_READERS if before >= floor and before != mine else mine
+    """Check and note a load by the tags of `hazards`.
+
+    Returned are two granules of the access, -1 for none: the first that another warp has written, and the first that
+    another lane of the warp has written with no ``__syncwarp`` since.
+    """
+    period, base, bad, apart = len(tags), 0, -1, -1
+    for i in range(len(rows)):
+        while index[i] - base >= period:  # the next instruction's lanes
+            base += period
+        lane = np.int64(np.uint32(index[i] - base))  # which says that it is not negative
+        mine, me, first = tags[lane], authors[lane], np.int64(np.uint32(rows[i])) * granules
+        floor = mine & EPOCH
+        for part in range(granules):
+            before, tag = read[first + part], written[first + part]
+            read[first + part] = floor + SEVERAL_READERS if before >= floor and before != mine else mine
             if tag >= floor:
-                by, me = author[granule], authors[lane]
-                if tag != mine or (by >= me & SYNCED and by != me):
-                    return False
-    return True
+                by = author[first + part]
+                if tag == mine:
+                    if apart < 0 and by >= me & SYNCED and by != me:
+                        apart = i * granules + part
+                elif bad < 0 and tag != mine + ATOMIC:
+                    bad = i * granules + part
+    return bad, apart
 
 
 @in_place
-def tags_write(rows, index, granules, tags, authors, written, read, author):
-    """Check and note a store; False before any tag has changed, or where two warps store to one granule at once."""
-    period = len(tags)
-    for part in range(granules):
-        base = 0
-        for i in range(len(rows)):
-            while index[i] - base >= period:
-                base += period
-            mine = tags[np.int64(np.uint32(index[i] - base))]
-            granule = np.int64(np.uint32(rows[i])) * granules + part
-            floor, tag, last = mine & EPOCH, written[granule], read[granule]
-            other = tag >= floor and tag != mine
-            if (other and tag != UNWRITTEN) or (last >= floor and last != mine):
-                return False
-    alone = True
-    for part in range(granules):
-        base = 0
-        for i in range(len(rows)):
-            while index[i] - base >= period:
-                base += period
-            lane = np.int64(np.uint32(index[i] - base))
-            mine, granule = tags[lane], np.int64(np.uint32(rows[i])) * granules + part
+def tags_checked(rows, index, granules, tags, written, read, atomic):
+    """Granules of a store or an atomic, -1 for none: the first that another warp has written, that one has read.
+
+    A store may be the first there; an atomic may follow those of others.
+    """
+    period, base, bad, late = len(tags), 0, -1, -1
+    for i in range(len(rows)):
+        while index[i] - base >= period:
+            base += period
+        mine, first = tags[np.int64(np.uint32(index[i] - base))], np.int64(np.uint32(rows[i])) * granules
+        floor = mine & EPOCH
+        for part in range(granules):
+            tag, last = written[first + part], read[first + part]
+            if bad < 0 and tag >= floor and tag != mine:
+                if atomic:
+                    fine = floor + ATOMIC <= tag <= floor + SEVERAL_ATOMICS
+                else:
+                    fine = tag == UNWRITTEN or tag == mine + ATOMIC
+                if not fine:
+                    bad = i * granules + part
+            if late < 0 and last >= floor and last != mine:
+                late = i * granules + part
+    return bad, late
+
+
+@in_place
+def tags_write(rows, index, granules, tags, authors, written, author):
+    """Note a store; returned is a granule to which two warps store at once, -1 where there is none."""
+    period, base, alone = len(tags), 0, True
+    for i in range(len(rows)):
+        while index[i] - base >= period:
+            base += period
+        lane = np.int64(np.uint32(index[i] - base))
+        mine, first = tags[lane], np.int64(np.uint32(rows[i])) * granules
+        for granule in range(first, first + granules):
             tag = written[granule]
-            other = tag >= mine & EPOCH and tag != mine  # another warp's, as of now
+            other = tag >= mine & EPOCH and tag != mine  # of another warp, as of now
             alone = alone and (not other or tag == UNWRITTEN)
             written[granule], author[granule] = mine, authors[lane]
-    return alone
+    base = 0
+    for i in range(0 if alone else len(rows)):
+        while index[i] - base >= period:
+            base += period
+        mine, first = tags[np.int64(np.uint32(index[i] - base))], np.int64(np.uint32(rows[i])) * granules
+        for part in range(granules):
+            if written[first + part] != mine:
+                return i * granules + part
+    return -1
 
 
 @in_place
-def tags_land(rows, index, granules, tags, authors, written, author):
-    """Note who has written."""
-    period = len(tags)
-    for part in range(granules):
-        base = 0
-        for i in range(len(rows)):
-            while index[i] - base >= period:
-                base += period
-            lane = np.int64(np.uint32(index[i] - base))
-            granule = np.int64(np.uint32(rows[i])) * granules + part
-            written[granule], author[granule] = tags[lane], authors[lane]
+def tags_atomic(rows, index, granules, tags, written):
+    """Note an atomic."""
+    period, base = len(tags), 0
+    for i in range(len(rows)):
+        while index[i] - base >= period:
+            base += period
+        mine, first = tags[np.int64(np.uint32(index[i] - base))], np.int64(np.uint32(rows[i])) * granules
+        floor = mine & EPOCH
+        for granule in range(first, first + granules):
+            tag = written[granule]
+            others = floor + ATOMIC <= tag <= floor + SEVERAL_ATOMICS and tag != mine + ATOMIC
+            written[granule] = floor + SEVERAL_ATOMICS if others else mine + ATOMIC
 
 
 @in_place

@@ -15,16 +15,16 @@ from attnsim.jit import jit
 
 in_place = partial(jit, allocates=False)
 
-ADD, SUB, MUL, MAD, MIN, MAX, NEG, ABS, AND, OR, XOR, NOT, MOV = range(13)
+ADD, SUB, MUL, MIN, MAX, NEG, ABS, AND, OR, XOR, NOT, MOV = range(12)
 EQ, NE, LT, LE, GT, GE = range(6)
 LEFT, RIGHT = range(2)
 F16, BF16 = range(2)
 
 (
-    F32, U32, S32, U64, S64, SHIFT_U32, SHIFT_S32, SHIFT_U64, SHIFT_S64,
+    F32, U32, S32, U64, S64, FUSED, MAD_U32, MAD_U64, LOGIC_32, LOGIC_64, SHIFT_U32, SHIFT_S32, SHIFT_U64, SHIFT_S64,
     COMPARE_F32, COMPARE_U32, COMPARE_S32, COMPARE_U64, COMPARE_S64, PREDICATES, SELECT_32, SELECT_64,
     WIDEN_U, WIDEN_S, MUL_WIDE_U, MUL_WIDE_S, MAD_WIDE_U, MAD_WIDE_S, NARROW, PACK,
-) = range(25)  # fmt: skip
+) = range(30)  # fmt: skip
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 WIDE, ONE, AGREED = 0, 1, 2
@@ -76,15 +76,25 @@ def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
     """One instruction over lanes `begin` to ``end - 1``."""
     family, op, d, a, b, c, lanes = one[0], one[1], one[3], one[6], one[9], one[12], slice(begin, end)
     if family == F32:
-        floats(op, f4[d, lanes], f4[a, lanes], f4[b, lanes], f4[c, lanes])
+        numbers(op, f4[d, lanes], f4[a, lanes], f4[b, lanes])
     elif family == U32:
-        integers(op, u4[d, lanes], u4[a, lanes], u4[b, lanes], u4[c, lanes])
+        numbers(op, u4[d, lanes], u4[a, lanes], u4[b, lanes])
     elif family == S32:
-        integers(op, s4[d, lanes], s4[a, lanes], s4[b, lanes], s4[c, lanes])
+        numbers(op, s4[d, lanes], s4[a, lanes], s4[b, lanes])
     elif family == U64:
-        integers(op, u8[d, lanes], u8[a, lanes], u8[b, lanes], u8[c, lanes])
+        numbers(op, u8[d, lanes], u8[a, lanes], u8[b, lanes])
     elif family == S64:
-        integers(op, s8[d, lanes], s8[a, lanes], s8[b, lanes], s8[c, lanes])
+        numbers(op, s8[d, lanes], s8[a, lanes], s8[b, lanes])
+    elif family == FUSED:
+        fused(f4[d, lanes], f4[a, lanes], f4[b, lanes], f4[c, lanes])
+    elif family == MAD_U32:
+        multiply_add(u4[d, lanes], u4[a, lanes], u4[b, lanes], u4[c, lanes])
+    elif family == MAD_U64:
+        multiply_add(u8[d, lanes], u8[a, lanes], u8[b, lanes], u8[c, lanes])
+    elif family == LOGIC_32:
+        logic(op, u4[d, lanes], u4[a, lanes], u4[b, lanes])
+    elif family == LOGIC_64:
+        logic(op, u8[d, lanes], u8[a, lanes], u8[b, lanes])
     elif family == SHIFT_U32:
         shift(op, u4[d, lanes], u4[a, lanes], u4[b, lanes], 32)
     elif family == SHIFT_S32:
@@ -130,8 +140,8 @@ def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
 
 
 @in_place
-def floats(op, d, a, b, c):
-    """Arithmetic of float32; a fused product is rounded once from float64."""
+def numbers(op, d, a, b):
+    """Arithmetic of floats and of integers, which wrap; beside a NaN the number is the smaller and the larger."""
     if op == ADD:
         for i in range(len(d)):
             d[i] = a[i] + b[i]
@@ -141,9 +151,6 @@ def floats(op, d, a, b, c):
     elif op == MUL:
         for i in range(len(d)):
             d[i] = a[i] * b[i]
-    elif op == MAD:
-        for i in range(len(d)):
-            d[i] = np.float32(np.float64(a[i]) * np.float64(b[i]) + np.float64(c[i]))
     elif op == MIN:
         for i in range(len(d)):
             d[i] = a[i] if a[i] < b[i] or b[i] != b[i] else b[i]
@@ -159,6 +166,13 @@ def floats(op, d, a, b, c):
 
 
 @in_place
+def fused(d, a, b, c):
+    """Products and sums of float32, rounded once from float64."""
+    for i in range(len(d)):
+        d[i] = np.float32(np.float64(a[i]) * np.float64(b[i]) + np.float64(c[i]))
+
+
+@in_place
 def flush(values, found):
     """Subnormal float32 become zero."""
     for i in range(len(values)):
@@ -166,30 +180,9 @@ def flush(values, found):
 
 
 @in_place
-def integers(op, d, a, b, c):
-    """Arithmetic and logic of integers, which wrap."""
-    if op == ADD:
-        for i in range(len(d)):
-            d[i] = a[i] + b[i]
-    elif op == SUB:
-        for i in range(len(d)):
-            d[i] = a[i] - b[i]
-    elif op == MUL:
-        for i in range(len(d)):
-            d[i] = a[i] * b[i]
-    elif op == MAD:
-        for i in range(len(d)):
-            d[i] = a[i] * b[i] + c[i]
-    elif op == MIN:
-        for i in range(len(d)):
-            d[i] = a[i] if a[i] < b[i] else b[i]
-    elif op == MAX:
-        for i in range(len(d)):
-            d[i] = a[i] if a[i] > b[i] else b[i]
-    elif op == NEG:
-        for i in range(len(d)):
-            d[i] = -a[i]
-    elif op == AND:
+def logic(op, d, a, b):
+    """Bits of integers."""
+    if op == AND:
         for i in range(len(d)):
             d[i] = a[i] & b[i]
     elif op == OR:

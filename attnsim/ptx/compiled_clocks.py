@@ -1,6 +1,6 @@
 """The books of `ordering`, compiled: who knows which work of whom to be over.
 
-Those that check return False where something is wrong; see `compiled`.
+Those that check say where something is wrong.
 """
 
 from __future__ import annotations
@@ -41,17 +41,25 @@ def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer
 
 
 @in_place
-def clocks_written(rows, granules, known, who, writer, written, unwritten):
-    """Whether the last writes of what is accessed are known to be over, by the clocks of `ordering`.
+def clocks_written(rows, granules, known, who, told, writer, written, by_atomic, unwritten, atomic):
+    """Granules of an access whose last write is not known to be over, by the clocks of `ordering`; -1 for none.
 
-    Access i goes by the clock ``known[who[i]]``. What nobody has written is fine where `unwritten`.
+    Access i goes by the clock ``known[who[i]]``. The second granule is the first whose write is over by
+    ``told[who[i]]``, the first is any other. What nobody has written is fine where `unwritten`, what an atomic has
+    where `atomic`.
     """
+    bad, unfenced = -1, -1
     for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            by = writer[granule]
-            if written[granule] > known[who[i], by] and not (unwritten and by == -1):
-                return False
-    return True
+        for part in range(granules):
+            granule = rows[i] * granules + part
+            by, when = writer[granule], written[granule]
+            if when <= known[who[i], by] or (unwritten and by == -1) or (atomic and by_atomic[granule]):
+                continue
+            if when <= told[who[i], by]:
+                unfenced = i * granules + part if unfenced < 0 else unfenced
+            elif bad < 0:
+                bad = i * granules + part
+    return bad, unfenced
 
 
 @in_place
@@ -75,12 +83,12 @@ def clocks_taken(rows, granules, by, when, writer, written):
 
 @in_place
 def clocks_signed(rows, granules, agents, writer):
-    """Whether what was accessed is still noted as written by the same."""
+    """The first granule of an access that is noted as written by another since; -1 for none."""
     for i in range(len(rows)):
-        for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
-            if writer[granule] != agents[i]:
-                return False
-    return True
+        for part in range(granules):
+            if writer[rows[i] * granules + part] != agents[i]:
+                return i * granules + part
+    return -1
 
 
 @in_place
@@ -93,16 +101,20 @@ def clocks_note_read(rows, granules, agents, times, read):
 
 @in_place
 def clocks_read(rows, granules, agents, who, known, read):
-    """Whether the last reads of what is accessed, by these agents, are known to be over."""
+    """The first granule of an access that one of these agents is not known to have read, -1 for none; and the agent."""
+    first, reader = len(rows) * granules, -1
     for agent in agents:
         late = 0
         for i in range(len(rows)):
             over = known[who[i], 0, agent]
             for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
                 late += read[granule, agent] > over
-        if late:
-            return False
-    return True
+        for position in range(first if late else 0):
+            i, part = position // granules, position % granules
+            if read[rows[i] * granules + part, agent] > known[who[i], 0, agent]:
+                first, reader = position, agent
+                break
+    return first if reader >= 0 else -1, reader
 
 
 @in_place

@@ -10,8 +10,8 @@ import numpy as np
 from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step
 from attnsim.ptx.registers import DTYPES, Dtype
+from attnsim.ptx.straight import Alike
 from attnsim.ptx.syntax import Immediate, Instruction, Operand
-from attnsim.ptx.together import Alike
 
 Function = Callable[..., Values]
 
@@ -74,17 +74,15 @@ class Elementwise(Alike):
             lanes = len(mask.lanes)
             values = [read(lanes) for read in rows]
             width = max(value.shape[1] for value in values)
-            if (
-                not mask.full and mask.whole_warps and width > 1
-            ):  # of two warpgroups, each would else play the other's part too
+            # Of two warpgroups, each would else play the other's part too.
+            active = not mask.full and mask.whole_warps and width > 1
+            if active:
                 values = [mask.take(value) if value.shape[1] > 1 else value for value in values]
-                flat = [value.reshape(-1) if value.size == 1 else _flat(value, count, mask.count) for value in values]
-                found = function(*flat)
-                wide = found.reshape(count, -1) if len(found) > 1 else np.broadcast_to(found, (count, mask.count))
-                return write_active(wide, mask)
-            flat = [value.reshape(-1) if value.size == 1 else _flat(value, count, width) for value in values]
-            found = function(*flat)
-            write(found.reshape(count, -1) if len(found) > 1 else np.broadcast_to(found, (count, 1)), mask)
+                width = mask.count
+            found = function(*(v.reshape(-1) if v.size == 1 else _flat(v, count, width) for v in values))
+            same = (count, width if active else 1)
+            wide = found.reshape(count, -1) if len(found) > 1 else np.broadcast_to(found, same)
+            (write_active if active else write)(wide, mask)
 
         return step
 

@@ -190,10 +190,8 @@ class Ordering:
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, unwritten=True)
         self._check_read(rows, width, warps, mask.index, what)
         self._sign(rows, width, warps)
-        if compiled_clocks.clocks_signed(rows, width // self._granule, self._own[warps], self._writer):
-            return
-        clash = self._of(self._writer, width)[rows] != self._own[warps][:, None]  # two warps at once
-        self._refuse(clash, rows, width, mask.index, what)
+        clash = compiled_clocks.clocks_signed(rows, width // self._granule, self._own[warps], self._writer)
+        self._refuse(clash, rows, width, mask.index, what)  # two warps at once
 
     def issue(self, rows: Values, width: int, mask: Mask) -> None:
         """Check and note the start of a cp.async."""
@@ -208,8 +206,7 @@ class Ordering:
         """Check and note an atomic: in order with other atomics, not with plain accesses."""
         self._refine(width)
         warps, what = mask.index // WARP, f"atomic of {width} bytes"
-        known, plain = self._known[:, _GENERIC], ~self._of(self._by_atomic, width)[rows]
-        self._check_written(rows, width, known, warps, mask.index, what, where=plain)
+        self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, atomic=True)
         self._check_read(rows, width, warps, mask.index, what)
         self._sign(rows, width, warps)
         self._of(self._by_atomic, width)[rows] = True
@@ -344,32 +341,22 @@ class Ordering:
 
     def _check_written(
         self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
-        where: Bools | None = None, told: Clock | None = None, unwritten: bool = False,
+        told: Clock | None = None, unwritten: bool = False, atomic: bool = False,
     ) -> None:  # fmt: skip
         """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
-        granules = width // self._granule
-        if compiled_clocks.clocks_written(rows, granules, known, who, self._writer, self._written, unwritten):
-            return
-        writers, written = self._of(self._writer, width)[rows], self._of(self._written, width)[rows]
-        bad = written > known[who[:, None], writers]
-        if unwritten:
-            bad &= writers != _UNWRITTEN
-        if where is not None:
-            bad &= where
-        if told is not None and bad.any():
-            unfenced = bad & (written <= told[who[:, None], writers])
-            self._refuse(unfenced, rows, width, lanes, what, " and not passed on by fence.proxy.async")
-            bad &= ~unfenced
+        books = self._writer, self._written, self._by_atomic
+        bad, unfenced = compiled_clocks.clocks_written(
+            rows, width // self._granule, known, who, known if told is None else told, *books, unwritten, atomic
+        )
+        self._refuse(unfenced, rows, width, lanes, what, " and not passed on by fence.proxy.async")
         self._refuse(bad, rows, width, lanes, what)
 
     def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
         """These warps know the last reads to be over."""
-        agents = np.flatnonzero(self._reading)
-        if compiled_clocks.clocks_read(rows, width // self._granule, agents, warps, self._known, self._read):
-            return
-        late = self._of(self._read, width)[rows] > self._known[warps, None, _GENERIC, : self._readers]
-        if late.any():
-            access, piece, reader = (int(i) for i in np.argwhere(late)[0])
+        agents, granules = np.flatnonzero(self._reading), width // self._granule
+        position, reader = compiled_clocks.clocks_read(rows, granules, agents, warps, self._known, self._read)
+        if position >= 0:
+            access, piece = divmod(position, granules)
             place = self._place(int(rows[access]), width, piece, what, int(lanes[access]))
             missing = "barrier" if reader < self._stores else "cp.async.bulk.wait_group.read"
             if reader >= self._products:
@@ -377,13 +364,13 @@ class Ordering:
             who = self.agents.described(reader)
             self._reports(Race(f"{place}, read by {who} with no {missing} between", int(lanes[access])))
 
-    def _refuse(self, bad: Bools, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
-        """Report the first bad granule, if there is one."""
-        if not bad.any():
-            return
-        access, piece = (int(i) for i in np.argwhere(bad)[0])
-        lane, writer = int(lanes[access]), int(self._of(self._writer, width)[rows[access], piece])
-        self._reports(self._fault(self._place(int(rows[access]), width, piece, what, lane), writer, lane, why))
+    def _refuse(self, position: int, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
+        """Report a granule, by its position in the access; -1 is none."""
+        if position >= 0:
+            granules = width // self._granule
+            access, piece = divmod(position, granules)
+            lane, writer = int(lanes[access]), int(self._writer[rows[access] * granules + piece])
+            self._reports(self._fault(self._place(int(rows[access]), width, piece, what, lane), writer, lane, why))
 
     def _fault(self, place: str, writer: int, lane: int, why: str) -> Fault:
         if writer == _UNWRITTEN:

@@ -44,13 +44,13 @@ def kinds() -> dict[str, Kind]:
         **{f"setp.{name}.f32": Kind(c.COMPARE_F32, op, "pred", "f32", "f32") for name, op in orders.items()},
         **{f"{name}.pred": Kind(c.PREDICATES, op, "pred", "pred", "pred") for name, op in logic.items()},
         **{f"{name}.pred": Kind(c.PREDICATES, op, "pred", "pred") for name, op in {"not": c.NOT, "mov": c.MOV}.items()},
-        "fma.rn.f32": Kind(c.F32, c.MAD, "f32", "f32", "f32", "f32"),
+        "fma.rn.f32": Kind(c.FUSED, 0, "f32", "f32", "f32", "f32"),
         "cvt.rn.f16x2.f32": Kind(c.PACK, c.F16, "f16x2", "f32", "f32"),
         "cvt.rn.bf16x2.f32": Kind(c.PACK, c.BF16, "bf16x2", "f32", "f32"),
         **{f"cvt.{to}32.{of}64": Kind(c.NARROW, 0, f"{to}32", f"{of}64") for to in "us" for of in "us"},
     }
     for bits in ("32", "64"):
-        raw, of = f"b{bits}", getattr(c, f"U{bits}")
+        raw, of = f"b{bits}", getattr(c, f"LOGIC_{bits}")
         found |= {f"{name}.{raw}": Kind(of, op, raw, raw, raw) for name, op in logic.items()}
         found |= {f"mov.{one}{bits}": Kind(of, c.MOV, raw, raw) for one in "busf"}
         found |= {f"selp.{one}{bits}": Kind(getattr(c, f"SELECT_{bits}"), 0, raw, raw, raw, "pred") for one in "busf"}
@@ -65,7 +65,7 @@ def kinds() -> dict[str, Kind]:
         of, compare = getattr(c, kind.upper()), getattr(c, f"COMPARE_{kind.upper()}")
         found |= {f"{name}.{kind}": Kind(of, op, kind, kind, kind) for name, op in {**two, "mul.lo": c.MUL}.items()}
         found |= {f"setp.{name}.{kind}": Kind(compare, op, "pred", kind, kind) for name, op in orders.items()}
-        found[f"mad.lo.{kind}"] = Kind(of, c.MAD, kind, kind, kind, kind)
+        found[f"mad.lo.{kind}"] = Kind(getattr(c, f"MAD_U{kind[1:]}"), 0, *(f"u{kind[1:]}",) * 4)
         found[f"shr.{kind}"] = Kind(getattr(c, f"SHIFT_{kind.upper()}"), c.RIGHT, kind, kind, "u32")
     for one in "us":
         narrow, wide, named = f"{one}32", f"{one}64", one.upper()
