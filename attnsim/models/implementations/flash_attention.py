@@ -46,23 +46,24 @@ def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-
 
 
 def small_shared_memory(gpu: Gpu) -> bool:
-    """sm_86, sm_89 and sm_120 have 99 KiB a block; FlashAttention keeps separate tiles for them."""
+    """sm_86, sm_89 and sm_120 have 99 KiB a block; FlashAttention-3 keeps separate tiles for them."""
     return architecture_of(gpu.compute_capability_number).small_shared_memory
 
 
 def fa2_forward(w: Workload, gpu: Gpu) -> FlashTile:
     """FA2's standard forward kernel."""
     d, causal = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_causal
+    sm8x = 80 < gpu.compute_capability_number < 90  # sm_120, as small, has A100's tiles
     if d <= 32:
         return FlashTile(128, 128)
     if d <= 64:
         return FlashTile(128, 64 if w.dropout else 128)
     if d <= 96:
-        return FlashTile(64, 64) if small_shared_memory(gpu) and causal else FlashTile(128, 64)
+        return FlashTile(64, 64) if sm8x and causal else FlashTile(128, 64)
     if d <= 128:
         if w.dropout:
             return FlashTile(128, 32)
-        if small_shared_memory(gpu):
+        if sm8x:
             return FlashTile(64, 64) if causal else FlashTile(128, 32)
         return FlashTile(128, 64)
     if d <= 192:
@@ -86,11 +87,11 @@ def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     """FA2's main backward kernel, by the shared memory a block may opt in to."""
     d, limit = padded(max(w.head_dim, w.head_dim_v)), gpu.sm.shared_memory_per_block_bytes
     if d <= 32:
-        return BackwardTile(128, 128, v_in_registers=True)
+        return BackwardTile(128, 128, v_in_registers=not w.dropout or limit < 104 * KIB)
     if d <= 64:
         return BackwardTile(128, 128) if limit >= 144 * KIB else BackwardTile(64, 128, v_in_registers=True)
     if d <= 96:
-        return BackwardTile(64, 128, v_in_registers=True)
+        return BackwardTile(64, 128, v_in_registers=not w.dropout or limit < 116 * KIB)
     if d <= 128:
         return BackwardTile(64, 128) if limit >= 144 * KIB else BackwardTile(64, 64, v_in_registers=True)
     if d <= 192:

@@ -208,7 +208,7 @@ class BackwardTile:
                 ("dQ", 2 * m * DQ_COLUMNS * 4 // self.pair),
             )
         kv = n * d + (0 if self.v_in_registers else n * dv)
-        scores = m * n * (1 if self.v_in_registers else 2)
+        scores = m * n * (1 if self.path == "wgmma" and self.v_in_registers else 2)  # wgmma reads P from registers
         return (
             ("Q, dO", m * (d * self.stages_q + dv) * element),
             ("K, V, P, dS", max(kv + scores, n * (d + dv)) * element),
