@@ -41,6 +41,7 @@ def kernel_value(kernel: Kernel, name: str) -> float:
         "grid": kernel.blocks,
         "smem": kernel.shared_memory_bytes / 1024,
         "multicast": kernel.multicast,
+        "exps": kernel.total("exps"),
     }[name]
 
 
@@ -57,6 +58,10 @@ def value(schedule: Schedule, field: str) -> object:
         "back": tiles.get(True),
         "splits": schedule.splits.count,
         "kernels": len(schedule.kernels),
+        "rows": int(said_tiles[0][1]) if said_tiles else None,
+        "overlap": any(op.kind == "mma_async" for part in schedule.main.segments for op in part.ops),
+        "lpt": "longest_first" in getattr(getattr(schedule.tile, "forward", None), "order", ""),
+        "ahead": sum(op[:2] == ("load", "O partial") for op in schedule.kernels[-1].segments[0].ops),
         "products": sum(kernel.total("flops") > 0 for kernel in schedule.kernels),
     }
     if name in ("parts", "stages"):
