@@ -258,3 +258,13 @@ def test_a_load_of_nothing_is_renamed_as_its_wait_is() -> None:
     """Else a block would wait for ever: some recurrences load no gate."""
     work = renamed(kernel(TileOp("load", "K"), TileOp("wait", "K"), MMA._replace(tensor="K")), {"K": "K own"})
     assert [op.tensor for op in work.segments[0].ops] == ["K own", "K own", "K"]
+
+
+def test_loads_that_began_before_their_block_are_not_issued_again() -> None:
+    """Both loads of the second block: four of 100 bytes in all."""
+    ahead = kernel(TileOp("prefetch"), LOAD, LOAD, WAIT, WAIT, blocks=2)
+    assert sum(played(ahead).loaded) == 400
+
+
+def test_a_kernel_that_does_nothing_takes_a_picosecond() -> None:
+    assert played(kernel(TileOp("delay"))).time == 1

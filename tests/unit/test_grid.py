@@ -129,6 +129,17 @@ def test_a_grid_of_up_to_twice_its_budget_is_played_whole_and_once(asked: list[K
     assert asked == list(s.kernels) and not made
 
 
+def test_a_grid_of_its_budget_is_played_again_with_other_latencies(asked: list[Kernel]) -> None:
+    (item,) = prepare(schedule("flash-attn.2", 1024), A100, NUMBERS, "warm")
+
+    def plays(budget: int) -> int:
+        asked.clear()
+        grid.grid_time(item.kernel, item.compiled(), A100.sm.count, item.fit.blocks_per_sm, budget)
+        return len(asked)
+
+    assert plays(executions(item.kernel)) > plays(executions(item.kernel) - 1) == 1
+
+
 @pytest.mark.parametrize(("budget", "every"), [(4200, False), (5600, True), (8400, True)])
 def test_all_blocks_of_the_least_sms_are_played_up_to_twice_the_budget(
     budget: int, every: bool, made: list[Smaller]

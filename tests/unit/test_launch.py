@@ -10,11 +10,12 @@ from attnsim.models.question.selection import Selection
 from attnsim.models.schedule.launch import Launch
 
 
+@pytest.mark.parametrize("each", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (1, 7)])
-def test_blocks_are_those_of_the_grid_written_out(shape: tuple[int, ...]) -> None:
+def test_blocks_are_those_of_the_grid_written_out(shape: tuple[int, ...], each: int) -> None:
     rows = np.random.default_rng(1).integers(6, size=shape)
-    launch = Launch(rows, times=2, each=3)
-    written = np.repeat(rows, 3, axis=0).reshape(-1)
+    launch = Launch(rows, times=2, each=each)
+    written = np.repeat(rows, each, axis=0).reshape(-1)
     assert len(launch) == len(written) and launch.classes.tolist() == written.tolist()
     assert launch.at(np.arange(2 * len(written))).tolist() == np.tile(written, 2).tolist()
     assert launch.counts.tolist() == np.bincount(written).tolist()

@@ -1,0 +1,224 @@
+"""What work costs, worked by hand: each line of `unit_costs` on a GPU of round figures, and what stands on them.
+
+A clock is 1,000 ps. A clock of an SM is 1,000 tensor FLOPs in fp16, half of that by mma.sync, 20 exponentials, 100 FP32
+instructions (200 FLOPs), 4 warp instructions, 50 integer instructions, 25 accesses, 125 bytes of shared memory and 250
+of tensor memory. The L2 and HBM give a byte a picosecond. Half the tensor rate is issued, half of the L2 is reached.
+"""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnsim import Workload, load_gpu
+from attnsim.api import ratios
+from attnsim.api.estimating import compute_time, step_waits
+from attnsim.models.calibrations.components import Widths
+from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, Numbers
+from attnsim.models.hardware.clock_law import clock_law, clock_share, limit_felt, settled
+from attnsim.models.implementations.registry import IMPLEMENTATIONS
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.uses import TensorUse
+from attnsim.simulator.memory import kept, traffic
+from attnsim.simulator.program import HBM, L2, LATENCY, PORT, compile_kernel, compile_op
+from attnsim.simulator.unit_costs import unit_costs
+
+ROUND = load_gpu("h100-sxm5-80gb").with_values(
+    {
+        "clock.free": 1e9, "tensor.fp16": 1000, "tensor.mma_sync_fraction": 0.5, "sm.exp_rate": 20,
+        "sm.fp32_rate": 200, "sm.issue_rate": 4, "sm.int32_rate": 50, "sm.load_store_rate": 25,
+        "sm.shared_memory_bandwidth": 125, "tensor.memory_bandwidth": 250, "l2.bandwidth": 1e12, "l2.latency": 200,
+        "hbm.bandwidth": 1e12, "hbm.achievable_fraction": 0.8, "hbm.latency": 500,
+        "l2.capacity": 1000, "l2.partitions": 1,
+    }
+)  # fmt: skip
+HALF = ImplementationNumbers(
+    tensor_efficiency=0.5, smem_exposed=0.5, softmax_instructions=5.0, interference=0.25, step_clks=150,
+    block_clks=2000, extra=2.0,
+)  # fmt: skip
+NUMBERS = Numbers(HALF, GpuNumbers(l2_fraction=0.5))
+
+
+def kernel(*ops: TileOp, blocks: int = 1, repeats: int = 1, **given: Any) -> Kernel:
+    return Kernel(
+        "paper", 128, 32, (Segment("turn", ops),), np.full((1, 1, 1), repeats, np.int64), (Launch.alike(blocks),),
+        given.pop("uses", ()), **({"dtype": "fp16", "path": "wgmma"} | given),
+    )  # fmt: skip
+
+
+GEMM = TileOp("mma", "S", flops=1000)
+READS = TileOp("mma", "S", flops=1000, smem_bytes=250)
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "busy"),
+    [
+        (GEMM, {}, 2000),  # half of 1,000 FLOPs a clock
+        (GEMM, {"path": "mma_sync"}, 4000),  # a quarter
+        (GEMM, {"dtype": "fp32", "path": "simt"}, 10_000),  # half of 200 FLOPs a clock of the FP32 lanes
+        (GEMM, {"dtype": "fp32", "path": "mma_sync"}, 10_000),  # no fraction of them is lost to mma.sync
+        (GEMM, {"slowed_by_extra": True}, 4000),
+        (READS, {}, 2000),  # 2 clocks of shared memory under 2 of FLOPs
+        (READS, {"path": "mma_sync"}, 5000),  # 4 clocks, and half of the 2 of shared memory
+        (READS._replace(smem_bytes=1000), {}, 8000),  # 8 clocks of shared memory
+        (TileOp("vector", "P", tmem_bytes=500), {}, 2000),
+        (TileOp("vector", "P", exps=20), {}, 1000),
+        (TileOp("vector", "P", fp32=100), {}, 1000),
+        (TileOp("vector", "P", scores=10), {}, 500),  # 5 instructions a score
+        (TileOp("vector", "P", exps=20, fp32=100, scores=10), {}, 2500),  # one after the other
+        (TileOp("vector", "P", int32=50), {}, 1000),
+        (TileOp("vector", "P", int32=50), {"integers_by_extra": True}, 2000),
+        (TileOp("vector", "P", issues=8), {}, 2000),  # counted: the busiest pipe
+        (TileOp("vector", "P", issues=1, load_stores=75), {}, 3000),
+        (TileOp("vector", "P", issues=1, int32=200), {"integers_by_extra": True}, 4000),  # counted ones are not scaled
+        (TileOp("vector", "P", issues=1, scores=1000, exps=20, fp32=200), {}, 2000),
+        (TileOp("delay", "", clks=3), {}, 3000),
+        (TileOp("delay", "step"), {}, 150_000),
+        (TileOp("delay", "block", share=0.5), {}, 500_000),  # half of half of 2,000 clocks
+        (TileOp("delay", "extra", clks=1000), {}, 2_000_000),
+    ],
+)  # fmt: skip
+def test_an_operation_holds_its_unit_for_so_many_picoseconds(op: TileOp, given: dict[str, Any], busy: int) -> None:
+    work = kernel(op, **given)
+    assert compile_op(op, unit_costs(work, ROUND, NUMBERS), 0)[2] == busy
+    # A build of twice the speed halves the work of SMs; a plain latency and integers by `extra` are no less.
+    faster = compile_op(op, unit_costs(work, ROUND, replace(NUMBERS, speed=2.0)), 0)[2]
+    assert faster == busy // 2
+
+
+@pytest.mark.parametrize(
+    ("op", "path", "other"),
+    [
+        (GEMM, "wgmma", 500),
+        (GEMM, "tcgen05", 0),
+        (TileOp("vector", "P", exps=20), "wgmma", 250),
+        (TileOp("vector", "P", issues=4, exps=20, fp32=100), "wgmma", 500),  # of counted work the sum, 2,000
+    ],
+)
+def test_the_other_unit_stalls_for_a_quarter_of_it(op: TileOp, path: str, other: int) -> None:
+    assert compile_op(op, unit_costs(kernel(op, path=path), ROUND, NUMBERS), 0)[3] == other
+
+
+def test_counted_kernels_hold_the_schedulers_and_expose_no_reads() -> None:
+    op = READS._replace(issues=2)
+    assert compile_op(op, unit_costs(kernel(op, path="mma_sync"), ROUND, NUMBERS), 0)[2:] == (4000, 1000, 500)
+
+
+@pytest.mark.parametrize(
+    ("given", "numbers", "costs"),
+    [
+        # 640 bytes: 10 clocks of the port; 2 ps a byte of the L2 at half its bandwidth; 1.25 ps of HBM at 0.8 of it.
+        ({}, NUMBERS, (10_000, 1280, 800, 500_000)),
+        (
+            {"copies_by_extra": True},
+            replace(NUMBERS, implementation=replace(HALF, extra=0.25)),
+            (10_000, 2560, 800, 500_000),
+        ),
+        ({"multicast": 2}, NUMBERS, (10_000, 640, 800, 500_000)),
+        ({}, replace(NUMBERS, gpu=GpuNumbers(hbm_fraction=0.5, l2_fraction=1.0)), (10_000, 640, 1280, 500_000)),
+        ({"in_flight_bytes": 320}, NUMBERS, (10_000, 1280, 800, 1_400_000)),  # twice 200 and 500 clocks
+        ({}, replace(NUMBERS, speed=2.0), (10_000, 1280, 800, 500_000)),
+    ],
+)
+def test_a_copy_takes_its_port_the_l2_and_hbm(given: dict[str, Any], numbers: Numbers, costs: tuple[int, ...]) -> None:
+    work = kernel(TileOp("load", "K", bytes=640), **given)
+    row = compile_kernel(work, unit_costs(work, ROUND, numbers), {(False, "K"): 1.0}).table[0]
+    assert tuple(row[[PORT, L2, HBM, LATENCY]]) == costs
+    hit = compile_kernel(work, unit_costs(work, ROUND, numbers), {(False, "K"): 0.0}).table[0]
+    assert (hit[HBM], hit[LATENCY]) == (0, 200_000 * (4 if given.get("in_flight_bytes") else 1))
+
+
+@pytest.mark.parametrize(
+    ("footprint", "share"), [(500, 1.0), (600, 1.0), (800, 0.75), (1000, 0.5), (1200, 0.25), (1400, 0.0)]
+)
+def test_the_l2_keeps_all_up_to_three_fifths_and_nothing_from_seven_fifths_of_its_capacity(
+    footprint: float, share: float
+) -> None:
+    assert kept(footprint, 1000) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "hbm"),
+    [
+        # 8 blocks read 1,000 bytes, 2 at a time: once, and three times more where the L2 lost half.
+        (ROUND, 1000 + 3 * 500),
+        (ROUND.with_values({"l2.partitions": 2}), 4000),  # half of the L2 keeps nothing
+        (ROUND.with_values({"l2.capacity": 2000}), 1000),
+    ],
+)
+def test_what_several_waves_read_is_fetched_again_where_the_l2_lost_it(gpu: Any, hbm: float) -> None:
+    shared = TensorUse("K", 1000, 1, sharers=8)
+    ((row,),) = traffic((kernel(TileOp("load", "K", bytes=1000), blocks=8, uses=(shared,)),), (2,), gpu, 0.5, False)
+    assert row.l2_bytes == 8000 and row.hbm_bytes == pytest.approx(hbm)
+
+
+def test_the_clock_is_that_at_which_work_draws_what_the_limit_leaves() -> None:
+    # At half the clock: 400 J x 0.5 in 2 s are 100 W; with 100 J of memory and a second that no clock changes,
+    # 300 J in 3 s.
+    assert clock_share(1.0, 0.0, 400.0, 0.0, 100.0) == pytest.approx(0.5)
+    assert clock_share(1.0, 1.0, 400.0, 100.0, 100.0) == pytest.approx(0.5)
+    assert clock_share(1.0, 0.0, 90.0, 0.0, 100.0) == 1.0
+    # Between 1 and 10 ms a limit is felt by the logarithm: half of it at the root of ten.
+    assert limit_felt(np.array([1e-3, 10**-2.5, 1e-2]), 1e-3, 1e-2) == pytest.approx([0.0, 0.5, 1.0])
+    # 1,600 J of a second allow a quarter of the clock; half felt, its root. 0.22 of 700 W are static.
+    share = settled((1.0, 0.0), lambda at: (1 / at, 0.0 * at), 1600.0, 0.0, 100.0, 0.5, 0.1)
+    assert share == pytest.approx(0.5) and clock_law(load_gpu("h100-sxm5-80gb")).static_w == pytest.approx(154)
+
+
+def test_widths_of_machines_and_of_kernels_add_as_a_right_angle(monkeypatch: pytest.MonkeyPatch) -> None:
+    sds = Widths(1.0, 0.0, {"machines": 0.3, "change": 0.0, "pass": 0.4})
+    monkeypatch.setattr(ratios, "ratio_widths", lambda: sds)
+    monkeypatch.setattr(ratios, "widths", lambda: sds)
+    trust = SimpleNamespace(components={"within": 0.1})
+    base = SimpleNamespace(
+        time_s=3.0, units_s={}, workload=1, implementation="a", gpu="x", architecture="z", changes=(), tiles="shipped",
+        tile="1", trust=trust,
+    )  # fmt: skip
+    other = SimpleNamespace(**{**vars(base), "time_s": 1.5, "gpu": "y", "tile": "2", "tiles": "retuned"})
+    found = ratios.speedup(base, other)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2 * math.exp(-0.5), 2 * math.exp(0.5)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "step", "time"),
+    [
+        # (800 + half of 200) over 2 SMs are 450; 2.5 waves last as 3.
+        (4, 150, (450 + 50) * 1.2),
+        (1, 150, (450 + 150 + 50) * 1.2),
+        (4, 400, (450 / 4 + 400 + 50) * 1.2),
+    ],
+)
+def test_an_estimate_is_the_busiest_unit_or_a_warpgroups_latency(groups: int, step: int, time: float) -> None:
+    found = compute_time(
+        800, 400, 200, interference=0.5, sms=2, groups=groups, step=step, block=50, waves=2.5, even=False
+    )
+    assert found == pytest.approx(time)
+
+
+def test_steps_are_waited_for_by_every_block_in_every_turn() -> None:
+    delays = TileOp("delay", "step"), TileOp("delay", "block"), TileOp("delay", "step"), TileOp("vector", "step")
+    assert step_waits(kernel(*delays, blocks=4, repeats=3)) == 2 * 3 * 4
+
+
+def test_a_loop_nest_shows_the_turn_in_the_middle_of_an_outer_loop() -> None:
+    """Of four turns the third, where the second segment runs five times; without an outer loop there is none."""
+    repeats = np.array([[[1, 2], [1, 3], [1, 5], [1, 7]]], np.int64)
+    segments = Segment("keys", (GEMM,)), Segment("rows", (GEMM,))
+    outer = replace(kernel(GEMM), segments=segments, repeats=repeats)
+    assert outer.turns.tolist() == [[4, 17]] and outer.total("flops") == 21_000
+    assert replace(outer, repeats=repeats[:, 1:3]).total("flops") == 10_000
+    printed = str(Schedule("flash", "paper", (outer,), "tile", 0))
+    assert "for outer in range(4):" in printed and "for rows in range(5):" in printed
+    assert "outer" not in str(Schedule("flash", "paper", (kernel(GEMM),), "tile", 0))
+
+
+def test_threads_that_multiply_by_themselves_are_charged_for_their_loads() -> None:
+    """16 vectors of 8 elements a key: 3 accesses each, and of K four shuffles that sum over the 16 lanes of a key."""
+    w = Workload(4, 64, 1, 128, seq_kv=1024, passes="decode", dtype="fp16")
+    (masked,) = IMPLEMENTATIONS["tensorrt-llm.attention"].build(w, load_gpu("h100-sxm5-80gb"), None).kernels
+    assert masked.total("load_stores") == 4 * 64 * 1024 * 16 * (3 + 4 + 3)
