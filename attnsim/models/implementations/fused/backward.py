@@ -28,7 +28,7 @@ from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, product
 from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.nest import Nest, by_size, loop, loop_nest, once
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, row_tiles, visible_queries
 from attnsim.models.schedule.schedule import Kernel
@@ -38,7 +38,6 @@ KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
 """Products of a step of a pass for dK and dV, and of one for dQ."""
 DROPOUT_INSTRUCTIONS = 3
 """Of a score, whose sign remembers what was dropped: extraction, comparison, selection (`Dropout::apply_dropout`)."""
-BEGINS_OR_ENDS = TileOp("delay", "block")
 
 
 def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
@@ -126,10 +125,10 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
         yield from (ops.k.load(tile.keys - missing), ops.v.load(tile.keys - missing), *ops.waits())
 
     def store_dq(missing: int) -> Iterator[TileOp]:
-        yield from (BEGINS_OR_ENDS, ops.dq.store(tile.rows - missing))
+        yield from (BLOCK, ops.dq.store(tile.rows - missing))
 
     def step(load_next: bool) -> Iterator[TileOp]:
-        yield from (ops.k.wait(), TileOp("delay", "step"), ops.product("S"), ops.probabilities())
+        yield from (ops.k.wait(), STEP, ops.product("S"), ops.probabilities())
         yield from (ops.v.wait(), ops.product("dP"))
         if load_next:
             yield ops.v.load(tile.keys)
@@ -138,7 +137,7 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
             yield ops.k.load(tile.keys)
 
     nest = [
-        *by_size("prologue", missing_rows, lambda n: (BEGINS_OR_ENDS, *ops.loads(tile.rows - n)), steps > 0),
+        *by_size("prologue", missing_rows, lambda n: (BLOCK, *ops.loads(tile.rows - n)), steps > 0),
         *by_size("first keys", missing_keys, first_keys, steps > 0),
         *loop("key step", steps, step, load_next=steps - 1),
         *by_size("epilogue", missing_rows, store_dq, missing_rows < tile.rows),
@@ -249,7 +248,7 @@ class BackwardOps:
     def prologue(self, missing: int = 0) -> Iterator[TileOp]:
         """K and V of the block."""
         keys = self.tile.keys - missing
-        yield from (BEGINS_OR_ENDS, self.k.load(keys), self.v.load(keys))
+        yield from (BLOCK, self.k.load(keys), self.v.load(keys))
 
     def first_loads(self, missing: int = 0) -> Iterator[TileOp]:
         """The first tile of rows, the last of the sequence and so perhaps a shorter one."""
@@ -260,7 +259,7 @@ class BackwardOps:
         early, rows = self.tile.stages_q > 1, self.tile.rows
         *next_q, next_do = self.loads(rows)
         *arrived, do_arrived = self.waits()
-        yield from (*arrived, TileOp("delay", "step"))
+        yield from (*arrived, STEP)
         if load_next and early:
             yield from (*looked_up, *next_q)
         yield from (self.product("S"), self.probabilities(), do_arrived)
@@ -275,7 +274,7 @@ class BackwardOps:
 
     def epilogue(self, missing: int = 0) -> Iterator[TileOp]:
         """The block's dK and dV."""
-        yield BEGINS_OR_ENDS
+        yield BLOCK
         yield from (tensor.store(self.tile.keys - missing) for tensor in self.outputs)
 
     def product(self, name: str) -> TileOp:

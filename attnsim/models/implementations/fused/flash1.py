@@ -18,7 +18,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
 from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.nest import by_size, loop, loop_nest
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import visible_queries
 from attnsim.models.schedule.schedule import Kernel, Launch
 
@@ -74,11 +74,11 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         read = [*rows, partial] if visited_before else rows
         yield from (tensor.load(n) for tensor in read)
         yield from (tensor.wait() for tensor in read)
-        yield from (TileOp("delay", "step"), *computed)
+        yield from (STEP, *computed)
         yield from (tensor.store(n) for tensor in (results if last_visit else [partial]))
 
     def load_keys(missing: int) -> Iterator[TileOp]:
-        yield from (TileOp("delay", "block"), k.load(block - missing), v.load(block - missing), k.wait(), v.wait())
+        yield from (BLOCK, k.load(block - missing), v.load(block - missing), k.wait(), v.wait())
 
     first = np.arange(j.tiles, dtype=np.int64) * block
     seen_from, seen_to = visible_queries(w, first, np.minimum(first + block, w.seq_kv) - 1)

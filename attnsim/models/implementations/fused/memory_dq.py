@@ -23,7 +23,7 @@ from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
 from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.nest import loop, loop_nest, once
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Kernel, Launch
@@ -159,7 +159,7 @@ def _turn(ops: BackwardOps, tile: MemoryDqTile, sums: Tensor, spills: Tensor) ->
     """One tile of rows: statistics and dO are asked for as Q arrives, dQ as dK is done."""
     q, *others = ops.loads(tile.rows)
     q_arrived, *statistics_arrived, do_arrived = ops.waits()
-    yield from (q, q_arrived, TileOp("delay", "step"), *others)
+    yield from (q, q_arrived, STEP, *others)
     yield from (ops.product("S"), *statistics_arrived, ops.probabilities())
     yield from (do_arrived, ops.product("dV"), ops.product("dP"))
     if tile.stack:
