@@ -60,6 +60,11 @@ class Axis:
         """Tiles of each group of sequences, shape ``[groups]`` or ``[1]``."""
         return np.asarray(-(-self.sizes // self.tile), dtype=np.int64)
 
+    def count(self, tile: int = 1) -> int | Ints:
+        """Tiles of so many elements; one number where there is one length."""
+        size = self.size if isinstance(self.size, tuple) else (self.size,)
+        return -(-(size[0] if len(size) == 1 else np.array(size, dtype=np.int64)) // tile)
+
     @property
     def tiles(self) -> int:
         """Tiles of an axis of one size."""
@@ -144,33 +149,34 @@ class Tensor:
     def use(self, axes: Mapping[str, Axis], grid: str, rule: Rule = "byte") -> TensorUse:
         """How the blocks of a `grid`, slowest axis first, share this tensor."""
         outer, own = grid.split(), set(self.axes.split())
-        shared = [a for a in outer if not own & {a, *axes[a].cuts.split()} and axes[a].tiles_of.max() > 1]
-        touches = _product(axes[a].tiles_of for a in shared)
-        sharers, rounds = touches * 1.0, math.inf
+        tiles = {a: axes[a].count(axes[a].tile) for a in own.union(outer)}
+        shared = [a for a in outer if not own & {a, *axes[a].cuts.split()} and max(_listed(tiles[a])) > 1]
+        sharers = touches = math.prod(tiles[a] for a in shared)
+        rounds = math.inf
         tiled = {a for a in own if axes[a].tile > 1 or a not in outer}
         if rule == "run":
             run = outer[outer.index(shared[0]) :] if shared else []
             tiled = own.difference(outer) | own.intersection(run)
-            sharers = _product(axes[a].tiles_of for a in run) * 1.0
-            rounds = float(touches[0]) if (sharers > touches).any() else math.inf
+            sharers = math.prod(tiles[a] for a in run)
+            rounds = float(_listed(touches)[0]) if np.any(sharers > touches) else math.inf
         elif rule == "piece" and shared:
-            sharers = _product(axes[a].tiles_of for a in outer if a not in own - tiled) * 1.0
-        sizes = {a: axes[a].tiles_of if self.by_tile else axes[a].sizes for a in own}
+            sharers = math.prod(tiles[a] for a in outer if a not in own - tiled)
+        sizes = {a: tiles[a] if self.by_tile else axes[a].count() for a in own}
         if self.seen is not None:
             (part,) = (a for a in tiled if axes[a].tile > 1)
-            sizes[part] = np.asarray(self.seen[0])
-            sharers = np.asarray(self.seen[1]) * _product(axes[a].tiles_of for a in shared if axes[a].tile == 1)
-        each = self.bytes * _product(sizes.values())
-        if each.size == 1 < sharers.size:  # the sequences of all groups share it
-            sharers = sharers.sum(keepdims=True)
-        each, sharers = np.broadcast_arrays(each, sharers)
-        total, pieces = sum(each.tolist()), int(_product(axes[a].tiles_of for a in own - tiled).sum())
-        mean = sum(n * s for n, s in zip(each.tolist(), sharers.tolist(), strict=True)) / max(1, total)
+            sizes[part], mean = self.seen
+            sharers = mean * math.prod(tiles[a] for a in shared if axes[a].tile == 1)
+        of_groups = self.bytes * math.prod(sizes.values())
+        if isinstance(sharers, np.ndarray) and not isinstance(of_groups, np.ndarray):
+            sharers = sharers.sum()  # the sequences of all groups share it
+        each, by = _listed(of_groups), _listed(sharers)
+        total, pieces = int(sum(each)), sum(_listed(math.prod(tiles[a] for a in own - tiled)))
+        mean = sum(n * s for n, s in zip(each, by * (len(each) // len(by)), strict=True)) / max(1, total)
         use = TensorUse(
             self.name,
             total // max(1, pieces),
             pieces,
-            mean if len(each) > 1 else float(sharers[0]),
+            mean if len(each) > 1 else float(by[0]),
             self.times,
             self.written,
             in_place=self.in_place,
@@ -181,8 +187,8 @@ class Tensor:
         return self.override.applied(use) if self.override else use
 
 
-def _product(factors: Iterable[Ints]) -> Ints:
-    return math.prod(factors, start=np.ones(1, dtype=np.int64))
+def _listed(numbers: float | Ints) -> list[Any]:
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else [numbers]
 
 
 def uses_of(
@@ -233,6 +239,6 @@ def declared(
     nest: Nest = list(body(**dict(zip(facts, columns, strict=bool(facts)))))
     segments, repeats = loop_nest(nest)
     if "launches" not in resources:
-        blocks = int(_product(axes[a].tiles_of for a in grid.split())[0])
+        blocks = math.prod(axes[a].tiles for a in grid.split())
         resources["launches"] = (Launch(inverse, blocks // (inverse.size * each), each),)
     return Kernel(name=name, segments=segments, repeats=repeats, uses=uses_of(tensors, axes, grid, rule), **resources)
