@@ -7,7 +7,7 @@ group; keys are shared out over blocks where tiles are few. Decoding is played b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -19,15 +19,15 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import (
     MERGE_INSTRUCTIONS,
     cache_write,
+    merged,
     merged_rows,
-    merged_uses,
-    own_segments,
     store_cache,
 )
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.nest import Nest, apart, loop, loop_nest, once
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
@@ -94,35 +94,36 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
     `PersistentVariableLengthMergeStatesKernel` of ``include/flashinfer/attention/cascade.cuh``: as many blocks as fit
     stay; each thread computes two exponentials a partial result, and the four warps merge theirs at the end.
     """
-    width = w.head_dim_v
+    width, runs = w.head_dim_v, merged_rows(w, splits)
+    (parts, sums, out), uses = merged(w, runs, columns=width)
     merging = TileOp("vector", "O", exps=2 * LANES * WARPS, fp32=MERGE_INSTRUCTIONS * WARPS * width)
-    wait = TileOp("wait", "O partial")
-    stretches: list[Segment] = []
-    loops: list[list[int]] = []
-    launches: list[Launch] = []
-    runs = merged_rows(w, splits)
-    for ranges, rows in runs.items():
+
+    def body(ranges: int) -> Nest:
         steps = -(-ranges // WARPS)
-        ahead, full = min(steps, STAGES), TileOp("load", "O partial", bytes=WARPS * width * 4)
-        rest = full._replace(bytes=(ranges - (steps - 1) * WARPS) * width * 4)
-        sums = TileOp("load", "LSE partial", bytes=4 * ranges)
-        stretches += [
-            Segment("first", (rest, *[full] * (ahead - 1), sums, TileOp("wait", "LSE partial"))),
-            Segment("split", (wait, merging, full)),
-            Segment("last splits", (wait, merging)),
-            Segment("store", (merging, TileOp("store", "O", bytes=width * w.output_bytes))),
+        ahead, load = min(steps, STAGES), parts.load(WARPS * width)
+        rest = parts.load((ranges - (steps - 1) * WARPS) * width)
+
+        def turn(load_next: bool) -> Iterator[TileOp]:
+            yield from (parts.wait(), merging)
+            if load_next:
+                yield load
+
+        return [
+            *once("first", [rest, *[load] * (ahead - 1), sums.load(ranges), sums.wait()]),
+            *loop("split", steps, turn, load_next=steps - ahead),
+            *once("store", [merging, out.store(width)]),
         ]
-        launches.append(Launch.alike(rows, len(loops)))
-        loops.append([1, steps - ahead, ahead, 1])
+
+    segments, repeats = loop_nest(apart([body(ranges) for ranges in runs]))
     return Kernel(
         name="combine (states)",
         threads=LANES * WARPS,
         registers_per_thread=64,
         buffers=(("O", STAGES * WARPS * width * 4), ("LSE", LANES * WARPS * 4)),
-        segments=tuple(stretches),
-        repeats=own_segments(loops),
-        launches=tuple(launches),
-        uses=merged_uses(w, runs),
+        segments=segments,
+        repeats=repeats,
+        launches=tuple(Launch.alike(rows, kind) for kind, rows in enumerate(runs.values())),
+        uses=uses,
         dtype="fp32",
         step="split",
         persistent=True,

@@ -89,6 +89,12 @@ def _peeled(
     return nest
 
 
+def apart(nests: Sequence[Nest]) -> Nest:
+    """Blocks of as many classes, each of which runs a nest of its own."""
+    each = np.eye(len(nests), dtype=np.int64)
+    return [(segment, here * count) for nest, here in zip(nests, each, strict=True) for segment, count in nest]
+
+
 def loop_nest(nest: Sequence[tuple[Segment, ArrayLike]]) -> tuple[tuple[Segment, ...], Ints]:
     """`segments` and `repeats` of a :class:`~attnsim.models.schedule.schedule.Kernel`.
 

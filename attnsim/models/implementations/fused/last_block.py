@@ -8,6 +8,7 @@ those blocks that have most keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +16,10 @@ import numpy as np
 from attnsim.by_hand import by_hand
 from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS, SCALE_INSTRUCTIONS
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.nest import Nest, loop, loop_nest, once
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.models.schedule.uses import TensorUse
 
 MAXIMA_AT_ONCE = 8
 """Ranges whose row maxima are read at a time (``mergeRowMax<8>`` of XQA)."""
@@ -45,7 +46,15 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: 
     """
     groups = kernel.blocks // splits
     rows = -(-w.queries * w.heads_q // groups)
-    segments, counts = loop_nest(_merge(w, rows, splits, at_once, clks))
+    axes = {"groups": Axis(groups), "s": Axis(splits)}
+    size = w.head_dim_v * rows
+    tensors = (
+        Tensor("semaphores", "groups", 4, just_written=True),
+        Tensor("O partial", "groups s", size * 4, just_written=True),
+        Tensor("LSE partial", "groups s", rows * 4, just_written=True),
+        Tensor("O", "groups", size * w.output_bytes, written=True, override=Override("by the last alone", sharers=1.0)),
+    )
+    segments, counts = loop_nest(_merge(tensors, rows, size, splits, at_once, clks))
     classes = len(kernel.repeats)
     merging = np.concatenate([kernel.repeats, np.broadcast_to(counts, (classes, 1, len(segments)))], axis=2)
     plain = merging.copy()
@@ -60,49 +69,36 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: 
         here = (np.arange(splits) == last[:, None])[:, :, None]
         return Launch((order + classes * here).reshape(-1), launch.times)
 
-    size = w.head_dim_v * rows
     return replace(
         kernel,
         segments=(*kernel.segments, *segments),
         repeats=np.concatenate([plain, merging]),
         launches=tuple(map(marked, kernel.launches)),
-        uses=(
-            *kernel.uses,
-            TensorUse("semaphores", 4, groups, splits, just_written=True),
-            TensorUse("O partial", size * 4, groups * splits, just_written=True),
-            TensorUse("LSE partial", rows * 4, groups * splits, just_written=True),
-            TensorUse("O", size * w.output_bytes, groups, written=True),
-        ),
+        uses=(*kernel.uses, *uses_of(tensors, axes, "groups s")),
     )
 
 
-def _merge(w: Workload, rows: int, splits: int, at_once: int, clks: int) -> Nest:
+def _merge(tensors: tuple[Tensor, ...], rows: int, size: int, splits: int, at_once: int, clks: int) -> Nest:
     """The merge of `rows` rows: all maxima, then the results, the next ones in flight while some are merged."""
-    size = rows * w.head_dim_v
+    semaphores, results, sums, out = tensors
     whole, rest = divmod(splits, at_once)
-    last = rest or at_once
 
-    def maxima(tag: str, n: int) -> Segment:
-        load = TileOp("load", "LSE partial", bytes=n * rows * 4)
+    def maxima(whole: bool) -> Iterator[TileOp]:
+        n = MAXIMA_AT_ONCE if whole else splits % MAXIMA_AT_ONCE
         scale = TileOp("vector", "scale", exps=n * rows, fp32=n * rows * SCALE_INSTRUCTIONS)
-        return Segment(f"maxima{tag}", (load, TileOp("wait", "LSE partial"), scale))
+        yield from (sums.load(n), sums.wait(), scale)
 
-    def results(tag: str, n: int, following: int) -> Segment:
-        merge = TileOp("vector", "O", fp32=n * size * MERGE_INSTRUCTIONS)
-        late = TileOp("delay", "merge", clks=clks)
-        return Segment(f"merge{tag}", (*load(following), TileOp("wait", "O partial"), late, merge))
+    def merge(load_next: bool, next_whole: bool, whole: bool) -> Iterator[TileOp]:
+        if load_next:
+            yield results.load(at_once if next_whole else rest)
+        yield from (results.wait(), TileOp("delay", "merge", clks=clks))
+        yield TileOp("vector", "O", fp32=(at_once if whole else rest) * size * MERGE_INSTRUCTIONS)
 
-    def load(n: int) -> tuple[TileOp, ...]:
-        return (TileOp("load", "O partial", bytes=n * size * 4),) if n else ()
-
-    semaphore = TileOp("load", "semaphores", bytes=4)
+    turns = whole + (rest > 0)
     return [
-        (Segment("count off", (semaphore, TileOp("wait", "semaphores"))), ROUND_TRIPS),
-        (maxima("", MAXIMA_AT_ONCE), splits // MAXIMA_AT_ONCE),
-        (maxima(" (rest)", splits % MAXIMA_AT_ONCE), int(splits % MAXIMA_AT_ONCE > 0)),
-        (Segment("first results", load(at_once if whole else rest)), 1),
-        (results("", at_once, at_once), max(0, whole - 1)),
-        (results(", rest next", at_once, rest), int(whole > 0 and rest > 0)),
-        (results(" (last)", last, 0), 1),
-        (Segment("store O", (TileOp("store", "O", bytes=size * w.output_bytes),)), 1),
+        *once("count off", [semaphores.load(), semaphores.wait()], ROUND_TRIPS),
+        *loop("maxima", -(-splits // MAXIMA_AT_ONCE), maxima, whole=splits // MAXIMA_AT_ONCE),
+        *once("first results", [results.load(at_once if whole else rest)]),
+        *loop("merge", turns, merge, load_next=turns - 1, next_whole=whole - 1, whole=whole),
+        *once("store O", [out.store()]),
     ]

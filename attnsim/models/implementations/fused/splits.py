@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
+from attnsim.models.schedule.nest import Nest, apart, loop, loop_nest, once
+from attnsim.models.schedule.operation import BLOCK, TileOp
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.splits import UNCUT, Splits
@@ -70,24 +71,22 @@ def merged_rows(w: Workload, splits: Splits) -> dict[int, int]:
     return rows
 
 
-def own_segments(loops: Sequence[Sequence[int]]) -> Ints:
-    """How often classes of blocks run segments, where each has as many of its own, one class after another."""
-    each = np.array(loops, dtype=np.int64)
-    repeats = np.zeros((len(each), 1, each.size), dtype=np.int64)
-    own = np.arange(len(each))
-    repeats.reshape(len(each), *each.shape)[own, own] = each
-    return repeats
+def tiles_of(size: int, tile: int) -> list[tuple[int, int]]:
+    """Elements of the whole tiles of an axis and how many there are, then those of a shorter one."""
+    return [(n, count) for n, count in ((tile, size // tile), (size % tile, 1)) if n and count]
 
 
-def merged_uses(w: Workload, runs: dict[int, int], columns: int = 1) -> tuple[TensorUse, ...]:
-    """What a merge of such rows reads and writes, in pieces where all have as many; sums once for each of `columns`."""
-    read, merged = sum(n * rows for n, rows in runs.items()), sum(runs.values())
-    pieces = next(iter(runs)) if len(runs) == 1 else 1
-    return (
-        TensorUse("O partial", read // pieces * w.head_dim_v * 4, pieces),
-        TensorUse("LSE partial", read // pieces * 4, pieces, float(columns)),
-        TensorUse("O", merged * w.head_dim_v * w.output_bytes, 1, written=True),
-    )
+def merged(
+    w: Workload, runs: dict[int, int], rows: int = 1, columns: int = 1
+) -> tuple[tuple[Tensor, ...], tuple[TensorUse, ...]]:
+    """Partial results O[s, r, c], their sums LSE[s, r] and O[r, c] of a merge, and how blocks of a tile share them.
+
+    Sums are read once for each tile of columns.
+    """
+    out = Tensor("O", "r c", w.output_bytes, written=True)
+    tensors = Tensor("O partial", "s r c", 4), Tensor("LSE partial", "s r", 4), out
+    axes = {"s": Axis(tuple(runs)), "r": Axis(tuple(runs.values()), rows), "c": Axis(w.head_dim_v, columns)}
+    return tensors, uses_of(tensors, axes, "r c")
 
 
 def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int) -> Kernel:
@@ -96,48 +95,28 @@ def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int
     A number of `splits` is that of all sequences.
     """
     width, runs = w.head_dim_v, merged_rows(w, of_all(splits))
+    (parts, sums, out), uses = merged(w, runs, rows_per_block, width)
+    kinds = [(ranges, *rows) for ranges, all_rows in runs.items() for rows in tiles_of(all_rows, rows_per_block)]
 
-    def segments(tag: str, n: int, ranges: int) -> tuple[Segment, Segment, Segment]:
-        return (
-            Segment(
-                f"log-sum-exps{tag}",
-                (
-                    TileOp("load", "LSE partial", bytes=n * ranges * 4),
-                    TileOp("wait", "LSE partial"),
-                    TileOp("vector", "scale", exps=n * ranges, fp32=SCALE_INSTRUCTIONS * n * ranges),
-                ),
-            ),
-            Segment(
-                f"split{tag}",
-                (
-                    TileOp("load", "O partial", bytes=n * width * 4),
-                    TileOp("wait", "O partial"),
-                    TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * n * width),
-                ),
-            ),
-            Segment(f"store{tag}", (TileOp("store", "O", bytes=n * width * w.output_bytes),)),
-        )
+    def body(ranges: int, rows: int) -> Nest:
+        scale = TileOp("vector", "scale", exps=rows * ranges, fp32=SCALE_INSTRUCTIONS * rows * ranges)
+        add = TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * rows * width)
+        return [
+            *once("log-sum-exps", [sums.load(rows * ranges), sums.wait(), scale]),
+            *loop("split", ranges, lambda: (parts.load(rows * width), parts.wait(), add)),
+            *once("store", [out.store(rows * width)]),
+        ]
 
-    stretches: list[Segment] = []
-    loops: list[list[int]] = []
-    launches: list[Launch] = []
-    for ranges, rows in runs.items():
-        blocks = -(-rows // rows_per_block)
-        last = rows - (blocks - 1) * rows_per_block
-        for tag, n, times in (("", rows_per_block, blocks - 1), (" (last rows)", last, 1)):
-            if times:
-                launches.append(Launch.alike(times, len(loops)))
-            stretches += segments(tag, n, ranges)
-            loops.append([1, ranges, 1])
+    segments, repeats = loop_nest(apart([body(ranges, rows) for ranges, rows, _ in kinds]))
     return Kernel(
         name="combine",
         threads=threads,
         registers_per_thread=64,
         buffers=(("LSE", rows_per_block * max(runs) * 4),),
-        segments=tuple(stretches),
-        repeats=own_segments(loops),
-        launches=tuple(launches),
-        uses=merged_uses(w, runs),
+        segments=segments,
+        repeats=repeats,
+        launches=tuple(Launch.alike(blocks, kind) for kind, (*_, blocks) in enumerate(kinds)),
+        uses=uses,
         dtype="fp32",
         step="split",
     )
@@ -171,53 +150,42 @@ def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kerne
     On Hopper the look-ups are done while the attention kernel drains.
     """
     size, width = fa3_combine_tile(w)
-    latency = (TileOp("delay", "block"),) if alone else ()
-    width = min(width, w.head_dim_v)
-    columns = -(-w.head_dim_v // width)
-    runs = merged_rows(w, of_all(splits))
+    latency = (BLOCK,) if alone else ()
+    width, runs = min(width, w.head_dim_v), merged_rows(w, of_all(splits))
+    (parts, sums, out), uses = merged(w, runs, size, width)
+    kinds = [
+        (ranges, rows, columns, blocks * across)
+        for ranges, all_rows in runs.items()
+        for rows, blocks in tiles_of(all_rows, size)
+        for columns, across in tiles_of(w.head_dim_v, width)
+    ]
 
-    def segments(tag: str, n: int, wide: int, ranges: int) -> tuple[Segment, ...]:
-        partial = TileOp("load", "O partial", bytes=n * wide * 4)
-        merge = (TileOp("wait", "O partial"), TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * n * wide))
-        scales = (
-            *latency,
-            TileOp("load", "LSE partial", bytes=n * ranges * 4),
-            *([partial] * min(ranges, IN_FLIGHT - 1)),
-            TileOp("wait", "LSE partial"),
-            TileOp("vector", "scale", exps=n * ranges, fp32=SCALE_INSTRUCTIONS * n * ranges),
-        )
-        return (
-            Segment(f"log-sum-exps{tag}", scales),
-            Segment(f"split{tag}", (*merge[:1], partial, *merge[1:])),
-            Segment(f"last splits{tag}", merge),
-            Segment(f"store{tag}", (*latency, TileOp("store", "O", bytes=n * wide * w.output_bytes))),
-        )
+    def body(ranges: int, rows: int, columns: int) -> Nest:
+        scale = TileOp("vector", "scale", exps=rows * ranges, fp32=SCALE_INSTRUCTIONS * rows * ranges)
+        load, ahead = parts.load(rows * columns), min(ranges, IN_FLIGHT - 1)
 
-    last_wide = w.head_dim_v - (columns - 1) * width
-    stretches: list[Segment] = []
-    loops: list[list[int]] = []
-    launches: list[Launch] = []
-    for ranges, rows in runs.items():
-        blocks = -(-rows // size)
-        last_rows = rows - (blocks - 1) * size
-        for tag, n, wide, times in (
-            ("", size, width, (blocks - 1) * (columns - 1)), (" (last columns)", size, last_wide, blocks - 1),
-            (" (last rows)", last_rows, width, columns - 1), (" (last rows and columns)", last_rows, last_wide, 1),
-        ):  # fmt: skip
-            if times:
-                launches.append(Launch.alike(times, len(loops)))
-            stretches += segments(tag, n, wide, ranges)
-            ahead = min(ranges, IN_FLIGHT - 1)
-            loops.append([1, ranges - ahead, ahead, 1])
+        def turn(load_next: bool) -> Iterator[TileOp]:
+            yield parts.wait()
+            if load_next:
+                yield load
+            yield TileOp("vector", "O", fp32=MERGE_INSTRUCTIONS * rows * columns)
+
+        return [
+            *once("log-sum-exps", [*latency, sums.load(rows * ranges), *[load] * ahead, sums.wait(), scale]),
+            *loop("split", ranges, turn, load_next=ranges - ahead),
+            *once("store", [*latency, out.store(rows * columns)]),
+        ]
+
+    segments, repeats = loop_nest(apart([body(*kind) for *kind, _ in kinds]))
     return Kernel(
         name="combine (staged)",
         threads=256,
         registers_per_thread=64,
         buffers=(("O", IN_FLIGHT * size * width * 4), ("LSE", size * max(runs) * 4)),
-        segments=tuple(stretches),
-        repeats=own_segments(loops),
-        launches=tuple(launches),
-        uses=merged_uses(w, runs, columns),
+        segments=segments,
+        repeats=repeats,
+        launches=tuple(Launch.alike(blocks, kind) for kind, (*_, blocks) in enumerate(kinds)),
+        uses=uses,
         dtype="fp32",
         step="split",
         launched_early=True,
@@ -231,42 +199,27 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     threads; the latency of the look-up and of address arithmetic is the implementation's `extra`, in units of 1,000
     clocks.
     """
-    threads = max(32, min(512, w.heads_kv * w.head_dim))
-    e = w.element_bytes
+    widths = {"K": w.head_dim, "V": w.head_dim_v}
+    sizes = {x: w.heads_kv * width * w.element_bytes for x, width in widths.items()}
+    slots, new = Tensor("slot mapping", "t", 8), [Tensor(f"new {x}", "t", size) for x, size in sizes.items()]
+    cache = [Tensor(f"{x} cache", "t", size, written=True) for x, size in sizes.items()]
 
-    def copy(tensor: str, width: int) -> Segment:
-        size = w.heads_kv * width * e
-        return Segment(
-            f"copy {tensor}",
-            (
-                TileOp("load", f"new {tensor}", bytes=size),
-                TileOp("wait", f"new {tensor}"),
-                TileOp("vector", "address", fp32=ADDRESS_INSTRUCTIONS * -(-size // 16)),
-                TileOp("store", f"{tensor} cache", bytes=size),
-            ),
-        )
+    def body() -> Nest:
+        nest = once("slot", [slots.load(), slots.wait(), TileOp("delay", "extra", clks=1000)])
+        for source, to in zip(new, cache, strict=True):
+            address = TileOp("vector", "address", fp32=ADDRESS_INSTRUCTIONS * -(-to.bytes // 16))
+            nest += once(f"copy {source.name}", [source.load(), source.wait(), address, to.store()])
+        return nest
 
-    slot = Segment(
-        "slot",
-        (
-            TileOp("load", "slot mapping", bytes=8),
-            TileOp("wait", "slot mapping"),
-            TileOp("delay", "extra", clks=1000),
-        ),
-    )
-    sizes = {"K": new_tokens * w.heads_kv * w.head_dim * e, "V": new_tokens * w.heads_kv * w.head_dim_v * e}
-    return Kernel(
-        name="cache_write",
-        threads=threads,
+    return declared(
+        "cache_write",
+        {"t": Axis(new_tokens)},
+        "t",
+        (slots, *new, *cache),
+        {},
+        body,
+        threads=max(32, min(512, w.heads_kv * w.head_dim)),
         registers_per_thread=32,
-        segments=(slot, copy("K", w.head_dim), copy("V", w.head_dim_v)),
-        repeats=np.ones((1, 1, 3), dtype=np.int64),
-        launches=(Launch.alike(new_tokens),),
-        uses=(
-            TensorUse("slot mapping", 8 * new_tokens, 1),
-            *(TensorUse(f"new {tensor}", size, 1) for tensor, size in sizes.items()),
-            *(TensorUse(f"{tensor} cache", size, 1, written=True) for tensor, size in sizes.items()),
-        ),
         dtype="fp32",
         step="token",
     )
