@@ -21,15 +21,16 @@ from attnsim.models.implementations.fused.splits import (
     cache_write,
     merged,
     merged_rows,
+    merging,
     store_cache,
 )
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.nest import Nest, apart, loop, loop_nest, once
+from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
@@ -96,7 +97,7 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
     """
     width, runs = w.head_dim_v, merged_rows(w, splits)
     (parts, sums, out), uses = merged(w, runs, columns=width)
-    merging = TileOp("vector", "O", exps=2 * LANES * WARPS, fp32=MERGE_INSTRUCTIONS * WARPS * width)
+    work = TileOp("vector", "O", exps=2 * LANES * WARPS, fp32=MERGE_INSTRUCTIONS * WARPS * width)
 
     def body(ranges: int) -> Nest:
         steps = -(-ranges // WARPS)
@@ -104,31 +105,22 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
         rest = parts.load((ranges - (steps - 1) * WARPS) * width)
 
         def turn(load_next: bool) -> Iterator[TileOp]:
-            yield from (parts.wait(), merging)
+            yield from (parts.wait(), work)
             if load_next:
                 yield load
 
         return [
             *once("first", [rest, *[load] * (ahead - 1), sums.load(ranges), sums.wait()]),
             *loop("split", steps, turn, load_next=steps - ahead),
-            *once("store", [merging, out.store(width)]),
+            *once("store", [work, out.store(width)]),
         ]
 
-    segments, repeats = loop_nest(apart([body(ranges) for ranges in runs]))
-    return Kernel(
-        name="combine (states)",
-        threads=LANES * WARPS,
-        registers_per_thread=64,
-        buffers=(("O", STAGES * WARPS * width * 4), ("LSE", LANES * WARPS * 4)),
-        segments=segments,
-        repeats=repeats,
-        launches=tuple(Launch.alike(rows, kind) for kind, rows in enumerate(runs.values())),
-        uses=uses,
-        dtype="fp32",
-        step="split",
-        persistent=True,
-        launched_early=gpu.compute_capability_number >= EARLY,
-    )
+    buffers = (("O", STAGES * WARPS * width * 4), ("LSE", LANES * WARPS * 4))
+    early = gpu.compute_capability_number >= EARLY
+    return merging(
+        "combine (states)", list(runs.items()), body, threads=LANES * WARPS, buffers=buffers, uses=uses,
+        persistent=True, launched_early=early,
+    )  # fmt: skip
 
 
 def fa2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, write: Write | None) -> Schedule:

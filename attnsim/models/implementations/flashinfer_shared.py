@@ -22,12 +22,12 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor
 from attnsim.models.schedule.editing import edited, renamed
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
-from attnsim.models.schedule.uses import TensorUse
 
 MASK = "mask bits"
 PREFIX_TENSORS = {name: f"{name} prefix" for name in ("K", "V", "O", "LSE", "O partial", "LSE partial")}
@@ -74,23 +74,21 @@ def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     splits = plan(whole, gpu, tile.flash)
     plain = flash_forward(whole, gpu, tile.flash, splits=splits)
     masked = edited(plain, lambda op: op._replace(fp32=op.fp32 + MASK_INSTRUCTIONS * op.scores))
-    size = sum(one.times * -(-one.queries * one.keys // 8) for one in w.parts)
-    kernel = replace(
-        masked,
-        segments=tuple(replace(one, ops=tuple(_reading_bits(one.ops, tile.mask_bytes))) for one in masked.segments),
-        uses=(*masked.uses, TensorUse(MASK, size, 1, float(w.heads_q))),
-    )
+    axes = {"h": Axis(w.heads_q), "bytes": Axis(sum(one.times * -(-one.queries * one.keys // 8) for one in w.parts))}
+    bits = Tensor(MASK, "bytes", 1)
+    reading = (replace(one, ops=tuple(_reading(bits, tile.mask_bytes, one.ops))) for one in masked.segments)
+    kernel = replace(masked, segments=tuple(reading), uses=(*masked.uses, bits.use(axes, "h")))
     kernels = [kernel, *([merge_states(whole, gpu, splits)] if splits.partial else [])]
     schedule = flash_schedule(whole, "flashinfer.tree", kernels, tile, splits)
     return replace(schedule, useful_flops=w.matrix_flops(w.visible_pairs))
 
 
-def _reading_bits(ops: Iterable[TileOp], size: int) -> Iterator[TileOp]:
+def _reading(bits: Tensor, size: int, ops: Iterable[TileOp]) -> Iterator[TileOp]:
     """A step whose scores read their bits of the mask where they are masked (`logits_mask`), once they are there."""
     for op in ops:
         yield op
         if op.tensor == "S":
-            yield from (TileOp("load", MASK, bytes=size), TileOp("wait", MASK))
+            yield from (bits.load(size), bits.wait())
 
 
 def cascaded(w: Workload) -> tuple[Workload, Workload]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -107,19 +108,29 @@ def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int
             *once("store", [out.store(rows * width)]),
         ]
 
-    segments, repeats = loop_nest(apart([body(ranges, rows) for ranges, rows, _ in kinds]))
+    buffers = (("LSE", rows_per_block * max(runs) * 4),)
+    return merging("combine", kinds, body, threads=threads, buffers=buffers, uses=uses)
+
+
+def merging(name: str, kinds: Sequence[tuple[int, ...]], body: Callable[..., Nest], **resources: Any) -> Kernel:
+    """A kernel that merges partial results.
+
+    Parameters
+    ----------
+    name : str
+    kinds : sequence of tuple of int
+        What the blocks of each kind differ in, and at the end how many there are.
+    body : callable
+        What a block does, of all but the last.
+    **resources
+        Fields of :class:`Kernel`.
+    """
+    segments, repeats = loop_nest(apart([body(*kind) for *kind, _ in kinds]))
+    launches = tuple(Launch.alike(blocks, number) for number, (*_, blocks) in enumerate(kinds))
     return Kernel(
-        name="combine",
-        threads=threads,
-        registers_per_thread=64,
-        buffers=(("LSE", rows_per_block * max(runs) * 4),),
-        segments=segments,
-        repeats=repeats,
-        launches=tuple(Launch.alike(blocks, kind) for kind, (*_, blocks) in enumerate(kinds)),
-        uses=uses,
-        dtype="fp32",
-        step="split",
-    )
+        name=name, registers_per_thread=64, segments=segments, repeats=repeats, launches=launches, dtype="fp32",
+        step="split", **resources,
+    )  # fmt: skip
 
 
 IN_FLIGHT = 4
@@ -176,20 +187,8 @@ def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kerne
             *once("store", [*latency, out.store(rows * columns)]),
         ]
 
-    segments, repeats = loop_nest(apart([body(*kind) for *kind, _ in kinds]))
-    return Kernel(
-        name="combine (staged)",
-        threads=256,
-        registers_per_thread=64,
-        buffers=(("O", IN_FLIGHT * size * width * 4), ("LSE", size * max(runs) * 4)),
-        segments=segments,
-        repeats=repeats,
-        launches=tuple(Launch.alike(blocks, kind) for kind, (*_, blocks) in enumerate(kinds)),
-        uses=uses,
-        dtype="fp32",
-        step="split",
-        launched_early=True,
-    )
+    buffers = (("O", IN_FLIGHT * size * width * 4), ("LSE", size * max(runs) * 4))
+    return merging("combine (staged)", kinds, body, threads=256, buffers=buffers, uses=uses, launched_early=True)
 
 
 def cache_write(w: Workload, new_tokens: int) -> Kernel:

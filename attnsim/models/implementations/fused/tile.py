@@ -58,7 +58,7 @@ class FlashTile:
         Launch order of row tiles, one of `Order`; longest first runs heads fastest within a section that fits the L2,
         over all heads of the batch or over those of one sequence after the other; planned is that of FlashInfer's
         plans. The last four differ from these for sequences of different lengths only
-        (:mod:`attnsim.models.implementations.fused.varlen_order`).
+        (:mod:`attnsim.models.implementations.fused.order`).
     persistent : bool
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None
