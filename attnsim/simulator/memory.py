@@ -59,10 +59,12 @@ def traffic(
     """
     capacity = gpu.l2.capacity_bytes * (capacity_fraction if gpu.l2.partitions > 1 else 1.0)
     unique = [{use.tensor: use.unique_bytes for use in kernel.uses} for kernel in kernels]
-    footprint = sum({tensor: size for sizes in unique for tensor, size in sizes.items()}.values())
+    footprint = sum(_largest(unique).values())
     found = kept(footprint, capacity) if warm else 0.0
     passed = 0  # bytes through the cache so far
-    touched: dict[str, int] = {}
+    touched: dict[
+        str, tuple[int, int]
+    ] = {}  # of each tensor: those when it was last touched, and how many were its own
     out = []
     for kernel, running, sizes in zip(kernels, slots, unique, strict=True):
         requested = kernel.requested()
@@ -83,7 +85,10 @@ def traffic(
                 if use.just_written:
                     first = 0.0
                 elif use.tensor in touched:
-                    first = 1 - kept(passed - touched[use.tensor] + own, capacity)
+                    when, size = touched[use.tensor]
+                    there = kept(passed - when + own, capacity)
+                    part = min(1.0, size / use.unique_bytes)
+                    first = 1 - there if part == 1 else 1 - part * there - (1 - part) * found
                 elif use.tensor in written_here and not use.in_place:
                     first = lost
                 else:
@@ -97,9 +102,17 @@ def traffic(
                 hbm = min(use.unique_bytes * (first + (waves - 1) * again), asked)
             rows.append(Traffic(use.tensor, use.written, asked, hbm))
         passed += own
-        touched |= dict.fromkeys(sizes, passed)
+        touched |= {tensor: (passed, max(size, touched.get(tensor, (0, 0))[1])) for tensor, size in sizes.items()}
         out.append(tuple(rows))
     return tuple(out)
+
+
+def _largest(unique: list[dict[str, int]]) -> dict[str, int]:
+    """The most bytes of each tensor that any kernel touches."""
+    largest: dict[str, int] = {}
+    for sizes in unique:
+        largest |= {tensor: max(size, largest.get(tensor, 0)) for tensor, size in sizes.items()}
+    return largest
 
 
 def _span(kernel: Kernel, running: int) -> float:
