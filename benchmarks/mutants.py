@@ -217,13 +217,13 @@ def told(one: Mutant) -> str:
     return "\n".join(["[[mutant]]", *rows, ""])
 
 
-def outcome(tree: Path, tests: tuple[str, ...]) -> str:
+def outcome(tree: Path, tests: tuple[str, ...], seconds: float | None = SECONDS) -> str:
     """What tests say on a tree: "passed", the first that failed, or that they took too long."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "-n", "0", *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return "took too long"
@@ -233,10 +233,25 @@ def outcome(tree: Path, tests: tuple[str, ...]) -> str:
     return said[0][:150] if said else f"could not run: {(done.stdout + done.stderr)[-300:]}"
 
 
+def killed(tree: Path, one: Mutant) -> bool:
+    """Whether a test of a mutant fails on it; the tree is left as it was."""
+    path, text = mutated(tree, one) or (tree, "")
+    before, begun = path.read_text(encoding="utf-8"), monotonic()
+    path.write_text(text, encoding="utf-8")
+    missing = [test for test in one.tests if not (tree / test.split("::")[0]).exists()]
+    said = f"no such test: {missing}" if missing or not one.tests else outcome(tree, one.tests)
+    path.write_text(before, encoding="utf-8")
+    seen = said.startswith(("FAILED", "ERROR", "took"))
+    print(f"{'killed' if seen else 'ALIVE '} {one.name:20} {monotonic() - begun:4.0f} s  {said}", flush=True)
+    return seen
+
+
 def main() -> None:
     """Run the list, or draw one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="mutants to run; all without")
+    parser.add_argument(
+        "names", nargs="*", help="mutants to run; without, all, after the tests have passed without a fault"
+    )
     parser.add_argument("--draw", type=int, help="print so many drawn mutants instead")
     parser.add_argument("--seed", default="44")
     parser.add_argument("--check", action="store_true", help="only say whose code is gone")
@@ -250,24 +265,17 @@ def main() -> None:
     print(f"{len(chosen)} mutants, {sum(bool(one.equivalent) for one in chosen)} equivalent; gone: {gone or 'none'}")
     if options.check:
         return
-    survivors = []
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        left = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "build", "dist", "_build")
+        left = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache")
         shutil.copytree(ROOT, tree, ignore=left)
-        for one in chosen:
-            if one.equivalent or one.name in gone:
-                continue
-            path, text = mutated(tree, one) or (tree, "")
-            before, begun = path.read_text(encoding="utf-8"), monotonic()
-            path.write_text(text, encoding="utf-8")
-            missing = [test for test in one.tests if not (tree / test.split("::")[0]).exists()]
-            said = f"no such test: {missing}" if missing or not one.tests else outcome(tree, one.tests)
-            path.write_text(before, encoding="utf-8")
-            killed = said.startswith(("FAILED", "ERROR", "took"))
-            survivors += [] if killed else [one]
-            print(f"{'killed' if killed else 'ALIVE '} {one.name:24} {monotonic() - begun:5.0f} s  {said}", flush=True)
-    print(f"{len(survivors)} survive: {', '.join(one.name for one in survivors) or 'none'}")
+        tests = sorted({test for one in chosen for test in one.tests if (tree / test.split("::")[0]).exists()})
+        if not options.names and (said := outcome(tree, tuple(tests), None)) != "passed":
+            sys.exit(f"the tests fail without a fault: {said}")
+        survivors = [
+            one.name for one in chosen if not one.equivalent and one.name not in gone and not killed(tree, one)
+        ]
+    print(f"{len(survivors)} survive: {', '.join(survivors) or 'none'}")
     sys.exit(bool(survivors))
 
 

@@ -20,6 +20,7 @@ from attnsim.models.calibrations.components import Widths
 from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, Numbers
 from attnsim.models.hardware.clock_law import clock_law, clock_share, limit_felt, settled
 from attnsim.models.implementations.registry import IMPLEMENTATIONS
+from attnsim.models.schedule.instructions import StepCounts, nearest
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.uses import TensorUse
@@ -222,3 +223,19 @@ def test_threads_that_multiply_by_themselves_are_charged_for_their_loads() -> No
     w = Workload(4, 64, 1, 128, seq_kv=1024, passes="decode", dtype="fp16")
     (masked,) = IMPLEMENTATIONS["tensorrt-llm.attention"].build(w, load_gpu("h100-sxm5-80gb"), None).kernels
     assert masked.total("load_stores") == 4 * 64 * 1024 * 16 * (3 + 4 + 3)
+
+
+def test_counts_of_machine_code_are_shared_out_by_scores() -> None:
+    """Of 10 scores a warp and step; a mask is 2 instructions a score where nobody counted, else 3 of every warp."""
+    step = StepCounts(scores=10, rescaled=4, issued=100, fp32=20, integer=30, load_store=5)
+    assert step.hiding(20, 2) == 40 and replace(step, masked=3).hiding(20, 2) == 2 * 32 * 3
+    # Two warps; of the 8 elements of O that they would rescale 5 are not, each an instruction of a lane.
+    assert step.softmax(20, 7, 3, 64)[6:12] == (
+        20,
+        7,
+        2 * 32 * 20 - 5,
+        2 * 32 * 30 + 64,
+        2 * 32 * 5,
+        200 + round(59 / 32),
+    )
+    assert [nearest((90, 80), capability) for capability in (75, 80, 89, 90, 120)] == [80, 80, 80, 90, 90]
