@@ -9,8 +9,8 @@ from itertools import pairwise
 from attnsim.errors import InputError
 from attnsim.kernels.lift.ways import between_waits, code_marks, shortest
 from attnsim.kernels.variant import Variant
-from attnsim.models.implementations.own.backward_tiles import MAIN, ROW_DOTS
-from attnsim.models.implementations.own.backward_tiles import WARPS as BACKWARD_WARPS
+from attnsim.models.implementations.own.backward import MAIN, ROW_DOTS
+from attnsim.models.implementations.own.backward import WARPS as BACKWARD_WARPS
 from attnsim.models.implementations.own.decode import (
     COMBINE,
     COMBINE_AHEAD,

@@ -9,7 +9,7 @@ from attnsim.kernels.arrays import attention_workload, check_array, factor_of, i
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.variant import Variant
-from attnsim.models.implementations.own.backward_tiles import (
+from attnsim.models.implementations.own.backward import (
     CONVERT,
     MAIN,
     ROW_DOTS,

@@ -14,7 +14,7 @@ from attnsim.kernels.variant import compile_variant
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
-from attnsim.models.implementations.own.backward_tiles import MAIN, TILES, choose_tile
+from attnsim.models.implementations.own.backward import MAIN, TILES, choose_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward, visible

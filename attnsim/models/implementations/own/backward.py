@@ -2,44 +2,157 @@
 
 P is recomputed from the log-sum-exp (Dao, arXiv 2307.08691, algorithm 2). A block owns a tile of keys of one key/value
 head and goes over all query heads of its group, so dK and dV are written once whatever the group; FlashAttention-2
-expands them over the query heads and sums them in kernels of their own. dQ is summed with fp32 atomics in both.
+expands them over the query heads and sums them in kernels of their own. dQ is summed with fp32 atomics in both. The
+operation that launches the kernels asks here for their tiles too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.arrays import Bools, Ints
+from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import block_begins
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.backward_tiles import (
-    CONVERT,
-    MAIN,
-    NAME,
-    PIECE,
-    ROW_DOTS,
-    THREADS,
-    OwnBackwardTile,
-    choose_tile,
-    operands_read,
-    query_tiles,
-    sums_bytes,
-)
 from attnsim.models.implementations.own.loading import around, loaded
-from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import Buffers
+from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
+from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.row_tiles import classes, visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.row_tiles import visible_queries
+from attnsim.models.schedule.schedule import Kernel, Schedule
+
+NAME = "attnsim.flash-backward"
+ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_convert"
+WARPS = 8
+THREADS = 32 * WARPS
+STAGES = 2
+PIECE = 8
+"""Elements that a thread loads at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBackwardTile:
+    """One compilation of the kernels.
+
+    Parameters
+    ----------
+    head_dim : int
+    rows, keys : int
+        Queries of a step, and keys of a block.
+    """
+
+    head_dim: int
+    rows: int
+    keys: int
+
+    @property
+    def buffers(self) -> Buffers:
+        """Shared-memory buffers of a block of the main kernel and their bytes."""
+        return (
+            ("K, V", 2 * self.keys * self.head_dim * 2),
+            ("P, dS", 2 * self.rows * self.keys * 2),
+            ("Q, dO", STAGES * 2 * self.rows * self.head_dim * 2),
+            ("LSE, D", STAGES * 2 * self.rows * 4),
+        )
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Sum of the buffers."""
+        return bytes_of(self.buffers)
+
+    @property
+    def sums_bytes(self) -> int:
+        """The fp32 sums of dQ of a tile of queries, missing rows of the last tile included."""
+        return self.rows * self.head_dim * 4
+
+    @property
+    def row_numbers_bytes(self) -> int:
+        """What all threads read of shared memory to have one number of each of their rows of a tile of scores."""
+        return THREADS * (2 * self.rows // (16 * _downs(self.rows, self.keys))) * 4
+
+    def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
+        """Compile-time constants of the kernels."""
+        return (
+            ("ELEMENT", ELEMENT[dtype]),
+            ("HEAD_DIM", self.head_dim),
+            ("BLOCK_M", self.rows),
+            ("BLOCK_N", self.keys),
+            ("SHARED_BYTES", self.shared_memory_bytes),
+        )
+
+    def __str__(self) -> str:
+        return f"backward {self.rows} x {self.keys}, {WARPS} warps"
+
+
+TILES = {
+    64: (OwnBackwardTile(64, 128, 128), OwnBackwardTile(64, 64, 128)),
+    128: (OwnBackwardTile(128, 64, 128), OwnBackwardTile(128, 32, 64)),
+    256: (OwnBackwardTile(256, 64, 64), OwnBackwardTile(256, 32, 64)),
+}
+"""By head_dim, the one that reads shared memory least first: its scores, dK and dV take 192 of a thread's registers."""
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> OwnBackwardTile:
+    """The first tile of `TILES` that fits the shared memory of a block.
+
+    Raises
+    ------
+    InputError
+        When the kernels are not written for the workload or not compiled for the tile, or nothing fits.
+    """
+    if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
+        raise InputError(
+            f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
+            f"{', '.join(map(str, TILES))}, V as wide as K, fp16 or bf16, no dropout"
+        )
+    if not w.mask.is_band:
+        raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}")
+    tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
+    for tile in tiles:
+        if tile.shared_memory_bytes <= gpu.sm.shared_memory_per_block_bytes:
+            return tile
+    least = tiles[-1]
+    what = f"the smallest tile of {NAME} at head_dim {w.head_dim}, {least.rows} x {least.keys},"
+    check_shared_memory(what, least.buffers, gpu, "take a smaller head_dim")
+    return least
+
+
+def query_tiles(w: Workload, tile: OwnBackwardTile) -> int:
+    """Tiles of queries of a head."""
+    return -(-w.seq_q // tile.rows)
+
+
+def sums_bytes(w: Workload, tile: OwnBackwardTile) -> int:
+    """The fp32 sums of dQ, whole tiles."""
+    return w.batch * w.heads_q * query_tiles(w, tile) * tile.sums_bytes
+
+
+def operands_read(rows: int, columns: int) -> int:
+    """Rows of A and columns of B that the warps read for an output of `rows` x `columns`, on the grid that reads least.
+
+    The rule of ``kernels/cuda/warp_grid.cuh``: rectangles of whole 16 x 16 tiles, all warps side by side reading the
+    same rows of A and all warps one below another the same columns of B.
+    """
+    return _read(rows, columns, _downs(rows, columns))
+
+
+def _read(rows: int, columns: int, downs: int) -> int:
+    return WARPS // downs * rows + downs * columns
+
+
+def _downs(rows: int, columns: int) -> int:
+    """Warps one below another; of two grids that read as much the taller."""
+    fit = [n for n in (1, 2, 4, 8) if rows % (16 * n) == 0 and columns % (16 * (WARPS // n)) == 0]
+    return min(fit, key=lambda n: (_read(rows, columns, n), -n))
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -59,84 +172,73 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return Schedule("sliding-window" if w.mask.is_windowed else "flash", NAME, kernels, tile, peak)
 
 
+def _axes(w: Workload, tile: OwnBackwardTile) -> dict[str, Axis]:
+    """Sequences b, heads h of K and V, query heads g of each, queries i, keys j."""
+    axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group)}
+    return axes | {"i": Axis(w.seq_q, tile.rows), "j": Axis(w.seq_kv, tile.keys)}
+
+
+def _of_queries(w: Workload, tile: OwnBackwardTile) -> dict[str, Tensor]:
+    """Tensors of a row for each query, and the sums of dQ, which have whole tiles."""
+    width = w.head_dim * w.element_bytes
+    sizes = {"Q": width, "O": width, "dO": width, "LSE": 4, "D": 4, "dQ": width}
+    sums = Tensor("dQ accum", "b h g i", tile.sums_bytes, by_tile=True)
+    return {name: Tensor(name, "b h g i", size) for name, size in sizes.items()} | {sums.name: sums}
+
+
 def _registers(entry: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> int:
-    label = kernel_label(entry, tile.constants(w.dtype))
-    return registers_of(label, gpu, THREADS)
+    return registers_of(kernel_label(entry, tile.constants(w.dtype)), gpu, THREADS)
 
 
 def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
-    width, at_once = w.head_dim * w.element_bytes, THREADS * PIECE // w.head_dim
+    """The kernel for D, which also clears the sums of dQ."""
+    tensors, at_once = _of_queries(w, tile), THREADS * PIECE // w.head_dim
+    o, do = tensors["O"], tensors["dO"]
+    d, sums = (replace(tensors[name], written=True) for name in ("D", "dQ accum"))
     counts = around(kernel_label(ROW_DOTS, tile.constants(w.dtype)), gpu)
 
-    def some(rows: int) -> tuple[TileOp, ...]:
-        elements = rows * w.head_dim
-        loads = TileOp("load", "O", bytes=rows * width), TileOp("load", "dO", bytes=rows * width)
-        plain = None, None, TileOp("vector", "D", fp32=3 * elements)
-        work = [one.work("D", elements) if one else other for one, other in zip(counts, plain, strict=True)]
-        return *loaded(loads, work), TileOp("store", "D", bytes=rows * 4)
+    def ops(rows: int) -> Iterator[TileOp]:
+        yield STEP
+        for first in range(0, rows, at_once):
+            n = min(at_once, rows - first)
+            elements = n * w.head_dim
+            plain = None, None, TileOp("vector", "D", fp32=3 * elements)
+            work = [one.work("D", elements) if one else other for one, other in zip(counts, plain, strict=True)]
+            yield from (*loaded((o.load(n), do.load(n)), work), d.store(n))
+        yield sums.store()
 
-    def ops(rows: int) -> tuple[TileOp, ...]:
-        parts = (some(min(at_once, rows - first)) for first in range(0, rows, at_once))
-        return (
-            TileOp("delay", "step"),
-            *chain.from_iterable(parts),
-            TileOp("store", "dQ accum", bytes=tile.sums_bytes),
-        )
-
-    rows = w.batch * w.heads_q * w.seq_q
-    uses = (
-        TensorUse("O", rows * width, 1),
-        TensorUse("dO", rows * width, 1),
-        TensorUse("D", rows * 4, 1, written=True),
-        TensorUse("dQ accum", sums_bytes(w, tile), 1, written=True),
-    )
-    return _per_query_tile(ROW_DOTS, w, gpu, tile, ops, uses)
+    return _per_query_tile(ROW_DOTS, w, gpu, tile, ops, (o, do, d, sums))
 
 
 def _convert(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
-    width, elements = w.head_dim * w.element_bytes, tile.rows * w.head_dim
+    """The conversion of dQ from its sums."""
+    tensors, elements = _of_queries(w, tile), tile.rows * w.head_dim
+    sums, dq = tensors["dQ accum"], replace(tensors["dQ"], written=True)
     counts = counts_of(kernel_label(CONVERT, tile.constants(w.dtype)), gpu)
     work = counts.work("dQ", elements) if counts else TileOp("vector", "dQ", fp32=2 * elements)
     work = work._replace(smem_bytes=2 * elements * w.element_bytes)
 
-    def ops(rows: int) -> tuple[TileOp, ...]:
-        return (
-            TileOp("load", "dQ accum", bytes=tile.sums_bytes),
-            TileOp("wait", "dQ accum"),
-            work,
-            TileOp("delay", "step"),
-            TileOp("store", "dQ", bytes=rows * width),
-        )
+    def ops(rows: int) -> Iterator[TileOp]:
+        yield from (sums.load(), sums.wait(), work, STEP, dq.store(rows))
 
-    uses = (
-        TensorUse("dQ accum", sums_bytes(w, tile), 1),
-        TensorUse("dQ", w.batch * w.heads_q * w.seq_q * width, 1, written=True),
-    )
-    return _per_query_tile(CONVERT, w, gpu, tile, ops, uses, (("dQ", tile.rows * width),))
+    return _per_query_tile(CONVERT, w, gpu, tile, ops, (sums, dq), (("dQ", tile.rows * dq.bytes),))
 
 
 def _per_query_tile(
-    name: str,
-    w: Workload,
-    gpu: Gpu,
-    tile: OwnBackwardTile,
-    ops: Callable[[int], tuple[TileOp, ...]],
-    uses: tuple[TensorUse, ...],
-    buffers: Buffers = (),
-) -> Kernel:
+    name: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile, ops: Callable[[int], Iterable[TileOp]],
+    tensors: Iterable[Tensor], buffers: Buffers = (),
+) -> Kernel:  # fmt: skip
     """A kernel of one block per tile of queries; `ops` says what it does with so many of them."""
-    tiles = query_tiles(w, tile)
-    sizes = np.full(tiles, tile.rows, dtype=np.int64)
-    sizes[-1] = w.seq_q - (tiles - 1) * tile.rows
-    (kinds,), inverse = classes(sizes)
-    return Kernel(
-        name=name,
+    axes = _axes(w, tile)
+    return declared(
+        name,
+        axes,
+        "b h g i",
+        tensors,
+        {"missing": axes["i"].missing},
+        lambda missing: by_size("queries", missing, lambda n: ops(tile.rows - n)),
         threads=THREADS,
         registers_per_thread=_registers(name, w, gpu, tile),
-        segments=tuple(Segment(f"{rows} queries", ops(int(rows))) for rows in kinds),
-        repeats=np.eye(len(kinds), dtype=np.int64)[:, None, :],
-        launches=(Launch(inverse, w.batch * w.heads_q),),
-        uses=uses,
         buffers=buffers,
         dtype="fp32",
         step="tile",
@@ -144,31 +246,60 @@ def _per_query_tile(
 
 
 def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
-    key_tiles = -(-w.seq_kv // tile.keys)
-    first = np.arange(key_tiles, dtype=np.int64) * tile.keys
-    low, high = visible_queries(w, first, np.minimum(first + tile.keys, w.seq_kv) - 1)
-    start, stop = low // tile.rows, -(-high // tile.rows)
-    steps, row_tiles = stop - start, query_tiles(w, tile)
-    last_rows = w.seq_q - (row_tiles - 1) * tile.rows
-    last_keys = w.seq_kv - (key_tiles - 1) * tile.keys
-    ragged_rows = (stop == row_tiles) & (last_rows < tile.rows)
-    ragged_keys = (np.arange(key_tiles) == key_tiles - 1) & (last_keys < tile.keys)
-    masked, masked_last = _masked(w, tile, first, start, stop)
-    (steps, masked, masked_last, ragged_rows, ragged_keys), inverse = classes(
-        steps, masked, masked_last, ragged_rows, ragged_keys
+    """A block for each tile of keys: the query heads of a group in turn, of each query tiles from last to first."""
+    axes, m, n, d = _axes(w, tile), tile.rows, tile.keys, w.head_dim
+    k, v, dk, dv = (
+        Tensor(name, "b h j", d * w.element_bytes, written=name.startswith("d")) for name in ("K", "V", "dK", "dV")
     )
+    tensors = _of_queries(w, tile)
+    passing = [tensors[name] for name in ("Q", "dO", "LSE", "D")]
+    sums = replace(tensors["dQ accum"], written=True)
     counts = counts_of(kernel_label(MAIN, tile.constants(w.dtype)), gpu)
-    segments, repeats = loop_nest(
-        _Steps(w, tile, counts).nest((steps, masked, masked_last), (ragged_rows, last_rows), (ragged_keys, last_keys))
-    )
-    return Kernel(
-        name=MAIN,
+    begins = block_begins(d, d)
+
+    def gemm(name: str, rows: int, columns: int, depth: int) -> TileOp:
+        """A product of the block, half of it on each warpgroup."""
+        smem = operands_read(rows, columns) * depth * 2
+        op = TileOp("mma", name, flops=rows * columns * depth, smem_bytes=smem // 2)
+        return product(op) if counts else op
+
+    def first_loads(missing: int) -> Iterator[TileOp]:
+        yield from (*(tensor.load(m - missing) for tensor in passing), k.wait(), v.wait())
+
+    def step(hides: bool, load: int = m) -> Iterator[TileOp]:
+        """A tile of queries, some pair of which is hidden or not; the copies of the next begin."""
+        probabilities, gradients = _scores(tile, counts, hides)
+        yield from (*(tensor.wait() for tensor in passing), STEP)
+        if load:
+            yield from (tensor.load(load) for tensor in passing)
+        yield from (gemm("S", m, n, d), probabilities, gemm("dP", m, n, d), gradients)
+        yield from (gemm("dV", n, d, m), gemm("dK", n, d, m), gemm("dQ", m, d, n), sums.store())
+
+    def body(**facts: Ints) -> Nest:
+        missing_keys, missing_rows, steps, cut, whole = (fact[:, None] for fact in facts.values())
+        head, busy, hidden = np.arange(w.group), steps > 0, (steps <= cut) | (steps > whole)
+        begun, last_head = busy & (head == 0), head == w.group - 1
+        nest = [
+            *by_size("prologue", missing_keys, lambda x: (begins, k.load(n - x), v.load(n - x)), begun),
+            *by_size("first queries", missing_rows, first_loads, begun),
+            *loop("query tile", steps - 1, lambda cut, whole: step(cut or not whole), cut=cut, whole=whole),
+        ]
+        for tag, hides in (("", False), (" (hides pairs)", True)):
+            here = busy & (hidden == hides)
+            next_head = f"last query tile, next head{tag}"
+            nest += by_size(next_head, missing_rows, lambda x, hides=hides: step(hides, m - x), here & ~last_head)
+            nest += once(f"last query tile{tag}", step(hides, 0), here & last_head)
+        return nest + by_size("epilogue", missing_keys, lambda x: (BLOCK, dk.store(n - x), dv.store(n - x)), last_head)
+
+    kernel = declared(
+        MAIN,
+        axes,
+        "b h j",
+        (k, v, dk, dv),
+        _visits(w, axes),
+        body,
         threads=THREADS,
         registers_per_thread=_registers(MAIN, w, gpu, tile),
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch(inverse, w.batch * w.heads_kv),),
-        uses=_uses(w, tile, key_tiles),
         warpgroups=2,
         slowed_by_extra=True,
         path="mma_sync",
@@ -176,132 +307,42 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
         dtype=w.dtype,
         step="query tile",
     )
+    # Blocks of a head's keys go over its query heads in step, so that they work on one of them at a time.
+    return replace(kernel, uses=(*kernel.uses, *uses_of((*passing, sums), axes, "b h g j")))
 
 
-def _masked(w: Workload, tile: OwnBackwardTile, first: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
-    """Of tiles of keys: the steps in which some pair is hidden, and whether the last one, of the first queries, is.
+def _visits(w: Workload, axes: dict[str, Axis]) -> dict[str, Ints]:
+    """Of tiles of keys: the query tiles of a head, until which a window `cut`s some pair off, and which are `whole`.
 
     Whole tiles of queries see every key of the tile, those beyond the end of a shorter one included.
     """
-    ahead, left, right = w.seq_kv - w.seq_q, w.mask.left, w.mask.right
-    begin = 0 * first if right is None else np.maximum(0, first + tile.keys - 1 - ahead - right)
-    end = 0 * first + w.seq_q + tile.rows if left is None else np.maximum(0, first - ahead + left + 1)
-    low, high = np.maximum(start, -(-begin // tile.rows)), np.minimum(stop, end // tile.rows)
-    whole = np.maximum(high - low, 0) * (first + tile.keys <= w.seq_kv)
-    return stop - start - whole, ((stop > start) & ((whole == 0) | (low > start))).astype(np.int64)
+    i, j, ahead, left, right = axes["i"], axes["j"], w.seq_kv - w.seq_q, w.mask.left, w.mask.right
+    first = np.arange(j.tiles, dtype=np.int64) * j.tile
+    low, high = visible_queries(w, first, np.minimum(first + j.tile, w.seq_kv) - 1)
+    start, stop = low // i.tile, -(-high // i.tile)
+    begin = 0 * first if right is None else np.maximum(0, first + j.tile - 1 - ahead - right)
+    end = 0 * first + w.seq_q + i.tile if left is None else np.maximum(0, first - ahead + left + 1)
+    return {
+        "missing_keys": j.missing,
+        "missing_rows": (stop == i.tiles) * i.missing[-1],
+        "steps": stop - start,
+        "cut": np.clip(stop - end // i.tile, 0, stop - start),
+        "whole": np.clip(stop + begin // -i.tile, 0, stop - start) * (j.missing == 0),
+    }
 
 
-def _uses(w: Workload, tile: OwnBackwardTile, key_tiles: int) -> tuple[TensorUse, ...]:
-    """K and V are read by one block each, Q, dO and the sums of dQ by all blocks of their key/value head."""
-    width, q_heads, kv_heads = w.head_dim * w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
-    of_keys = [(name, w.seq_kv * width, name.startswith("d")) for name in ("K", "V", "dK", "dV")]
-    of_queries = [
-        ("Q", w.seq_q * width, False),
-        ("dO", w.seq_q * width, False),
-        ("LSE", w.seq_q * 4, False),
-        ("D", w.seq_q * 4, False),
-        ("dQ accum", sums_bytes(w, tile) // q_heads, True),
-    ]
-    return (
-        *(TensorUse(name, size, kv_heads, written=written) for name, size, written in of_keys),
-        *(TensorUse(name, size, q_heads, key_tiles, written=written) for name, size, written in of_queries),
-    )
-
-
-class _Steps:
-    """Tile operations of the main kernel."""
-
-    def __init__(self, w: Workload, tile: OwnBackwardTile, counts: StepCounts | None) -> None:
-        self.tile, self.turns, self.counts = tile, w.group, counts
-        self.width = w.head_dim * w.element_bytes
-
-    def nest(
-        self, every: tuple[Ints, Ints, Ints], ragged_rows: tuple[Ints, int], ragged_keys: tuple[Ints, int]
-    ) -> Nest:
-        """Segments in program order, and how often each class runs them in each turn: a turn is a query head.
-
-        Tiles of queries go from the last, which may be shorter, to the first; a step starts the copies of the next.
-        `every` has a turn's steps, those that hide pairs, and whether its last step does.
-        """
-        steps, masked, masked_last = every
-        before = masked - masked_last  # steps that hide pairs before the last
-        ends = [(False, 1 - masked_last), (True, masked_last)]
-        busy, one = steps > 0, np.ones(self.turns, dtype=np.int64)
-        first_turn, last_turn = np.eye(self.turns, dtype=np.int64)[[0, -1]]
-
-        def of(classes_of_blocks: Ints | Bools, turns: Ints) -> Ints:
-            return np.multiply.outer(classes_of_blocks.astype(np.int64), turns)
-
-        sizes_of_rows = [("", self.tile.rows, ragged_rows[0] == 0), (" (shorter)", ragged_rows[1], ragged_rows[0] == 1)]
-        sizes_of_keys = [
-            ("", self.tile.keys, ragged_keys[0] == 0),
-            (" (last keys)", ragged_keys[1], ragged_keys[0] == 1),
-        ]
-        return [
-            *((self.prologue(tag, keys), of(here & busy, first_turn)) for tag, keys, here in sizes_of_keys),
-            *((self.first_loads(tag, rows), of(here & busy, first_turn)) for tag, rows, here in sizes_of_rows),
-            (self.step("query tile", self.tile.rows, False), of(np.maximum(steps - 1, 0) - before, one)),
-            (self.step("query tile", self.tile.rows, True), of(before, one)),
-            *(
-                (self.step(f"last query tile, next head{tag}", rows, hides), of(here & busy & hidden, one - last_turn))
-                for tag, rows, here in sizes_of_rows
-                for hides, hidden in ends
-            ),
-            *((self.step("last query tile", 0, hides), of(busy & hidden, last_turn)) for hides, hidden in ends),
-            *((self.epilogue(tag, keys), of(here, last_turn)) for tag, keys, here in sizes_of_keys),
-        ]
-
-    def prologue(self, tag: str, keys: int) -> Segment:
-        loads = (TileOp("load", name, bytes=keys * self.width) for name in ("K", "V"))
-        return Segment(f"prologue{tag}", (block_begins(self.tile.head_dim, self.tile.head_dim), *loads))
-
-    def loads(self, rows: int) -> tuple[TileOp, ...]:
-        sizes = (("Q", self.width), ("dO", self.width), ("LSE", 4), ("D", 4))
-        return tuple(TileOp("load", name, bytes=rows * size) for name, size in sizes) if rows else ()
-
-    def first_loads(self, tag: str, rows: int) -> Segment:
-        return Segment(f"first queries{tag}", (*self.loads(rows), TileOp("wait", "K"), TileOp("wait", "V")))
-
-    def product(self, name: str, rows: int, columns: int, depth: int) -> TileOp:
-        """A GEMM of the block, half of it on each warpgroup."""
-        smem = operands_read(rows, columns) * depth * 2
-        op = TileOp("mma", name, flops=rows * columns * depth, smem_bytes=smem // 2)
-        return product(op) if self.counts else op
-
-    def scores(self, hides: bool) -> tuple[TileOp, TileOp]:
-        """P and dS of a warpgroup, which both go to shared memory, each beside a number of each row."""
-        scores = self.tile.rows * self.tile.keys // 2
-        if self.counts:
-            p, ds = self.counts.gradients(scores)
-            hidden = self.counts.hiding(scores, MASK_INSTRUCTIONS) * hides
-            p = p._replace(int32=p.int32 + hidden, issues=p.issues + hidden // LANES)
-        else:
-            p = TileOp("vector", "P", scores=scores, exps=scores, fp32=MASK_INSTRUCTIONS * scores * hides)
-            ds = TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores)
-        smem = scores * 2 + self.tile.row_numbers_bytes // 2
-        return p._replace(smem_bytes=smem), ds._replace(smem_bytes=smem)
-
-    def step(self, name: str, next_rows: int, hides: bool) -> Segment:
-        m, n, d = self.tile.rows, self.tile.keys, self.tile.head_dim
-        probabilities, gradients = self.scores(hides)
-        ops = (
-            *(TileOp("wait", tensor) for tensor in ("Q", "dO", "LSE", "D")),
-            TileOp("delay", "step"),
-            *self.loads(next_rows),
-            self.product("S", m, n, d),
-            probabilities,
-            self.product("dP", m, n, d),
-            gradients,
-            self.product("dV", n, d, m),
-            self.product("dK", n, d, m),
-            self.product("dQ", m, d, n),
-            TileOp("store", "dQ accum", bytes=self.tile.sums_bytes),
-        )
-        return Segment(f"{'masked ' * hides}{name}", ops)
-
-    def epilogue(self, tag: str, keys: int) -> Segment:
-        stores = (TileOp("store", name, bytes=keys * self.width) for name in ("dK", "dV"))
-        return Segment(f"epilogue{tag}", (TileOp("delay", "block"), *stores))
+def _scores(tile: OwnBackwardTile, counts: StepCounts | None, hides: bool) -> tuple[TileOp, TileOp]:
+    """P and dS of a warpgroup, which both go to shared memory, each beside a number of each row."""
+    scores = tile.rows * tile.keys // 2
+    if counts:
+        p, ds = counts.gradients(scores)
+        hidden = counts.hiding(scores, MASK_INSTRUCTIONS) * hides
+        p = p._replace(int32=p.int32 + hidden, issues=p.issues + hidden // LANES)
+    else:
+        p = TileOp("vector", "P", scores=scores, exps=scores, fp32=MASK_INSTRUCTIONS * scores * hides)
+        ds = TileOp("vector", "dS", fp32=DS_INSTRUCTIONS * scores)
+    smem = scores * 2 + tile.row_numbers_bytes // 2
+    return p._replace(smem_bytes=smem), ds._replace(smem_bytes=smem)
 
 
 RECORD = record(NAME, build)
