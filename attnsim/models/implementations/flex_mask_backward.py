@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from attnsim.arrays import Ints
+from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, BackwardOps, dot_do_o
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.implementations.selecting.walks import LIST, Walk, keys_outside, rows_outside
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
 from attnsim.models.schedule.buffers import bytes_of
-from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.models.schedule.uses import TensorUse
 
 LOOKED_UP = 8
 """Bytes of two entries of a list."""
@@ -50,9 +50,6 @@ def walks_of(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
 
 def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, function: int) -> list[Kernel]:
     """Row sums of dO and O, then the one kernel."""
-    e, heads, kv = w.element_bytes, w.batch * w.heads_q, w.batch * w.heads_kv
-    out = heads * w.seq_q * w.head_dim_v * e
-    dots = [Access("O", out), Access("dO", out), Access("D", heads * w.seq_q * 4, True)]
     by_keys, by_rows = walks_of(w, tile, counts, block, function)
     one = replace(w, heads_q=w.heads_kv)  # a block sums over the heads of a group itself
     keys = keys_outside(one, tile, by_keys, "keys", ())
@@ -64,18 +61,19 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
     repeats[: len(keys.repeats), : keys.repeats.shape[1], : len(keys.segments)] = keys.repeats
     repeats[len(keys.repeats) :, : rows.repeats.shape[1], len(keys.segments) :] = rows.repeats
     of_rows = np.tile(rows.launches[0].classes + len(keys.repeats), w.group)
-    down, across = len(by_keys.steps), len(by_rows.steps)
+    axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q), "j": Axis(w.seq_kv)}
+    heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     entries = (int(by_keys.steps.sum()) * kv + int(by_rows.steps.sum()) * heads) * LOOKED_UP
+    axes["byte"] = Axis(max(1, entries // heads))
+    down, across, why = len(by_keys.steps), len(by_rows.steps), "blocks of keys and of queries are one grid"
+    by_all = Override(why, sharers=down + 1.0), Override(why, sharers=across * w.group + 1.0)
+    ops = BackwardOps(one, tile, KEYS_OUTSIDE)
     uses = (
-        TensorUse("Q", w.seq_q * w.head_dim * e, heads, down + 1.0),
-        TensorUse("dO", w.seq_q * w.head_dim_v * e, heads, down + 1.0),
-        TensorUse("LSE, D", w.seq_q * 8, heads, down + 1.0),
-        TensorUse("K", w.seq_kv * w.head_dim * e, kv, across * w.group + 1.0),
-        TensorUse("V", w.seq_kv * w.head_dim_v * e, kv, across * w.group + 1.0),
-        TensorUse(LIST, max(1, entries // heads), 1, float(heads)),
-        TensorUse("dK", w.seq_kv * w.head_dim * e, kv, written=True),
-        TensorUse("dV", w.seq_kv * w.head_dim_v * e, kv, written=True),
-        TensorUse("dQ", w.seq_q * w.head_dim * e, heads, written=True),
+        *uses_of((replace(tensor, override=by_all[0]) for tensor in (ops.q, ops.do, *ops.statistics)), axes, "b h g"),
+        *uses_of((replace(tensor, override=by_all[1]) for tensor in (ops.k, ops.v)), axes, "b h"),
+        *uses_of((Tensor(LIST, "byte", 1),), axes, "b h g"),
+        *uses_of((replace(tensor, axes="b h j") for tensor in ops.outputs), axes, "b h"),
+        *uses_of((ops.dq,), axes, "b h g"),
     )
     merged = replace(
         keys,
@@ -86,4 +84,4 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
         launches=(Launch(np.concatenate([keys.launches[0].classes, of_rows]), kv),),
         uses=uses,
     )
-    return [streaming("dot_do_o", dots, elements=out // e, fp32_per_element=3), merged]
+    return [dot_do_o(w), merged]
