@@ -16,7 +16,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import natten
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.building import in_step
-from attnsim.models.implementations.selecting import compressed, dsa_decode, moba
+from attnsim.models.implementations.selecting import compressed, dsa_attention, moba
 from attnsim.models.implementations.selecting.walks import Walk, keys_outside
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
@@ -262,10 +262,10 @@ def test_shares_of_decoding_cover_every_chosen_key_once() -> None:
     for batch in (1, 2, 7, 64, 300):
         w = Workload(batch, 128, 1, 576, heads_kv=1, seq_kv=9000, head_dim_v=512, dtype="bf16", passes="decode",
                      mask=Mask.causal(), selection=Selection(2048))  # fmt: skip
-        given = dsa_decode.shares(w, 66)
+        given = dsa_attention.shares(w, 66)
         assert len(given) <= 66 and sum(map(sum, given)) == batch * 32 and all(map(all, given))
-        assert dsa_decode.pieces(w, 66).sum() == sum(map(len, given))
-    assert dsa_decode.pieces(replace(w, batch=1), 66).tolist() == [32]  # a tile for each share
+        assert dsa_attention.pieces(w, 66).sum() == sum(map(len, given))
+    assert dsa_attention.pieces(replace(w, batch=1), 66).tolist() == [32]  # a tile for each share
 
 
 def scored(batch: int, seq_q: int, seq_kv: int, heads: int = 32) -> Workload:

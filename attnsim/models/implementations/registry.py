@@ -50,7 +50,7 @@ from attnsim.models.implementations.implementation import (
 from attnsim.models.implementations.latent import records as latent
 from attnsim.models.implementations.linear import convolution, fla, gated_delta, kda, ssd
 from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sigmoid, sparse
-from attnsim.models.implementations.selecting import dsa, dsa_decode, flash_nsa, moba, nsa_decode, nsa_triton
+from attnsim.models.implementations.selecting import dsa, flash_nsa, moba, nsa_decode, nsa_triton
 from attnsim.models.implementations.surrounding import check_operations, surrounded
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
@@ -60,7 +60,7 @@ LIBRARIES = (
     *(flash_attention, flash_attention_varlen, flash_attention_4, flash_attention_sparse, serving),
     *(cudnn, trtllm, triton, xformers, flex, flex_mask, flash_mask, natten, flashinfer, pod, flashinfer_shared),
     latent,
-    *(nsa_triton, nsa_decode, flash_nsa, dsa, dsa_decode, moba),
+    *(nsa_triton, nsa_decode, flash_nsa, dsa, moba),
     *(gated_delta, kda, fla, ssd, convolution),
 )
 """Whose code is imitated, a file for each."""

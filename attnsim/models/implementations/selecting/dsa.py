@@ -6,24 +6,51 @@ over all keys, in fp32, may be more than the memory holds: indexer and top-k are
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.selecting.dsa_chosen import attention, tokens_tile
-from attnsim.models.implementations.selecting.dsa_indexer import MOST_QUERIES, PAGED, index_tile, indexers, paged_tile
-from attnsim.models.implementations.selecting.dsa_pair import KV, V
-from attnsim.models.implementations.selecting.dsa_tiles import (
+from attnsim.models.implementations.selecting.dsa_attention import (
+    DECODE,
+    KV,
+    TOKEN_BYTES,
+    TokensTile,
+    V,
+    attention,
+    decode,
+    decode_tile,
+    tokens_tile,
+)
+from attnsim.models.implementations.selecting.dsa_choice import (
     CHUNK,
+    MOST_QUERIES,
+    PAGED,
     SCORE_BYTES,
-    DsaTile,
+    IndexTile,
     TopKTile,
     choosing,
+    index_tile,
+    indexers,
+    paged_tile,
     rows_at_once,
+    top_ks,
 )
-from attnsim.models.implementations.selecting.dsa_top_k import top_ks
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.schedule import Kernel, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class DsaTile:
+    """Tiles of those kernels that a schedule has; None for the others."""
+
+    index: IndexTile | None = None
+    top_k: TopKTile | None = None
+    tokens: TokensTile | None = None
+
+    def __str__(self) -> str:
+        return "; ".join(str(tile) for tile in (self.index, self.top_k, self.tokens) if tile is not None)
 
 
 def is_paged(w: Workload) -> bool:
@@ -63,6 +90,14 @@ def build_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedul
     tile = tokens_tile(w, gpu)
     kernel = attention(w, tile)
     return scheduled("dsa-attention", "flashmla.sparse", (kernel,), DsaTile(tokens=tile), w, gpu)
+
+
+def build_decode(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """Attention to the chosen keys of a cache in eight bits."""
+    choosing(w)
+    tile = decode_tile(w, gpu)
+    kernels = tuple(decode(w, tile))
+    return scheduled("dsa-attention", DECODE, kernels, DsaTile(tokens=tile), w, gpu, _eight_bit_cache_bytes(w))
 
 
 def build_whole(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -114,10 +149,15 @@ def _cache_bytes(w: Workload) -> int:
     return w.kv_cache_bytes
 
 
+def _eight_bit_cache_bytes(w: Workload) -> int:
+    return w.batch * w.seq_kv * TOKEN_BYTES
+
+
 RECORDS = (
     record("deepgemm.mqa-logits", build_indexer, peak_bytes=_scores_bytes),
     record(PAGED, build_paged, peak_bytes=_scores_bytes),
     record("sgl-kernel.topk", build_top_k, peak_bytes=_scores_bytes),
     record("flashmla.sparse", build_attention, peak_bytes=_cache_bytes),
     record("sglang.dsa", build_whole, peak_bytes=lambda w: _scores_bytes(w) + _cache_bytes(w)),
+    record(DECODE, build_decode, peak_bytes=_eight_bit_cache_bytes),
 )

@@ -7,14 +7,12 @@ sorted by a kernel of their own.
 
 from __future__ import annotations
 
-import numpy as np
-
 from attnsim.by_hand import by_hand
-from attnsim.models.schedule.nest import loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.nest import Nest, loop, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Kernel
 
 RADIX_BITS = 2
 VALUE_BITS = 32
@@ -36,33 +34,20 @@ def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
         Tensor of `rows` x `columns` numbers in fp32.
     rows, columns, top : int
     """
-    threads = min(1024, -(-columns // 32) * 32)
-    one = Segment(
-        "pass",
-        (
-            TileOp("load", scores, bytes=columns * 4),
-            TileOp("wait", scores),
-            TileOp("delay", "step"),
-            TileOp("vector", "digits", int32=PASS_INSTRUCTIONS * columns),
-        ),
-    )
-    end = Segment("store", (TileOp("delay", "block"), TileOp("store", "found", bytes=top * FOUND_BYTES)))
-    segments, repeats = loop_nest([(one, np.array([PASSES])), (end, np.array([1]))])
-    select = Kernel(
-        name="top-k",
-        threads=threads,
-        registers_per_thread=32,
-        buffers=(("digits", 1024),),
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch.alike(rows),),
-        uses=(
-            TensorUse(scores, columns * 4, rows, passes_per_block=PASSES),
-            TensorUse("found", top * FOUND_BYTES, rows, written=True),
-        ),
-        dtype="fp32",
-        step="pass",
-    )
+    axes = {"r": Axis(rows), "c": Axis(columns)}
+    row, best = Tensor(scores, "r c", 4, times=PASSES), Tensor("found", "r", top * FOUND_BYTES, written=True)
+    digits = TileOp("vector", "digits", int32=PASS_INSTRUCTIONS * columns)
+
+    def body() -> Nest:
+        return [
+            *loop("pass", PASSES, lambda: (row.load(columns), row.wait(), STEP, digits)),
+            *once("store", [BLOCK, best.store()]),
+        ]
+
+    select = declared(
+        "top-k", axes, "r", (row, best), {}, body, threads=min(1024, -(-columns // 32) * 32), registers_per_thread=32,
+        buffers=(("digits", 1024),), dtype="fp32", step="pass",
+    )  # fmt: skip
     found = rows * top * FOUND_BYTES
     return [select, *(_sorted(name, found, rows * top) for name in ("sort values", "sort places"))]
 
