@@ -16,7 +16,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import natten
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.building import in_step
-from attnsim.models.implementations.selecting import compressed, dsa_attention, moba
+from attnsim.models.implementations.selecting import dsa_attention, moba, nsa_triton
 from attnsim.models.implementations.selecting.walks import Walk, keys_outside
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
@@ -365,8 +365,8 @@ def test_warps_in_step_ask_for_the_same() -> None:
     w = Workload(1, 16, 4096, 128, heads_kv=4, mask=Mask.causal(), selection=Selection(4, 64, 32, 16))
     schedule = IMPLEMENTATIONS["nsa-triton.compressed"].build(replace(w, passes="bwd"), H100, None)
     assert all(kernel.warpgroups == 1 for kernel in schedule.kernels)
-    tile = compressed.choose_tile(w, H100, scores=False).keys
-    apart = keys_outside(w, tile, Walk(np.full(8, 9), 16), "x", ())
+    tile = nsa_triton.compressed_tile(w, H100, scores=False).keys
+    apart = keys_outside(w, tile, Walk(np.full(8, 9)), "x")
     together = in_step(apart)
     assert {one: apart.total(one) for one in AMOUNTS} == {one: together.total(one) for one in AMOUNTS}
 

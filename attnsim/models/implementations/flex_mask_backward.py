@@ -39,7 +39,7 @@ def walks_of(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
         """Tiles of `height` outside, of `width` passing, each list walked `times` times over."""
         place = np.arange(tiles) * height // block
         each = times * -(-block // width)
-        return Walk(each * visits[place], 1, LOOKED_UP, each * partial[place], function)
+        return Walk(each * visits[place], LOOKED_UP, each * partial[place], function)
 
     queries, keys = -(-w.seq_q // tile.keys), -(-w.seq_kv // tile.keys)
     return (
@@ -52,15 +52,15 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
     """Row sums of dO and O, then the one kernel."""
     by_keys, by_rows = walks_of(w, tile, counts, block, function)
     one = replace(w, heads_q=w.heads_kv)  # a block sums over the heads of a group itself
-    keys = keys_outside(one, tile, by_keys, "keys", ())
-    rows = rows_outside(w, queries_tile(tile), by_rows, tile.keys, "rows", ())
+    keys = keys_outside(one, tile, by_keys, "keys")
+    rows = rows_outside(w, queries_tile(tile), by_rows, tile.keys, "rows")
     outer = max(keys.repeats.shape[1], rows.repeats.shape[1])
     repeats = np.zeros(
         (len(keys.repeats) + len(rows.repeats), outer, len(keys.segments) + len(rows.segments)), np.int64
     )
     repeats[: len(keys.repeats), : keys.repeats.shape[1], : len(keys.segments)] = keys.repeats
     repeats[len(keys.repeats) :, : rows.repeats.shape[1], len(keys.segments) :] = rows.repeats
-    of_rows = np.tile(rows.launches[0].classes + len(keys.repeats), w.group)
+    of_rows = np.tile(rows.launches[0].rows + len(keys.repeats), w.group)
     axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q), "j": Axis(w.seq_kv)}
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     entries = (int(by_keys.steps.sum()) * kv + int(by_rows.steps.sum()) * heads) * LOOKED_UP
@@ -81,7 +81,7 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
         buffers=max(keys.buffers, rows.buffers, key=bytes_of),
         segments=(*keys.segments, *rows.segments),
         repeats=repeats,
-        launches=(Launch(np.concatenate([keys.launches[0].classes, of_rows]), kv),),
+        launches=(Launch(np.concatenate([keys.launches[0].rows, of_rows]), kv),),
         uses=uses,
     )
     return [dot_do_o(w), merged]

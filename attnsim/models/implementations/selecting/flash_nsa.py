@@ -19,19 +19,18 @@ from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.selecting import compressed, selected
-from attnsim.models.implementations.selecting.compressed import CompressedTile
-from attnsim.models.implementations.selecting.selected import SelectedTile, clear, power_of_two
+from attnsim.models.implementations.selecting import nsa_triton
+from attnsim.models.implementations.selecting.nsa_triton import CompressedTile, SelectedTile, clear, power_of_two
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selected import compressed_pairs, visible_pairs
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.editing import renamed
-from attnsim.models.schedule.nest import loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.nest import Nest, loop, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 NAME = "flash-nsa.nsa"
@@ -85,7 +84,7 @@ def whole(w: Workload) -> Selection:
     ------
     InputError
     """
-    selection = selected.chosen(w)
+    selection = nsa_triton.chosen(w)
     if not (selection.compress and selection.window):
         raise InputError(
             f"{NAME} has three branches; the selection is {selection}: add compress 32 step 16, window 512"
@@ -116,7 +115,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 def forward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
     """The three branches, the choice between the first two, and the weighted sum."""
-    small = compressed.over_compressed(w)
+    small = nsa_triton.over_compressed(w)
     e, kv = w.element_bytes, w.batch * w.heads_kv
     out = w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.output_bytes
     overlap = -(-whole(w).compress // whole(w).step)
@@ -138,9 +137,9 @@ def forward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
     )
     return [
         *mean,
-        *(renamed(one, BRANCH["compressed"]) for one in compressed.attention(w, tile.compressed)),
+        *(renamed(one, BRANCH["compressed"]) for one in nsa_triton.compressed_attention(w, tile.compressed)),
         *choice(w, tile),
-        *selected.attention(w, gpu, tile.selected),
+        *nsa_triton.selected_attention(w, gpu, tile.selected),
         renamed(flash_forward(window_of(w), gpu, tile.window, "window_fwd"), BRANCH["window"]),
         combine,
     ]
@@ -165,44 +164,36 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
 
     Beside the scores themselves those of the key before each block are computed, a quarter as many.
     """
-    s, e, t = whole(w), w.element_bytes, tile.compressed.forward
-    keys, d = s.compressed_keys(w.seq_kv), padded(w.head_dim)
-    rows, width, fewer = t.rows, t.keys, t.keys * s.step // s.block
-    pairs = rows * (width + fewer)
-    loads = TileOp("load", "Q", bytes=rows * w.head_dim * e), TileOp("load", "LSE compressed", bytes=rows * 4)
-    dot = TileOp("mma", "S", flops=2 * pairs * d, smem_bytes=(t.readers * (width + fewer) + 2 * rows) * d * e)
-    vector = TileOp("vector", "P", scores=pairs, exps=pairs)
-    wait = (TileOp("wait", "Q"), TileOp("wait", "LSE compressed"), TileOp("delay", "step"))
-    load_k = TileOp("load", "K compressed", bytes=2 * width * w.head_dim * e)
-    store = TileOp("store", PROBABILITIES, bytes=rows * fewer * 2)
-    nest = [
-        (Segment("keys", (TileOp("delay", "block"), load_k, *loads, TileOp("wait", "K compressed"))), 1),
-        (Segment("head", (*wait, *loads, dot, vector)), w.group - 1),
-        (Segment("last head", (*wait, dot, vector)), 1),
-        (Segment("store", (TileOp("delay", "block"), store)), 1),
-    ]
-    segments, repeats = loop_nest([(segment, np.array([n])) for segment, n in nest])
-    heads = w.batch * w.heads_kv
-    buffers = (("Q", 2 * rows * d * e), ("K", 2 * width * d * e))
-    down, across = -(-w.seq_q // rows), -(-keys // width)
-    return Kernel(
-        name="block scores",
-        threads=t.threads,
-        registers_per_thread=t.registers,
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch.alike(heads * score_tiles(w, rows, width)),),
-        uses=(
-            TensorUse("Q", w.seq_q * w.head_dim * e, heads * w.group, max(1, across // 2)),
-            TensorUse("LSE compressed", w.seq_q * 4, heads * w.group, max(1, across // 2)),
-            TensorUse("K compressed", keys * w.head_dim * e, heads, down),
-            TensorUse(PROBABILITIES, w.seq_q * -(-keys * s.step // s.block) * 2, heads, written=True),
-        ),
-        path=t.path,
-        buffers=buffers,
-        dtype=w.dtype,
-        step="head",
-    )
+    s, e, t, d = whole(w), w.element_bytes, tile.compressed.forward, padded(w.head_dim)
+    keys, fewer = s.compressed_keys(w.seq_kv), t.keys * s.step // s.block
+    i, j = Axis(w.seq_q, t.rows), Axis(keys, t.keys, cuts="c")
+    axes = {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group, cuts="j c"), "i": i, "j": j,
+        "c": Axis(-(-keys * s.step // s.block)),
+    }  # fmt: skip
+    seen = w.seq_q, max(1, j.tiles // 2)  # half of the tiles are in the future
+    q, lse = Tensor("Q", "b h g i", w.head_dim * e, seen=seen), Tensor("LSE compressed", "b h g i", 4, seen=seen)
+    k, scores = Tensor("K compressed", "b h j", w.head_dim * e), Tensor(PROBABILITIES, "b h i c", 2, written=True)
+    pairs = t.rows * (t.keys + fewer)
+    dot = TileOp("mma", "S", flops=2 * pairs * d, smem_bytes=(t.readers * (t.keys + fewer) + 2 * t.rows) * d * e)
+    vector, load = TileOp("vector", "P", scores=pairs, exps=pairs), (q.load(t.rows), lse.load(t.rows))
+
+    def head(load_next: bool) -> tuple[TileOp, ...]:
+        return q.wait(), lse.wait(), STEP, *(load if load_next else ()), dot, vector
+
+    def body() -> Nest:
+        return [
+            *once("keys", [BLOCK, k.load(2 * t.keys), *load, k.wait()]),
+            *loop("head", w.group, head, load_next=w.group - 1),
+            *once("store", [BLOCK, scores.store(t.rows * fewer)]),
+        ]
+
+    return declared(
+        "block scores", axes, "b h g i j", (q, lse, k, scores), {}, body, threads=t.threads,
+        registers_per_thread=t.registers, path=t.path, dtype=w.dtype, step="head",
+        launches=(Launch.alike(w.batch * w.heads_kv * score_tiles(w, t.rows, t.keys)),),
+        buffers=(("Q", 2 * t.rows * d * e), ("K", 2 * t.keys * d * e)),
+    )  # fmt: skip
 
 
 def score_tiles(w: Workload, rows: int, width: int) -> int:
@@ -215,29 +206,22 @@ def score_tiles(w: Workload, rows: int, width: int) -> int:
 
 def _maxima(w: Workload, columns: int) -> Kernel:
     """`_topk_kernel`: a warp reads a row of scores (four where they are short) and takes maximum after maximum."""
-    s = whole(w)
-    each = 1 if columns >= 2048 else 4
-    rows = w.batch * w.heads_kv * w.seq_q
+    top, each = whole(w).top, 1 if columns >= 2048 else 4
+    axes = {"r": Axis(w.batch * w.heads_kv * w.seq_q, each), "c": Axis(columns)}
+    scores, found = Tensor(PROBABILITIES, "r c", 2), Tensor("selected", "r", top * 4, written=True)
     work = TileOp("vector", "maxima", fp32=MAXIMUM_INSTRUCTIONS * each * columns)
-    load = TileOp("load", PROBABILITIES, bytes=each * columns * 2)
-    store = TileOp("store", "selected", bytes=each * s.top * 4)
-    nest = [
-        (Segment("row", (TileOp("delay", "block"), load, TileOp("wait", PROBABILITIES))), 1),
-        (Segment("maximum", (TileOp("delay", "step"), work)), s.top),
-        (Segment("store", (store,)), 1),
-    ]
-    segments, repeats = loop_nest([(segment, np.array([n])) for segment, n in nest])
-    return Kernel(
-        name="maxima",
-        threads=32,
-        registers_per_thread=128,
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch.alike(-(-rows // each)),),
-        uses=(TensorUse(PROBABILITIES, columns * 2, rows), TensorUse("selected", s.top * 4, rows, written=True)),
-        dtype="fp32",
+
+    def body() -> Nest:
+        return [
+            *once("row", [BLOCK, scores.load(each * columns), scores.wait()]),
+            *loop("maximum", top, lambda: (STEP, work)),
+            *once("store", [found.store(each)]),
+        ]
+
+    return declared(
+        "maxima", axes, "r", (scores, found), {}, body, threads=32, registers_per_thread=128, dtype="fp32",
         step="maximum",
-    )
+    )  # fmt: skip
 
 
 def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
@@ -266,7 +250,7 @@ def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
         streaming("order queries", [Access("queries", table), Access("queries", table, True)], elements=table // 4),
     ]
     window = flash_backward(window_of(w), tile.window_backward)
-    small = compressed.compressed_backward(w, tile.compressed)
+    small = nsa_triton.compressed_backward(w, tile.compressed)
     kv = w.batch * w.heads_kv * w.seq_kv
     spread = [
         streaming(
@@ -283,7 +267,7 @@ def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
         combine,
         *(renamed(one, BRANCH["window"]) for one in window),
         *find,
-        *(one for one in selected.selected_backward(w, gpu, tile.selected) if one.name != "sort queries"),
+        *(one for one in nsa_triton.selected_backward(w, gpu, tile.selected) if one.name != "sort queries"),
         *(renamed(one, BRANCH["compressed"]) for one in small),
         *spread,
     ]

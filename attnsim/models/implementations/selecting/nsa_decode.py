@@ -11,27 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.selecting.selected import clear, forward_tile, power_of_two
+from attnsim.models.implementations.selecting.nsa_triton import clear, forward_tile, power_of_two
 from attnsim.models.implementations.selecting.top_k import top_k
 from attnsim.models.implementations.selecting.walks import INDEX_BYTES, LIST, Walk, forward
 from attnsim.models.question.selected import of_last_query
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.gemm import Operand, gemm
-from attnsim.models.schedule.nest import loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.nest import Nest, by_size, loop
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 NAME = "nsa-triton.decode"
@@ -152,62 +155,46 @@ def choice(w: Workload, s: Selection) -> Iterator[Kernel]:
 
 def chosen(w: Workload, s: Selection, tile: FlashTile) -> Iterator[Kernel]:
     """`topk_sparse_attention_decode`: all heads of a group against the chosen blocks, one after the other."""
-    e, kv, steps = w.element_bytes, w.batch * w.heads_kv, min(s.top, s.blocks(w.seq_kv))
-    out = w.batch * w.heads_q * w.head_dim_v * w.output_bytes
-    uses = (
-        TensorUse("Q", w.head_dim * e, w.batch * w.heads_q),
-        *(TensorUse(x, steps * tile.keys * n * e, kv) for x, n in (("K", w.head_dim), ("V", w.head_dim_v))),
-        TensorUse(LIST, steps * INDEX_BYTES, kv),
-        TensorUse("O", w.head_dim_v * w.output_bytes, w.batch * w.heads_q, written=True),
-    )
-    walk = Walk(np.array([steps]), kv, INDEX_BYTES)
-    yield clear("clear O", "O", out)
-    yield forward(w, tile, walk, [w.group], "selected_decode", uses, lse=False)
+    steps = min(s.top, s.blocks(w.seq_kv))
+    walk = Walk(np.array([steps]), INDEX_BYTES, packed=True)
+    yield clear("clear O", "O", w.batch * w.heads_q * w.head_dim_v * w.output_bytes)
+    yield forward(w, tile, walk, np.array([w.group]), "selected_decode", 1, steps * tile.keys, lse=False)
 
 
 def window(w: Workload, s: Selection, together: int) -> Iterator[Kernel]:
     """`flash_attention_decode` over the newest keys: a block for each query head and 16 sequences."""
-    e, keys, d, dv = w.element_bytes, min(s.window, w.seq_kv), padded(w.head_dim), padded(w.head_dim_v)
-    full, last = divmod(w.batch, together)
-    sizes = [*([together] if full else []), *([last] if last else [])]
-    steps, short = -(-keys // WINDOW_KEYS), keys % WINDOW_KEYS
-    pairs = together * WINDOW_KEYS
+    e, d, dv = w.element_bytes, padded(w.head_dim), padded(w.head_dim_v)
+    tiles, keys = Axis(w.batch, together), Axis(min(s.window, w.seq_kv), WINDOW_KEYS)
+    axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "j": keys}
+    q, o = (
+        Tensor("Q", "b h g", w.head_dim * e),
+        Tensor("O window", "b h g", w.head_dim_v * w.output_bytes, written=True),
+    )
+    k, v = Tensor("K window", "b h j", w.head_dim * e), Tensor("V window", "b h j", w.head_dim_v * e)
+    pairs, short = together * WINDOW_KEYS, int(keys.missing[-1])
     work = TileOp(
         "vector", "P", scores=pairs, exps=pairs + together,
         fp32=LANE_INSTRUCTIONS * pairs * (d + dv) + together * dv,
     )  # fmt: skip
-    nest = []
-    for kind, rows in enumerate(sizes):
-        here = np.arange(len(sizes)) == kind
-        q, o = rows * w.head_dim * e, rows * w.head_dim_v * w.output_bytes
-        nest.append((Segment(f"begin {rows}", (TileOp("delay", "block"), TileOp("load", "Q", bytes=q))), here * 1))
-        for size, turns in ((WINDOW_KEYS, steps - bool(short)), (short, int(short > 0))):
-            loads = (
-                TileOp("load", "K window", bytes=rows * size * w.head_dim * e),
-                TileOp("load", "V window", bytes=rows * size * w.head_dim_v * e),
-            )
-            waits = TileOp("wait", "K window"), TileOp("wait", "V window"), TileOp("delay", "step")
-            nest.append((Segment(f"{rows} x {size}", (*loads, *waits, work)), here * turns))
-        nest.append((Segment(f"store {rows}", (TileOp("store", "O window", bytes=o),)), here * 1))
-    segments, repeats = loop_nest(nest)
-    kinds = np.concatenate([np.zeros(full, np.int64), np.full(int(last > 0), len(sizes) - 1, np.int64)])
-    kept = (("K", w.head_dim), ("V", w.head_dim_v))
+
+    def turn(sequences: int, whole: bool) -> tuple[TileOp, ...]:
+        each = sequences * (WINDOW_KEYS if whole else WINDOW_KEYS - short)
+        return k.load(each), v.load(each), k.wait(), v.wait(), STEP, work
+
+    def body(missing: Ints) -> Nest:
+        nest = by_size("begin", missing, lambda n: (BLOCK, q.load(together - n)))
+        for n in sorted(set(missing.tolist())):
+            steps, whole = keys.tiles * (missing == n), keys.tiles - (short > 0)
+            nest += loop(f"{together - n} sequences", steps, partial(turn, together - n), whole=whole)
+        return [*nest, *by_size("store", missing, lambda n: [o.store(together - n)])]
+
     yield clear("clear O window", "O window", w.batch * w.heads_q * w.head_dim_v * w.output_bytes)
-    yield Kernel(
-        name="window_decode",
+    yield declared(
+        "window_decode", axes, "b h g", (q, k, v, o), {"missing": tiles.missing}, body,
         threads=128 if w.head_dim <= 64 else 256,  # `num_warps` of `flash_attention_decode`
-        registers_per_thread=WINDOW_REGISTERS,
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch(kinds, each=w.heads_q),),
-        uses=(
-            TensorUse("Q", w.head_dim * e, w.batch * w.heads_q),
-            *(TensorUse(f"{x} window", keys * n * e, w.batch * w.heads_kv, w.group) for x, n in kept),
-            TensorUse("O window", w.head_dim_v * w.output_bytes, w.batch * w.heads_q, written=True),
-        ),
-        dtype=w.dtype,
-        step="tile",
-    )
+        registers_per_thread=WINDOW_REGISTERS, launches=(Launch(classes(tiles.missing)[1], each=w.heads_q),),
+        dtype=w.dtype, step="tile",
+    )  # fmt: skip
 
 
 def combined(w: Workload) -> Iterator[Kernel]:

@@ -1,48 +1,448 @@
-"""Branches of native sparse attention as XunhaoLai/native-sparse-attention-triton launches them."""
+"""Native sparse attention's branches (NSA, arXiv 2502.11089) as XunhaoLai/native-sparse-attention-triton launches them.
+
+Attention to compressed keys, and the scores of blocks that follow from it (section 3.3):
+``ops/triton/compressed_attention.py``, commit 9bea856c911e: `forward_kernel`, `backward_dkdv`, `backward_dq`; for the
+choice of blocks `score_kernel`, which computes the scores of all pairs again and sums them over a group,
+`_transform_score_kernel`, `torch.topk` and sorting. Queries before the first whole stretch of compressed keys see none;
+tiles of rows begin after them.
+
+Attention to chosen blocks of keys, a query and the heads of its group a block (section 3.4):
+``ops/triton/topk_sparse_attention.py``: `forward_kernel`, `backward_dq` and `backward_dkdv`, which walks the queries of
+each block of keys; they are found by sorting the list of blocks (`reorder_topk_idx`). Triton keeps `num_stages - 1`
+tiles of K and V in shared memory.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.fused.backward import sums_of_groups
+from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
-from attnsim.models.implementations.selecting import compressed, selected
-from attnsim.models.question.selected import compressed_pairs, visible_pairs
+from attnsim.models.implementations.selecting.top_k import top_k
+from attnsim.models.implementations.selecting.walks import (
+    INDEX_BYTES,
+    LIST,
+    TritonBackwardTile,
+    Walk,
+    architecture,
+    chosen_anywhere,
+    compiled,
+    forward,
+    keys_outside,
+    registers,
+    rows_outside,
+)
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked, walkers
+from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.instructions import StepCounts, product, step_counts
+from attnsim.models.schedule.nest import Nest, loop, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.schedule import Kernel, Launch, Path, Schedule
+from attnsim.models.schedule.widths import padded
+
+SELECTED, COMPRESSED = "nsa-triton.selected", "nsa-triton.compressed"
+QUERIES = 64
+"""Queries of a step of `backward_dkdv` (`BLOCK_SIZE_Q`)."""
+LONG = 32768
+"""Tokens from which on a block has one query more in turn (`num_q_loop`)."""
+SORT_BYTES = by_hand(100, "bytes that sorting moves a pair of int32 key and int64 value: four passes of eight bits")
+"""A histogram of the keys, then each pass reads and writes 12 bytes (cub's radix sort, which `torch.argsort` calls)."""
+SCORE_READS = {"mma_sync": (2, 4), "wgmma": (1, 1)}
+"""Times that `score_kernel` reads Q and K: eight warps of mma.sync lie 4 x 2 over the scores (`warpsPerTileV2`)."""
+SCORES, BLOCK_SCORES = "scores", "block scores"
+AT_ONCE = 32768
+"""Tokens up to which the scores of all heads are computed together (`parallel_topk_compute`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedTile:
+    """Tiles of the kernels that walk chosen blocks.
+
+    Parameters
+    ----------
+    forward : FlashTile
+        Its rows are the query heads of a group, at least 16.
+    queries, keys : BackwardTile
+        Of the pass for dQ and of that for dK and dV.
+    turns : int
+        Queries that a block has one after the other.
+    """
+
+    forward: FlashTile
+    queries: BackwardTile
+    keys: BackwardTile
+    turns: int
+
+    def __str__(self) -> str:
+        return f"{self.forward.rows} heads x {self.forward.keys}, {self.forward.warps} warps"
+
+
+def power_of_two(number: int) -> int:
+    """The next power of two, as Triton's tiles have them."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def forward_tile(w: Workload, selection: Selection, gpu: Gpu) -> FlashTile:
+    """The tile of `forward_kernel`: the query heads of a group against a block."""
+    heads, block, width = max(16, power_of_two(w.group)), power_of_two(selection.block), padded(w.head_dim_v)
+    warps = 8 if max(w.head_dim, w.head_dim_v) > 64 else 4
+    tile = FlashTile(
+        heads, block, warps=warps, loop="ring", stages=2, registers=registers("forward", gpu, width), pack_gqa=True,
+        warps_share_keys=True, across=warps, p_in_smem=True,
+    )  # fmt: skip
+    return compiled(tile, SELECTED, gpu, width)
+
+
+def selected_tile(w: Workload, gpu: Gpu) -> SelectedTile:
+    """The tiles of `_topk_sparse_attention_fwd` and `_bwd`."""
+    tile = forward_tile(w, chosen(w), gpu)
+    heads, block, width = tile.rows, tile.keys, padded(w.head_dim_v)
+    wide, hopper = max(w.head_dim, w.head_dim_v) > 64, gpu.features.wgmma
+    back = (4 if hopper else 8) if wide != (block > 64) else 8 if wide else 2
+    queries = TritonBackwardTile(
+        heads, block, warps=back, stages_q=2 if wide or block > 64 else 1, registers=registers("dq", gpu, width),
+        across=back,
+    )  # fmt: skip
+    beside = (4 if hopper else 8) if wide else 2
+    path: Path = "wgmma" if hopper and wide else "mma_sync"
+    keys = TritonBackwardTile(
+        QUERIES, block, warps=beside, stages_q=2 if path == "wgmma" else 1, path=path,
+        across=beside if wide else 1,
+    )  # fmt: skip
+    return SelectedTile(
+        tile,
+        compiled(queries, f"{SELECTED} dq", gpu, width),
+        compiled(keys, f"{SELECTED} backward", gpu, width),
+        w.batch * w.seq_q // LONG + 1,
+    )
+
+
+def chosen(w: Workload) -> Selection:
+    """The selection of a question.
+
+    Raises
+    ------
+    InputError
+        When it has none with blocks, or the kernels do not compute it.
+    """
+    selection = w.selection
+    if selection is None or not selection.top:
+        raise InputError("kernels of chosen blocks need a selection: --selection 'top 16x64'")
+    if reason := selection.misfit(w.seq_kv):
+        raise InputError(f"selection {selection} {reason}")
+    if w.seq_q != w.seq_kv or not w.mask.is_causal:
+        raise InputError(
+            f"kernels of chosen blocks are causal with as many keys as queries, not {w.mask}, {w.seq_q} x {w.seq_kv}"
+        )
+    return selection
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTile:
+    """Tiles of the kernels over compressed keys.
+
+    Parameters
+    ----------
+    forward : FlashTile
+    keys, queries : BackwardTile
+        Of the pass for dK and dV, and of that for dQ.
+    scores : StepCounts, optional
+        Of the kernel that computes scores again; None where blocks are not chosen or by another kernel.
+    first : int, optional
+        First query of the first tile of rows; None: the first that sees a compressed key.
+    """
+
+    forward: FlashTile
+    keys: BackwardTile
+    queries: BackwardTile
+    scores: StepCounts | None
+    first: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.forward) + (", scores of blocks" if self.scores else "")
+
+
+def compressed_tile(w: Workload, gpu: Gpu, scores: bool) -> CompressedTile:
+    """128 x 128 in 8 warps, as many tiles of K and V in shared memory as `num_stages` asks for and fit."""
+    hopper = gpu.features.wgmma
+    path: Path = "wgmma" if hopper else "mma_sync"
+    wide = max(w.head_dim, w.head_dim_v) > 64
+    warps = 8 if wide or not hopper else 4
+    groups = warps // 4 if hopper else 1
+    tile = FlashTile(128, 128, warps=warps, loop="ring", stages=3 if hopper else 2, path=path, warpgroups=groups)
+    d, dv = padded(w.head_dim), padded(w.head_dim_v)
+    while tile.stages > 1 and tile.shared_memory_bytes(d, dv, w.element_bytes) > gpu.sm.shared_memory_per_block_bytes:
+        tile = replace(tile, stages=tile.stages - 1)
+    stages = 3 if hopper else 2
+    keys = TritonBackwardTile(64, 128, warps=warps, stages_q=stages, path=path, scores_in_registers=True)
+    queries = replace(keys, rows=128, keys=64)
+    return CompressedTile(
+        compiled(tile, COMPRESSED, gpu, dv),
+        compiled(keys, f"{COMPRESSED} backward", gpu, dv),
+        compiled(queries, f"{COMPRESSED} dq", gpu, dv),
+        step_counts(f"{COMPRESSED}-scores", architecture(gpu), d) if scores else None,
+    )
+
+
+def compressing(w: Workload) -> Selection:
+    """The selection of a question, with compressed keys.
+
+    Raises
+    ------
+    InputError
+    """
+    selection = w.selection
+    if selection is None or not selection.compress:
+        raise InputError("kernels of compressed keys need a selection: --selection 'compress 32 step 16'")
+    if reason := selection.misfit(w.seq_kv):
+        raise InputError(f"selection {selection} {reason}")
+    if w.seq_q != w.seq_kv or not w.mask.is_causal:
+        raise InputError(
+            f"kernels of compressed keys are causal with as many keys as queries, not {w.mask}, {w.seq_q} x {w.seq_kv}"
+        )
+    return selection
+
+
+def over_compressed(w: Workload) -> Workload:
+    """The same question with compressed keys in place of keys."""
+    return replace(w, seq_kv=compressing(w).compressed_keys(w.seq_kv), mask=Mask.full(), selection=None)
+
+
+def first_query(w: Workload, tile: CompressedTile) -> int:
+    """First query of the first tile of rows."""
+    return compressing(w).compress - 1 if tile.first is None else tile.first
+
+
+def key_tiles(w: Workload, begin: int, rows: int, keys: int) -> Ints:
+    """Tiles of compressed keys that each tile of rows walks, ``[tiles]``."""
+    s = compressing(w)
+    first = np.arange(begin, w.seq_q, rows, dtype=np.int64)
+    end = np.minimum(s.compressed_keys(w.seq_kv), (first + rows - s.compress) // s.step + 1)
+    return -(-np.maximum(0, end) // keys)
+
+
+def row_tiles(w: Workload, rows: int, keys: int) -> Ints:
+    """Tiles of rows that each tile of compressed keys walks, ``[tiles]``."""
+    s = compressing(w)
+    first = np.arange(0, s.compressed_keys(w.seq_kv), keys, dtype=np.int64) * s.step + s.compress - 1
+    return np.maximum(0, -(-(w.seq_q - first) // rows))
+
+
+def clear(name: str, tensor: str, size: int) -> Kernel:
+    """`torch.zeros`: the tensor written once."""
+    return streaming(name, [Access(tensor, size, True)], elements=size // 2)
+
+
+def row_sums(w: Workload) -> Kernel:
+    """Sums of O dO over each row."""
+    out = w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.element_bytes
+    dots = [Access("O", out), Access("dO", out), Access("D", w.batch * w.heads_q * w.seq_q * 4, True)]
+    return streaming("dot_do_o", dots, elements=out // w.element_bytes, fp32_per_element=3)
+
+
+def compressed_forward(w: Workload, gpu: Gpu, tile: CompressedTile) -> list[Kernel]:
+    """`_compressed_attention_fwd`, and with `scores` what chooses blocks."""
+    rows = w.batch * w.heads_q * w.seq_q
+    return [
+        clear("clear O", "O", rows * w.head_dim_v * w.output_bytes),
+        clear("clear LSE", "LSE", rows * 4),
+        *compressed_attention(w, tile),
+        *(block_choice(w, tile) if tile.scores else []),
+    ]
+
+
+def compressed_attention(w: Workload, tile: CompressedTile) -> list[Kernel]:
+    """The one kernel of attention to compressed keys."""
+    c, t, begin = over_compressed(w), tile.forward, first_query(w, tile)
+    steps, seen = key_tiles(w, begin, t.rows, t.keys), w.seq_q - begin
+    rows = np.minimum(t.rows, seen - np.arange(len(steps)) * t.rows)
+    return [forward(c, t, Walk(steps), rows, "compressed_fwd", seen, c.seq_kv)]
+
+
+def block_choice(w: Workload, tile: CompressedTile) -> list[Kernel]:
+    """What chooses blocks, for all heads at once or, of long sequences, for one after the other."""
+    s, heads = compressing(w), w.batch * w.heads_kv
+    at_once = heads if w.batch * w.seq_q <= AT_ONCE else 1
+    keys, blocks = s.compressed_keys(w.seq_kv), s.blocks(w.seq_kv)
+    rows = at_once * w.seq_q
+    scores, summed = rows * keys * 4, rows * blocks * 4
+    offsets = s.block // s.step + s.compress // s.step - 1  # scores that touch a block
+    top = min(s.top, blocks)
+    each = [
+        clear("clear scores", SCORES, scores),
+        _scores(w, tile, at_once),
+        clear("clear block scores", BLOCK_SCORES, summed),
+        streaming(
+            "sum scores",
+            [Access(SCORES, scores), Access(BLOCK_SCORES, summed, True)],
+            elements=rows * blocks,
+            fp32_per_element=2 * offsets,
+        ),
+        *top_k(BLOCK_SCORES, rows, blocks, top),
+        *(
+            streaming(
+                name, [Access("found", rows * top * 8), Access(written, rows * top * size, True)], elements=rows * top
+            )
+            for name, written, size in (("future", "is future", 1), ("drop", "found", 8), ("to int32", "selected", 4))
+        ),
+    ]
+    return each * (heads // at_once)
+
+
+def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
+    """`score_kernel`: a block for each 128 queries x 128 compressed keys, heads of a group in turn, the future too."""
+    t, d, e = tile.forward, padded(w.head_dim), w.element_bytes
+    i, j = Axis(w.seq_q, t.rows), Axis(compressing(w).compressed_keys(w.seq_kv), t.keys)
+    axes = {"h": Axis(heads), "g": Axis(w.group, cuts="j"), "i": i, "j": j}  # K is read once for all heads of a group
+    q, k = Tensor("Q", "h g i", w.head_dim * e), Tensor("K", "h j", w.head_dim * e)
+    lse, scores = Tensor("LSE", "h g i", 4), Tensor(SCORES, "h i j", 4, written=True)
+    rows = t.rows // t.warpgroups
+    pairs = rows * t.keys
+    of_q, of_k = SCORE_READS[t.path]
+    dot = TileOp("mma", "S", flops=2 * pairs * d, smem_bytes=(of_k * t.keys + of_q * rows) * d * e)
+    dot = product(dot) if t.path == "mma_sync" else dot
+    assert tile.scores is not None
+    vector, load = tile.scores.softmax(pairs, pairs, 0, 0), (q.load(t.rows), lse.load(t.rows))
+
+    def head(load_next: bool) -> tuple[TileOp, ...]:
+        return q.wait(), lse.wait(), STEP, *(load if load_next else ()), dot, vector
+
+    def body() -> Nest:
+        return [
+            *once("keys", [BLOCK, k.load(t.keys), *load]),
+            *once("wait K", [k.wait()]),
+            *loop("head", w.group, head, load_next=w.group - 1),
+            *once("store", [BLOCK, scores.store(t.rows * t.keys)]),
+        ]
+
+    kernel = declared(
+        "score", axes, "h g i j", (q, lse, k, scores), {}, body, threads=256, registers_per_thread=255, path=t.path,
+        launches=(Launch.alike(heads * i.tiles * j.tiles),), warpgroups=t.warpgroups, dtype=w.dtype, step="head",
+        buffers=(("Q", 2 * t.rows * d * e), ("K", t.keys * d * e)),
+    )  # fmt: skip
+    return in_step(kernel)
+
+
+def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
+    """`_compressed_attention_bwd`: row sums, dK and dV a query head, their sums, dQ."""
+    c, e, rows = over_compressed(w), w.element_bytes, w.batch * w.heads_q
+    down = Walk(row_tiles(w, tile.keys.rows, tile.keys.keys))
+    across = Walk(key_tiles(w, first_query(w, tile), tile.queries.rows, tile.queries.keys))
+    return [
+        row_sums(w),
+        clear("clear dK", "dK expanded", rows * c.seq_kv * w.head_dim * e),
+        clear("clear dV", "dV expanded", rows * c.seq_kv * w.head_dim_v * e),
+        in_step(keys_outside(c, tile.keys, down, "compressed_bwd_dkdv")),
+        *sums_of_groups(c),
+        clear("clear dQ", "dQ", rows * w.seq_q * w.head_dim * e),
+        in_step(rows_outside(c, tile.queries, across, tile.queries.rows, "compressed_bwd_dq")),
+    ]
+
+
+def turns_of(steps: np.ndarray, turns: int) -> np.ndarray:
+    """Steps of each query as ``[blocks, turns]``, the last block filled up with none."""
+    blocks = -(-len(steps) // turns)
+    return np.concatenate([steps, np.zeros(blocks * turns - len(steps), dtype=np.int64)]).reshape(blocks, turns)
+
+
+def selected_forward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
+    """`_topk_sparse_attention_fwd`: outputs are cleared, then one kernel."""
+    rows = w.batch * w.heads_q * w.seq_q
+    cleared = clear("clear O", "O", rows * w.head_dim_v * w.output_bytes), clear("clear LSE", "LSE", rows * 4)
+    return [*cleared, *selected_attention(w, gpu, tile)]
+
+
+def selected_attention(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
+    """The one kernel of attention to chosen blocks."""
+    walk = _of_queries(w, gpu, tile, tile.forward.keys)
+    rows = np.full(len(walk.steps), w.group)
+    return [forward(w, tile.forward, walk, rows, "selected_fwd", w.seq_q, w.seq_kv)]
+
+
+def _of_queries(w: Workload, gpu: Gpu, tile: SelectedTile, keys: int) -> Walk:
+    """The chosen blocks, of so many `keys`, of each query."""
+    steps = walked(chosen(w), w.seq_q)
+    passing = chosen_anywhere(w.batch * w.heads_kv, int(steps.sum()) * keys / w.seq_kv, gpu.sm.count)
+    return Walk(turns_of(steps, tile.turns), INDEX_BYTES, packed=True, passing=passing)
+
+
+def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
+    """`_topk_sparse_attention_bwd`: row sums, the queries of each block, dK and dV a query head, their sums, dQ."""
+    e, rows = w.element_bytes, w.batch * w.heads_q
+    entries = w.batch * w.heads_kv * w.seq_q * chosen(w).top
+    sort = [
+        Access(LIST, 2 * entries * INDEX_BYTES),
+        Access("order", entries * SORT_BYTES // 2),
+        Access("order", entries * SORT_BYTES // 2, True),
+        Access("queries", entries * INDEX_BYTES, True),
+    ]
+    steps = -(-walkers(chosen(w), w.seq_q) // tile.keys.rows)
+    passing = chosen_anywhere(rows, int(steps.sum()) * tile.keys.rows / w.seq_q, gpu.sm.count)
+    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, passing=passing)
+    of_queries = _of_queries(w, gpu, tile, tile.queries.keys)
+    return [
+        row_sums(w),
+        streaming("sort queries", sort, elements=entries),
+        clear("clear dK", "dK expanded", rows * w.seq_kv * w.head_dim * e),
+        clear("clear dV", "dV expanded", rows * w.seq_kv * w.head_dim_v * e),
+        in_step(keys_outside(w, tile.keys, of_blocks, "selected_bwd_dkdv")),
+        *sums_of_groups(w),
+        clear("clear dQ", "dQ", rows * w.seq_q * w.head_dim * e),
+        in_step(rows_outside(w, tile.queries, of_queries, w.group, "selected_bwd_dq")),
+    ]
 
 
 def build_selected(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The branch over chosen blocks; the choice is given."""
-    tile = selected.choose_tile(w, gpu)
+    tile = selected_tile(w, gpu)
     kernels: list[Kernel] = []
     if "fwd" in w.directions:
-        kernels += selected.selected_forward(w, gpu, tile)
+        kernels += selected_forward(w, gpu, tile)
     if "bwd" in w.directions:
-        kernels += selected.selected_backward(w, gpu, tile)
-    useful = w.matrix_flops(w.batch * visible_pairs(selected.chosen(w), w.seq_q))
+        kernels += selected_backward(w, gpu, tile)
+    useful = w.matrix_flops(w.batch * visible_pairs(chosen(w), w.seq_q))
     memory = flash_peak_bytes(w)
-    return Schedule("nsa-selected", "nsa-triton.selected", tuple(kernels), tile, memory, useful_flops=useful)
+    return Schedule("nsa-selected", SELECTED, tuple(kernels), tile, memory, useful_flops=useful)
 
 
 def _compressed(name: str, scores: bool) -> Builder:
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        tile = compressed.choose_tile(w, gpu, scores)
+        tile = compressed_tile(w, gpu, scores)
         kernels: list[Kernel] = []
         if "fwd" in w.directions:
-            kernels += compressed.compressed_forward(w, gpu, tile)
+            kernels += compressed_forward(w, gpu, tile)
         if "bwd" in w.directions:
+<<<<<<< HEAD
             kernels += compressed.compressed_backward(w, tile)
         selection = compressed.compressing(w)
         useful = w.matrix_flops(w.batch * compressed_pairs(selection, w.seq_q))
+=======
+            kernels += compressed_backward(w, tile)
+        selection = compressing(w)
+        useful = w.matrix_flops(compressed_pairs(selection, w.seq_q))
+>>>>>>> 14811d6 (NSA's kernels are declared: what passes over a walk is a loop, and both branches stand in one file)
         score_bytes = w.batch * w.heads_kv * w.seq_q * selection.compressed_keys(w.seq_kv) * 4 if scores else 0
-        memory = flash_peak_bytes(compressed.over_compressed(w), score_bytes)
+        memory = flash_peak_bytes(over_compressed(w), score_bytes)
         return Schedule("nsa-compressed", name, tuple(kernels), tile, memory, useful_flops=useful)
 
     return build
 
 
 RECORDS = (
-    record("nsa-triton.selected", build_selected),
-    record("nsa-triton.compressed", _compressed("nsa-triton.compressed", scores=False)),
+    record(SELECTED, build_selected),
+    record(COMPRESSED, _compressed(COMPRESSED, scores=False)),
     record("nsa-triton.compressed-scores", _compressed("nsa-triton.compressed-scores", scores=True)),
 )

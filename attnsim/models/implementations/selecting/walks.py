@@ -2,32 +2,105 @@
 
 A walk is the number of tiles of each block. Heads of a sequence are launched before the next rows or keys (the grids of
 the kernels here are batch, head, tile), so blocks that run at the same time work on all heads.
+
+NSA's kernels are as Triton 3.0.0 compiles them, read from what the compiler makes of
+native-sparse-attention-triton@9bea856 (its ``install_dependency.sh`` names that release) for sm_80 and sm_90: layouts
+in the TritonGPU IR, registers from ptxas, instructions from machine code (``schedule/instructions.csv``). A dot of
+fewer than 64 rows, or of fewer than four warps, is mma.sync on Hopper too
+(``lib/Dialect/TritonGPU/Transforms/AccelerateMatmul.cpp``, `getMMAVersionSafe`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUTSIDE, BackwardOps
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.loops import Operations
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
-from attnsim.models.implementations.selecting.triton_tiles import TritonBackwardTile
+from attnsim.models.implementations.fused.tile import FRAGMENT_COLUMNS, BackwardTile, FlashTile
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
 from attnsim.models.schedule.buffers import Buffers
-from attnsim.models.schedule.nest import Nest, loop_nest, once
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.instructions import step_counts
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.models.schedule.uses import TensorUse
 
 LIST = "selected"
 """Tensor of the chosen blocks of each query, or of the queries of each block: int32."""
 INDEX_BYTES = 4
+Tile = TypeVar("Tile", FlashTile, BackwardTile)
+REGISTERS: dict[tuple[str, int, int], int] = by_hand(
+    {
+        ("forward", 80, 64): 96, ("forward", 80, 128): 128, ("forward", 90, 64): 124, ("forward", 90, 128): 156,
+        ("dq", 80, 64): 141, ("dq", 80, 128): 99, ("dq", 90, 64): 152, ("dq", 90, 128): 176,
+    },
+    "registers a thread of the kernels of 16 rows, which decide how many blocks share an SM; the others have 255",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TritonBackwardTile(BackwardTile):
+    """A tile of a backward pass, with its warps over each product.
+
+    Parameters
+    ----------
+    across : int
+        Warps of mma.sync side by side over an output's columns, each of which reads all of the operand with the rows.
+    scores_in_registers : bool
+        P and dS are operands of the products after them from registers; the products before have their orientation.
+    """
+
+    across: int = 1
+    scores_in_registers: bool = False
+
+    def buffers(self, d: int, dv: int, element: int) -> Buffers:
+        """Q and dO in as many buffers, K and V, and P and dS where they change hands."""
+        scores = 0 if self.scores_in_registers else 2 * self.rows * self.keys
+        return (
+            ("Q, dO", self.stages_q * self.rows * (d + dv) * element),
+            ("K, V", self.keys * (d + dv) * element),
+            ("P, dS", scores * element),
+        )
+
+    def product_bytes(self, product: str, products: tuple[str, ...], d: int, dv: int, element: int) -> int:
+        """Bytes of shared memory that half a block reads for one of its `products` in a step."""
+        m, n = self.rows, self.keys
+        turned = self.scores_in_registers and products == KEYS_OUTSIDE
+        rows, columns = (n, m) if turned else (m, n)
+        a, b, depth = {
+            "S": (rows, columns, d), "dP": (rows, columns, dv), "dV": (n, dv, m), "dK": (n, d, m), "dQ": (m, d, n)
+        }[product]  # fmt: skip
+        if self.scores_in_registers and product not in ("S", "dP"):
+            a = 0
+        if self.path == "wgmma":
+            return (a + self.warps // 4 * b) * depth * element // 2
+        down = self.warps // self.across
+        return (self.across * a + down * max(b, FRAGMENT_COLUMNS * self.across)) * depth * element // 2
+
+
+def architecture(gpu: Gpu) -> int:
+    """That the kernels are compiled for, of those that are read here."""
+    return 90 if gpu.features.wgmma else 80
+
+
+def compiled(tile: Tile, kernel: str, gpu: Gpu, width: int) -> Tile:
+    """The tile with the instructions of `kernel` at head dimension `width`."""
+    return replace(tile, counts=step_counts(kernel, architecture(gpu), width))
+
+
+def registers(kernel: str, gpu: Gpu, width: int) -> int:
+    """Registers a thread of the forward kernel of chosen blocks, or of its pass for dQ."""
+    return REGISTERS[kernel, architecture(gpu), 128 if width > 64 else 64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,61 +110,71 @@ class Walk:
     Parameters
     ----------
     steps : ndarray of int, shape [blocks] or [blocks, turns]
-        Tiles; with several turns of an outer loop those of each.
-    heads : int
-        Blocks of each kind, launched one after the other.
+        Tiles of each block of a head; with several turns of an outer loop those of each.
     listed : int
         Bytes of a list that are read for each step, beside the step's tile; 0 without a list.
     masked : ndarray of int, shape [blocks], optional
         Of the steps of a backward block those that compute a mask's function.
     function : int
         FP32-lane instructions of that function a score.
+    packed : bool
+        Whether the query heads of a group are rows of one block.
+    passing : Override, optional
+        How blocks share the tiles that pass, where each has its own choice of them.
     """
 
     steps: Ints
-    heads: int
     listed: int = 0
     masked: Ints | None = None
     function: int = 0
+    packed: bool = False
+    passing: Override | None = None
 
-    def kinds(self) -> tuple[Ints, Launch]:
-        """Different blocks ``[kinds, turns]``, and which each one is in launch order."""
-        return self.kinds_with()
+    def kinds(self, *first: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Different blocks: what comes `first` in their order, their steps ``[kinds, turns]`` and masked steps.
 
-    def kinds_with(self, *columns: Ints) -> tuple[Ints, Launch]:
-        """The same where blocks differ in more, which then comes first."""
-        kinds, inverse = classes(*columns, *(self.steps.T if self.steps.ndim == 2 else [self.steps]))
-        return np.stack(kinds, axis=1), Launch(inverse, each=self.heads)
+        The last array says which each block is.
+        """
+        steps = self.steps.reshape(len(self.steps), -1)
+        columns, order = classes(*first, *steps.T, *(() if self.masked is None else (self.masked,)))
+        table, end = np.stack(columns, axis=1), len(first) + steps.shape[1]
+        return table[:, : len(first)], table[:, len(first) : end], table[:, end:], order
+
+    def over(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The tensors whose tiles pass."""
+        return tuple(replace(one, override=self.passing) for one in tensors)
+
+    def list_of(self) -> tuple[Tensor, ...]:
+        """The list, where there is one."""
+        return (Tensor(LIST, "b n", self.listed),) if self.listed else ()
+
+    def kernel(
+        self, name: str, w: Workload, outside: str, axes: dict[str, Axis], tensors: Iterable[Tensor], nest: Nest,
+        order: Ints, **resources: Any,
+    ) -> Kernel:  # fmt: skip
+        """The kernel whose blocks are tiles `t` of the axis `outside`."""
+        axes |= {
+            "t": Axis(len(self.steps), cuts=f"{outside} n"), "b": Axis(w.batch), "h": Axis(w.heads_kv, cuts="n"),
+            "g": Axis(w.group), "n": Axis(int(self.steps.sum()) * w.heads_kv),
+        }  # fmt: skip
+        heads = w.batch * (w.heads_kv if self.packed else w.heads_q)
+        return declared(
+            name, axes, "t b h" if self.packed else "t b h g", tensors, {}, lambda: nest,
+            launches=(Launch(order, each=heads),), dtype=w.dtype, step="tile", **resources,
+        )  # fmt: skip
 
 
-def _steps(walk: Walk, step: Callable[[bool], Segment]) -> tuple[Ints, Launch, Nest]:
-    """Blocks, their launch and their steps: those with a mask's function first; `step` says whether more follow."""
-    if walk.masked is None:
-        kinds, launch = walk.kinds()
-        return kinds, launch, [(step(True), np.maximum(kinds - 1, 0)), (step(False), kinds > 0)]
-    both, launch = Walk(np.stack([walk.steps, walk.masked], axis=1), walk.heads).kinds()
-    kinds, masked = both[:, :1], both[:, 1:]
-    more, last = np.minimum(masked, np.maximum(kinds - 1, 0)), (kinds > 0) & (masked == kinds)
-    nest: Nest = [(_with_function(step(True), walk.function), more), (step(True), np.maximum(kinds - 1, 0) - more)]
-    nest += [(_with_function(step(False), walk.function), last), (step(False), (kinds > 0) & ~last)]
-    return kinds, launch, nest
-
-
-def _with_function(segment: Segment, instructions: int) -> Segment:
-    """The step with a mask's function computed for each score."""
-    ops = (op._replace(fp32=op.fp32 + instructions * op.scores) if op.scores else op for op in segment.ops)
-    return Segment(f"{segment.name}, masked", tuple(ops))
-
-
-def walked_tiles(walk: Walk) -> int:
-    """Tiles that all blocks walk over."""
-    return int(walk.steps.sum()) * walk.heads
+def chosen_anywhere(pieces: int, passes: float, running: int) -> Override:
+    """Of a tensor of so many pieces, which blocks go over so many times in all."""
+    return Override(
+        "blocks read parts of it here and there, of all pieces at the same time",
+        sharers=max(1.0, running / pieces), passes_per_block=max(1.0, passes), scattered=2,
+    )  # fmt: skip
 
 
 def forward(
-    w: Workload, tile: FlashTile, walk: Walk, rows: Sequence[int] | Ints, name: str, uses: tuple[TensorUse, ...],
-    lse: bool = True,
-) -> Kernel:  # fmt: skip
+    w: Workload, tile: FlashTile, walk: Walk, rows: Ints, name: str, queries: int, keys: int, lse: bool = True
+) -> Kernel:
     """A forward kernel: Q stays, tiles of K and V pass one step ahead, every one masked.
 
     Counted instructions are of such a step, mask and all.
@@ -102,133 +185,117 @@ def forward(
     tile : FlashTile
     walk : Walk
         Of a block that has several queries in turn a column each.
-    rows : sequence of int
+    rows : ndarray of int
         Rows with a query in them of each block, in the order of the walk: whole, or fewer in the last.
     name : str
-    uses : tuple of TensorUse
+    queries, keys : int
+        Of a sequence, that any block reads.
     lse : bool
         Whether the log-sum-exps of rows are stored.
     """
-    ops = Operations(w, tile, lse=lse)
-    kinds, launch = walk.kinds_with(np.asarray(rows, dtype=np.int64))
-    valid, kinds = kinds[:, 0], kinds[:, 1:]
-    listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
-    loads = (*listed, ops.load("K", tile.keys), ops.load("V", tile.keys))
+    ops, e = Operations(w, tile, lse=lse), w.element_bytes
+    q = Tensor("Q", "b h g i", w.head_dim * e)
+    k, v = walk.over(Tensor("K", "b h j", w.head_dim * e), Tensor("V", "b h j", w.head_dim_v * e))
+    o = Tensor("O", "b h g i", w.head_dim_v * w.output_bytes, written=True)
+    outputs = (o, Tensor("LSE", "b h g i", 4, written=True)) if lse else (o,)
+    load = (*_look_up(walk), k.load(tile.keys), v.load(tile.keys))
 
-    def step(more: bool) -> Segment:
-        ops_ = (TileOp("wait", "K"), TileOp("wait", "V"), TileOp("delay", "step"), *(loads if more else ()))
-        name = "step" if more else "last step"
-        return Segment(name, (*ops_, ops.scores(), ops.softmax(tile.counts is None), ops.output()))
+    def turn(load_next: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), v.wait(), STEP)
+        yield from load if load_next else ()
+        yield from (ops.scores(), ops.softmax(tile.counts is None), ops.output())
 
-    nest: Nest = []
-    busy = kinds > 0
-    first = np.zeros_like(busy)
-    first[:, 0] = busy[:, 0]
-    nest.append((Segment("begin", (TileOp("delay", "block"),)), first))
-    for size in sorted(set(valid.tolist()), reverse=True):
-        here = (valid == size)[:, None] & busy
-        tag = "" if size == max(valid) else f" ({size} rows)"
-        nest.append((Segment(f"rows{tag}", (ops.load_q(size), *loads, TileOp("wait", "Q"))), here))
-    nest += [(step(True), np.maximum(kinds - 1, 0)), (step(False), busy)]
-    for size in sorted(set(valid.tolist()), reverse=True):
-        here = (valid == size)[:, None] & busy
-        tag = "" if size == max(valid) else f" ({size} rows)"
-        nest.append((Segment(f"store{tag}", ops.stores(size, partial=False)), here))
-    nest.append((Segment("end", (TileOp("delay", "block"),)), first))
-    d, dv = tile.compiled(w)
-    buffers = tile.buffers(d, dv, w.element_bytes)
-    return in_step(_kernel(name, tile, nest, launch, uses, buffers, w, tile.warpgroups))
-
-
-def keys_outside(w: Workload, tile: BackwardTile, walk: Walk, name: str, uses: tuple[TensorUse, ...]) -> Kernel:
-    """The pass for dK and dV: a block for each tile of keys and each query head, tiles of rows pass."""
-    ops = BackwardOps(w, tile, KEYS_OUTSIDE)
-    listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
-
-    def step(more: bool) -> Segment:
-        return Segment("row step" if more else "last row step", tuple(ops.step(more, listed)))
-
-    kinds, launch, steps = _steps(walk, step)
-    nest: Nest = [
-        *once("prologue", ops.prologue(), np.ones_like(kinds)),
-        *once("first rows", (*listed, *ops.first_loads()), kinds > 0),
-        *steps,
-        *once("epilogue", ops.epilogue(), np.ones_like(kinds)),
+    valid, steps, _, order = walk.kinds(rows)
+    whole, busy = int(valid.max()), steps > 0
+    nest = [
+        *once("begin", [BLOCK], _begun(steps)),
+        *by_size("rows", whole - valid, lambda n: (q.load(whole - n), *load, q.wait()), busy),
+        *loop("step", steps, turn, load_next=steps - 1),
+        *by_size("store", whole - valid, lambda n: (x.store(whole - n) for x in outputs), busy),
+        *once("end", [BLOCK], _begun(steps)),
     ]
-    buffers = tile.buffers(ops.d, ops.dv, ops.e)
-    return _kernel(name, tile, nest, launch, uses, buffers, w, 2, slowed=True)
+    kernel = walk.kernel(
+        name, w, "i", {"i": Axis(queries), "j": Axis(keys)}, (q, k, v, *walk.list_of(), *outputs), nest, order,
+        threads=tile.warps * 32, registers_per_thread=tile.registers, warpgroups=tile.warpgroups, path=tile.path,
+        buffers=tile.buffers(*tile.compiled(w), e),
+    )  # fmt: skip
+    return in_step(kernel)
 
 
-def rows_outside(
-    w: Workload, tile: BackwardTile, walk: Walk, rows: int, name: str, uses: tuple[TensorUse, ...]
-) -> Kernel:
+def keys_outside(w: Workload, tile: BackwardTile, walk: Walk, name: str) -> Kernel:
+    """The pass for dK and dV: a block for each tile of keys and each query head, tiles of rows pass."""
+    ops, look_up = BackwardOps(w, tile, KEYS_OUTSIDE), _look_up(walk)
+
+    def turn(load_next: bool, masked: bool = False) -> Iterator[TileOp]:
+        return _with_function(ops.step(load_next, look_up), walk.function * masked)
+
+    _, steps, masked, order = walk.kinds()
+    nest = [
+        *once("prologue", ops.prologue()),
+        *once("first rows", (*look_up, *ops.first_loads()), steps > 0),
+        *loop("row step", steps, turn, load_next=steps - 1, **({"masked": masked} if masked.size else {})),
+        *once("epilogue", ops.epilogue()),
+    ]
+    passing = walk.over(ops.q, ops.do, *ops.statistics)
+    tensors = (ops.k, ops.v, *passing, *walk.list_of(), *ops.outputs)
+    axes = {"i": Axis(w.seq_q), "j": Axis(w.seq_kv)}
+    return walk.kernel(name, w, "j", axes, tensors, nest, order, **_backward(tile, tile.buffers(ops.d, ops.dv, ops.e)))
+
+
+def rows_outside(w: Workload, tile: BackwardTile, walk: Walk, rows: int, name: str) -> Kernel:
     """The pass for dQ: Q, dO and dQ of `rows` rows stay, tiles of K and V pass."""
     ops = BackwardOps(w, tile, ROWS_OUTSIDE)
-    listed = (TileOp("load", LIST, bytes=walk.listed), TileOp("wait", LIST)) if walk.listed else ()
-    k, v = (TileOp("load", x, bytes=tile.keys * n * ops.e) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
+    k, v = walk.over(ops.k, ops.v)
+    load = (*_look_up(walk), k.load(tile.keys), v.load(tile.keys))
 
-    def step(more: bool) -> Segment:
-        loads = (*listed, k, v) if more else ()
-        return Segment(
-            "key step" if more else "last key step",
-            (
-                TileOp("wait", "K"),
-                TileOp("wait", "V"),
-                TileOp("delay", "step"),
-                *loads,
-                ops.product("S"),
-                ops.probabilities(),
-                ops.product("dP"),
-                ops.gradients(),
-                ops.product("dQ"),
-            ),
-        )
+    def turn(load_next: bool, masked: bool = False) -> Iterator[TileOp]:
+        yield from (k.wait(), v.wait(), STEP)
+        yield from load if load_next else ()
+        work = ops.product("S"), ops.probabilities(), ops.product("dP"), ops.gradients(), ops.product("dQ")
+        yield from _with_function(work, walk.function * masked)
 
-    waits = tuple(TileOp("wait", tensor) for tensor in ("Q", "LSE, D", "dO"))
-    kinds, launch, steps = _steps(walk, step)
-    busy = kinds > 0
-    first = np.zeros_like(busy)
-    first[:, 0] = busy[:, 0]
-    nest: Nest = [
-        (Segment("begin", (TileOp("delay", "block"),)), first),
-        (Segment("rows", (*ops.loads(rows), *listed, k, v, *waits)), busy),
-        *steps,
-        (Segment("store", (TileOp("store", "dQ", bytes=rows * w.head_dim * ops.e),)), busy),
-        (Segment("end", (TileOp("delay", "block"),)), first),
+    _, steps, masked, order = walk.kinds()
+    busy = steps > 0
+    nest = [
+        *once("begin", [BLOCK], _begun(steps)),
+        *once("rows", (*ops.loads(rows), *load, *ops.waits()), busy),
+        *loop("key step", steps, turn, load_next=steps - 1, **({"masked": masked} if masked.size else {})),
+        *once("store", [ops.dq.store(rows)], busy),
+        *once("end", [BLOCK], _begun(steps)),
     ]
-    d, dv = ops.d, ops.dv
     in_registers = isinstance(tile, TritonBackwardTile) and tile.scores_in_registers
     buffers = (
-        ("Q, dO", tile.rows * (d + dv) * ops.e),
-        ("K, V", tile.stages_q * tile.keys * (d + dv) * ops.e),
+        ("Q, dO", tile.rows * (ops.d + ops.dv) * ops.e),
+        ("K, V", tile.stages_q * tile.keys * (ops.d + ops.dv) * ops.e),
         ("dS", 0 if in_registers else tile.rows * tile.keys * ops.e),
     )
-    return _kernel(name, tile, nest, launch, uses, buffers, w, 2, slowed=True)
+    axes = {"i": Axis(w.seq_q), "j": Axis(w.seq_kv)}
+    tensors = (k, v, ops.q, ops.do, *ops.statistics, *walk.list_of(), ops.dq)
+    return walk.kernel(name, w, "i", axes, tensors, nest, order, **_backward(tile, buffers))
 
 
-def _kernel(
-    name: str, tile: FlashTile | BackwardTile, nest: Nest, launch: Launch, uses: tuple[TensorUse, ...],
-    buffers: Buffers, w: Workload, warpgroups: int, slowed: bool = False,
-) -> Kernel:  # fmt: skip
-    segments, repeats = loop_nest(nest)
-    return Kernel(
-        name=name,
-        threads=tile.warps * 32,
-        registers_per_thread=tile.registers,
-        segments=segments,
-        repeats=repeats,
-        launches=(launch,),
-        uses=uses,
-        warpgroups=warpgroups,
-        path=tile.path,
-        buffers=buffers,
-        dtype=w.dtype,
-        slowed_by_extra=slowed,
-        step="tile",
-    )
+def _look_up(walk: Walk) -> tuple[TileOp, ...]:
+    """What is read to learn which tile is next."""
+    return tuple(op for one in walk.list_of() for op in (one.load(), one.wait()))
 
 
-def scattered(tensor: str, piece_bytes: int, pieces: int, requested: int, running: int) -> TensorUse:
-    """A tensor that blocks read in parts here and there, all pieces at the same time."""
-    unique = piece_bytes * pieces
-    return TensorUse(tensor, piece_bytes, pieces, max(1.0, running / pieces), max(1.0, requested / unique), scattered=2)
+def _begun(steps: Ints) -> NDArray[np.bool_]:
+    """Once a block that has any steps, in its first turn."""
+    return np.asarray((steps > 0) & (np.arange(steps.shape[1]) == 0))
+
+
+def _with_function(ops: Iterable[TileOp], instructions: int) -> Iterator[TileOp]:
+    """Operations with so many instructions more for each score."""
+    return (op._replace(fp32=op.fp32 + instructions * op.scores) for op in ops)
+
+
+def _backward(tile: BackwardTile, buffers: Buffers) -> dict[str, Any]:
+    """What a kernel of the backward needs."""
+    return {
+        "threads": tile.warps * 32,
+        "registers_per_thread": tile.registers,
+        "warpgroups": 2,
+        "path": tile.path,
+        "buffers": buffers,
+        "slowed_by_extra": True,
+    }
