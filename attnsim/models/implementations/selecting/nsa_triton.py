@@ -425,15 +425,9 @@ def _compressed(name: str, scores: bool) -> Builder:
         if "fwd" in w.directions:
             kernels += compressed_forward(w, gpu, tile)
         if "bwd" in w.directions:
-<<<<<<< HEAD
-            kernels += compressed.compressed_backward(w, tile)
-        selection = compressed.compressing(w)
-        useful = w.matrix_flops(w.batch * compressed_pairs(selection, w.seq_q))
-=======
             kernels += compressed_backward(w, tile)
         selection = compressing(w)
-        useful = w.matrix_flops(compressed_pairs(selection, w.seq_q))
->>>>>>> 14811d6 (NSA's kernels are declared: what passes over a walk is a loop, and both branches stand in one file)
+        useful = w.matrix_flops(w.batch * compressed_pairs(selection, w.seq_q))
         score_bytes = w.batch * w.heads_kv * w.seq_q * selection.compressed_keys(w.seq_kv) * 4 if scores else 0
         memory = flash_peak_bytes(over_compressed(w), score_bytes)
         return Schedule("nsa-compressed", name, tuple(kernels), tile, memory, useful_flops=useful)
