@@ -156,7 +156,7 @@ def choice(w: Workload, s: Selection) -> Iterator[Kernel]:
 def chosen(w: Workload, s: Selection, tile: FlashTile) -> Iterator[Kernel]:
     """`topk_sparse_attention_decode`: all heads of a group against the chosen blocks, one after the other."""
     steps = min(s.top, s.blocks(w.seq_kv))
-    walk = Walk(np.array([steps]), INDEX_BYTES, packed=True)
+    walk = Walk(np.array([steps]), INDEX_BYTES, grid="t b h")
     yield clear("clear O", "O", w.batch * w.heads_q * w.head_dim_v * w.output_bytes)
     yield forward(w, tile, walk, np.array([w.group]), "selected_decode", 1, steps * tile.keys, lse=False)
 

@@ -376,7 +376,7 @@ def _of_queries(w: Workload, gpu: Gpu, tile: SelectedTile, keys: int) -> Walk:
     """The chosen blocks, of so many `keys`, of each query."""
     steps = walked(chosen(w), w.seq_q)
     passing = chosen_anywhere(w.batch * w.heads_kv, int(steps.sum()) * keys / w.seq_kv, gpu.sm.count)
-    return Walk(turns_of(steps, tile.turns), INDEX_BYTES, packed=True, passing=passing)
+    return Walk(turns_of(steps, tile.turns), INDEX_BYTES, grid="t b h", passing=passing)
 
 
 def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:

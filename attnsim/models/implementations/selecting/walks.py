@@ -1,7 +1,7 @@
 """Kernels of which each block walks over as many tiles as content or compression leaves it: forward and backward.
 
-A walk is the number of tiles of each block. Heads of a sequence are launched before the next rows or keys (the grids of
-the kernels here are batch, head, tile), so blocks that run at the same time work on all heads.
+A walk is the number of tiles of each block. The grid decides what blocks that run at the same time work on: where heads
+and sequences are its fastest axes, on all of them.
 
 NSA's kernels are as Triton 3.0.0 compiles them, read from what the compiler makes of
 native-sparse-attention-triton@9bea856 (its ``install_dependency.sh`` names that release) for sm_80 and sm_90: layouts
@@ -12,6 +12,7 @@ fewer than 64 rows, or of fewer than four warps, is mma.sync on Hopper too
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -117,8 +118,9 @@ class Walk:
         Of the steps of a backward block those that compute a mask's function.
     function : int
         FP32-lane instructions of that function a score.
-    packed : bool
-        Whether the query heads of a group are rows of one block.
+    grid : str
+        Axes of the grid, slowest first: tiles `t`, sequences `b`, heads of K and V `h`, and of Q beside them `g` where
+        those of a group are not rows of one block.
     passing : Override, optional
         How blocks share the tiles that pass, where each has its own choice of them.
     """
@@ -127,7 +129,7 @@ class Walk:
     listed: int = 0
     masked: Ints | None = None
     function: int = 0
-    packed: bool = False
+    grid: str = "t b h g"
     passing: Override | None = None
 
     def kinds(self, *first: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -153,14 +155,15 @@ class Walk:
         order: Ints, **resources: Any,
     ) -> Kernel:  # fmt: skip
         """The kernel whose blocks are tiles `t` of the axis `outside`."""
-        axes |= {
-            "t": Axis(len(self.steps), cuts=f"{outside} n"), "b": Axis(w.batch), "h": Axis(w.heads_kv, cuts="n"),
-            "g": Axis(w.group), "n": Axis(int(self.steps.sum()) * w.heads_kv),
+        heads = {"b": Axis(w.batch), "h": Axis(w.heads_kv, cuts="n"), "g": Axis(w.group)}
+        axes |= heads | {
+            "t": Axis(len(self.steps), cuts=f"{outside} n"), "n": Axis(int(self.steps.sum()) * w.heads_kv)
         }  # fmt: skip
-        heads = w.batch * (w.heads_kv if self.packed else w.heads_q)
+        before, _, after = (f" {self.grid} ").partition(" t ")
+        times, each = (math.prod(heads[axis].tiles for axis in some.split()) for some in (before, after))
         return declared(
-            name, axes, "t b h" if self.packed else "t b h g", tensors, {}, lambda: nest,
-            launches=(Launch(order, each=heads),), dtype=w.dtype, step="tile", **resources,
+            name, axes, self.grid, tensors, {}, lambda: nest, launches=(Launch(order, times, each),), dtype=w.dtype,
+            step="tile", **resources,
         )  # fmt: skip
 
 
