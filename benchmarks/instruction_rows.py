@@ -18,10 +18,11 @@ from attnsim.models.implementations.own.decode import (
     LSE,
     MERGE,
     ODD,
+    ROWS,
+    SLICE,
     VALUES,
     WEIGHTS,
 )
-from attnsim.models.implementations.own.decode_tiles import ROWS, SLICE
 from attnsim.models.implementations.own.linear_merging import AHEAD, RANGES, STORED
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,

@@ -6,13 +6,17 @@ from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.variant import Variant
-from attnsim.models.implementations.own import decode as own_decode
-from attnsim.models.implementations.own.decode_tiles import (
+from attnsim.models.implementations.own.decode import (
+    COMBINE,
+    COMBINE_WARPS,
+    SPLIT,
     TILES,
     DecodeTile,
     check_splits,
     choose_splits,
     choose_tile,
+    combine_constants,
+    combine_shared_memory_bytes,
     reachable,
     row_tiles,
 )
@@ -31,17 +35,17 @@ def variants() -> tuple[Variant, ...]:
 def split_variant(dtype: str, tile: DecodeTile) -> Variant:
     """The compilation of the split kernel for a tile."""
     constants = tile.constants(dtype)
-    return Variant("decode.cu", own_decode.SPLIT, constants, tile.threads, tile.shared_memory_bytes)
+    return Variant("decode.cu", SPLIT, constants, tile.threads, tile.shared_memory_bytes)
 
 
 def combine_variant(w: Workload) -> Variant:
     """The compilation of the combine kernel."""
     return Variant(
         source="decode_combine.cu",
-        entry=own_decode.COMBINE,
-        defines=own_decode.combine_constants(w),
-        threads=32 * own_decode.COMBINE_WARPS,
-        shared_memory_bytes=own_decode.combine_shared_memory_bytes(w.head_dim),
+        entry=COMBINE,
+        defines=combine_constants(w),
+        threads=32 * COMBINE_WARPS,
+        shared_memory_bytes=combine_shared_memory_bytes(w.head_dim),
     )
 
 

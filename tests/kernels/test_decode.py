@@ -16,7 +16,7 @@ from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import decode as own_decode
-from attnsim.models.implementations.own.decode_tiles import TILES, choose_splits, choose_tile
+from attnsim.models.implementations.own.decode import TILES, choose_splits, choose_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention

@@ -7,34 +7,213 @@ them afterwards is Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023, https://pyto
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
 import numpy as np
 
 from attnsim.arrays import Ints
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import block_begins
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.models.implementations.fused.splits import MAX_SPLITS
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.decode_tiles import (
-    NAME,
-    ROWS,
-    DecodeTile,
-    choose_splits,
-    choose_tile,
-    queries,
-    reachable,
-    row_tiles,
-    tile_range,
-)
-from attnsim.models.implementations.own.resources import ELEMENT, TURN, counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, TURN, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 from attnsim.models.schedule.instructions import StepCounts, product
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
+from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.row_tiles import visible_keys
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
-from attnsim.models.schedule.uses import TensorUse
+
+NAME = "attnsim.decode"
+ROWS = 16
+"""Packed rows of a block, row ``r`` being query ``r // group`` of head ``r % group``."""
+SLICE = 16
+"""Keys that a warp loads and multiplies at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTile:
+    """One compilation of the split kernel.
+
+    Parameters
+    ----------
+    head_dim : int
+    warps : int
+        Each takes `SLICE` keys of a step.
+    stages : int
+        Slices of K and of V in a warp's ring.
+    residents : int
+        Blocks on an SM from which the tile is worth choosing.
+    """
+
+    head_dim: int
+    warps: int
+    stages: int
+    residents: int
+
+    @property
+    def rows(self) -> int:
+        """Packed rows of a block."""
+        return ROWS
+
+    @property
+    def keys(self) -> int:
+        """Keys of a block's step."""
+        return SLICE * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def buffers(self) -> Buffers:
+        """Shared-memory buffers of a block and their bytes."""
+        return (("Q", ROWS * self.head_dim * 2), ("K", self.ring_bytes // 2), ("V", self.ring_bytes // 2))
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of K and V that a block can have in flight."""
+        return 2 * self.stages * self.keys * self.head_dim * 2
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Sum of the buffers."""
+        return bytes_of(self.buffers)
+
+    def blocks_per_sm(self, gpu: Gpu) -> int:
+        """Blocks that shared memory, the scarce resource here, lets reside on an SM."""
+        if self.shared_memory_bytes > gpu.sm.shared_memory_per_block_bytes:
+            return 0
+        unit = SHARED_MEMORY_UNIT
+        block = -(-self.shared_memory_bytes // unit) * unit + gpu.sm.shared_memory_reserved_bytes
+        return gpu.sm.shared_memory_bytes // block
+
+    def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
+        """Compile-time constants of the kernel."""
+        head_dim, warps, stages = ("HEAD_DIM", self.head_dim), ("WARPS", self.warps), ("STAGES", self.stages)
+        return (("ELEMENT", ELEMENT[dtype]), head_dim, warps, stages)
+
+    def __str__(self) -> str:
+        return f"{ROWS} x {self.keys}, {self.warps} warps, {self.stages} stages, GQA packed"
+
+
+TILES = {
+    64: (DecodeTile(64, 4, 4, 2), DecodeTile(64, 4, 2, 1)),
+    128: (DecodeTile(128, 4, 3, 2), DecodeTile(128, 4, 2, 1)),
+    256: (DecodeTile(256, 4, 3, 1), DecodeTile(256, 4, 2, 1), DecodeTile(256, 2, 2, 1)),
+}
+"""By head_dim, most bytes in flight first."""
+IN_FLIGHT = by_hand(4.0, "copies kept in flight over what Little's law asks for (bandwidth x latency)")
+"""Latency about doubles when HBM is busy, and a warp computes on a part of its ring instead of waiting for it."""
+
+
+def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> DecodeTile:
+    """The first tile of `TILES` that fits `gpu` as often as it asks for, or that fits at all.
+
+    Raises
+    ------
+    InputError
+        When the kernel is not written for the workload or not compiled for the tile, or nothing fits.
+    """
+    check_takes(w)
+    tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
+    for tile in tiles:
+        if tile.blocks_per_sm(gpu) >= tile.residents:
+            return tile
+    smallest = tiles[-1]
+    check_shared_memory(f"{NAME} at head_dim {w.head_dim}", smallest.buffers, gpu)
+    return smallest
+
+
+def check_takes(w: Workload) -> None:
+    """Refuse a workload that the kernel is not written for.
+
+    Raises
+    ------
+    InputError
+    """
+    if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
+        raise InputError(
+            f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
+            f"{', '.join(map(str, TILES))}, V as wide as K, fp16 or bf16, no dropout"
+        )
+    if not w.mask.is_band:
+        raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}; take attnsim.sparse")
+
+
+def choose_splits(w: Workload, gpu: Gpu, tile: DecodeTile) -> int:
+    """How many ranges to cut the keys into: the fewest within 5 % of the best bandwidth.
+
+    What counts is the share of the time in which enough blocks run to keep HBM busy. One or two an SM do;
+    ``split_count``, FlashAttention's rule for kernels bound by their multiplications, would fill every slot and pay for
+    it with partial results. So a last wave takes its share of the slots' time, but no less than the blocks that HBM
+    needs; and all blocks wait for those with one key tile more than the others.
+    """
+    w = reachable(w)
+    blocks = w.batch * w.heads_kv * row_tiles(w)
+    slots = gpu.sm.count * max(1, tile.blocks_per_sm(gpu))
+    first, stop = tile_range(w, tile.keys)
+    key_tiles = max(1, int((stop - first).max()))
+    counts = np.arange(1, min(MAX_SPLITS, key_tiles) + 1)
+    waves = blocks * counts / slots
+    last = waves - np.floor(waves)
+    busy = waves / (np.floor(waves) + np.where(last > 0, np.maximum(last, _saturating(tile, gpu) / slots), 0))
+    even = key_tiles / (counts * -(-key_tiles // counts))
+    return int(counts[np.argmax(busy * even >= 0.95 * (busy * even).max())])
+
+
+def _saturating(tile: DecodeTile, gpu: Gpu) -> float:
+    """Blocks that keep HBM busy: `IN_FLIGHT` times bandwidth x latency in their rings, and one an SM at least."""
+    latency_s = gpu.hbm.latency_clk / gpu.clock.full_hz
+    needed = IN_FLIGHT * gpu.hbm.bandwidth_bytes_per_s * latency_s / tile.ring_bytes
+    return min(max(needed, gpu.sm.count), gpu.sm.count * max(1, tile.blocks_per_sm(gpu)))
+
+
+def reachable(w: Workload) -> Workload:
+    """The workload without limits of its mask that hide nothing: one query sees all that is causally before it."""
+    mask = w.mask.within(w.seq_q, w.seq_kv)
+    right = None if mask.right is not None and mask.right >= w.seq_q - 1 else mask.right
+    return replace(w, mask=replace(mask, right=right))
+
+
+def row_tiles(w: Workload) -> int:
+    """Tiles of packed rows of a key head."""
+    return -(-w.seq_q * w.group // ROWS)
+
+
+def check_splits(splits: int) -> None:
+    """Refuse a number of splits that the combine kernel's warps cannot hold.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(splits, bool) or not isinstance(splits, int | np.integer) or not 1 <= splits <= MAX_SPLITS:
+        raise InputError(f"splits is {splits!r}; allowed: a whole number from 1 to {MAX_SPLITS}, or None to choose")
+
+
+def queries(w: Workload) -> tuple[Ints, Ints]:
+    """First and last query of each row tile."""
+    first = np.arange(row_tiles(w), dtype=np.int64) * ROWS
+    return first // w.group, (np.minimum(first + ROWS, w.seq_q * w.group) - 1) // w.group
+
+
+def tile_range(w: Workload, keys: int) -> tuple[Ints, Ints]:
+    """Half-open range of key tiles that each row tile sees."""
+    low, high = visible_keys(w, *queries(w))
+    return low // keys, -(-high // keys)
+
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
 LSE, VALUES, WEIGHTS, MERGE, ODD = "LSE", "values", "weights", "merge", "odd"
@@ -90,135 +269,67 @@ def _partly_seen(w: Workload, keys: int, begin: Ints, end: Ints) -> Ints:
 
 
 def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kernel:
-    first, stop = tile_range(w, tile.keys)
-    split = np.arange(splits, dtype=np.int64)[:, None]
-    begin, end = (first + (stop - first) * part // splits for part in (split, split + 1))
-    key_tiles = -(-w.seq_kv // tile.keys)
-    last_keys = w.seq_kv - (key_tiles - 1) * tile.keys
-    last_rows = w.seq_q * w.group - (row_tiles(w) - 1) * ROWS
-    shorter = (np.arange(row_tiles(w)) == row_tiles(w) - 1) & (last_rows < ROWS)
-    (steps, masked, ragged_keys, ragged_rows), inverse = classes(
-        (end - begin).ravel(),
-        _partly_seen(w, tile.keys, begin, end).ravel(),
-        ((end > begin) & (end == key_tiles) & (last_keys < tile.keys)).ravel(),
-        np.tile(shorter, splits),
-    )
-    label = kernel_label(SPLIT, tile.constants(w.dtype))
-    nest = _nest(
-        w, tile, counts_of(label, gpu), splits, (steps, masked, ragged_keys, ragged_rows), last_keys, last_rows
-    )
-    segments, repeats = loop_nest(nest)
-    kv_heads, rows = w.batch * w.heads_kv, w.batch * w.heads_q
-    e, d = w.element_bytes, w.head_dim
-    return Kernel(
-        name=SPLIT,
-        threads=tile.threads,
-        registers_per_thread=registers_of(label, gpu, tile.threads),
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch(inverse, kv_heads),),
-        uses=(
-            TensorUse("Q", w.seq_q * d * e, rows, splits),
-            TensorUse("K", w.seq_kv * d * e, kv_heads, row_tiles(w)),
-            TensorUse("V", w.seq_kv * d * e, kv_heads, row_tiles(w)),
-            *_outputs(w, splits),
-        ),
-        path="mma_sync",
-        buffers=tile.buffers,
-        dtype=w.dtype,
-        step="key tile",
-    )
+    """A block for each head, range of keys and tile of packed rows; its key tiles are walked from the last one on.
 
-
-def _outputs(w: Workload, splits: int) -> tuple[TensorUse, TensorUse]:
-    rows, width = w.batch * w.heads_q * splits, w.seq_q * w.head_dim
-    if splits > 1:
-        o, lse = "O partial", "LSE partial"
-        return TensorUse(o, width * 4, rows, written=True), TensorUse(lse, w.seq_q * 4, rows, written=True)
-    return (
-        TensorUse("O", width * w.output_bytes, rows, written=True),
-        TensorUse("LSE", w.seq_q * 4, rows, written=True),
-    )
-
-
-def _nest(
-    w: Workload,
-    tile: DecodeTile,
-    counts: StepCounts | None,
-    splits: int,
-    block: tuple[Ints, Ints, Ints, Ints],
-    last_keys: int,
-    last_rows: int,
-) -> Nest:
-    """The loop nest and, by block class, how often each segment runs.
-
-    Key tiles are walked from the last, the shorter one, to the first.
+    Every warp multiplies 16 rows by keys of its own and rescales an O of its own; four lanes compute a row's factor.
     """
-    steps, masked, ragged_keys, ragged_rows = block
-    d, e = w.head_dim, w.element_bytes
-    partial, width = (" partial", 4 * d) if splits > 1 else ("", w.output_bytes * d)
+    d, e, keys, label = w.head_dim, w.element_bytes, tile.keys, kernel_label(SPLIT, tile.constants(w.dtype))
+    axes = {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "s": Axis(splits, cuts="j"),
+        "i": Axis(w.seq_q * w.group, ROWS), "j": Axis(w.seq_kv, keys),
+    }  # fmt: skip
+    part, width = (" partial", 4) if splits > 1 else ("", w.output_bytes)
+    results = "b h s i" if splits > 1 else "b h i"
+    q, k, v = Tensor("Q", "b h i", d * e), Tensor("K", "b h j", d * e), Tensor("V", "b h j", d * e)
+    o = Tensor(f"O{part}", results, d * width, written=True)
+    lse = Tensor(f"LSE{part}", results, 4, written=True)
 
-    def copies(keys: int) -> tuple[TileOp, TileOp]:
-        return TileOp("load", "K", bytes=keys * d * e), TileOp("load", "V", bytes=keys * d * e)
-
-    def begin(rows: int) -> tuple[TileOp, ...]:
-        return block_begins(d, d), TileOp("load", "Q", bytes=rows * d * e)
-
-    def finish(rows: int) -> tuple[TileOp, ...]:
-        return (
-            TileOp("delay", "block"),  # with the merging of the warps' states
-            TileOp("store", f"O{partial}", bytes=rows * width),
-            TileOp("store", f"LSE{partial}", bytes=rows * 4),
-        )
-
-    filled = np.minimum(steps, tile.stages)
-    refilling = steps - filled
-    masked_last = np.minimum(masked, filled)
-    masked_refilling = masked - masked_last
-    return [
-        (Segment("prologue", begin(ROWS)), 1 - ragged_rows),
-        (Segment("prologue (last rows)", begin(last_rows)), ragged_rows),
-        (Segment("fill (last keys)", copies(last_keys)), ragged_keys),
-        (Segment("fill", copies(tile.keys)), filled - ragged_keys),
-        (Segment("wait Q", (TileOp("wait", "Q"),)), np.ones_like(steps)),
-        (_step("masked step", w, tile, counts, refill=True, mask=True), masked_refilling),
-        (_step("step", w, tile, counts, refill=True, mask=False), refilling - masked_refilling),
-        (_step("masked step, no load", w, tile, counts, refill=False, mask=True), masked_last),
-        (_step("step, no load", w, tile, counts, refill=False, mask=False), filled - masked_last),
-        (Segment("epilogue", finish(ROWS)), 1 - ragged_rows),
-        (Segment("epilogue (last rows)", finish(last_rows)), ragged_rows),
-    ]
-
-
-def _step(name: str, w: Workload, tile: DecodeTile, counts: StepCounts | None, *, refill: bool, mask: bool) -> Segment:
-    """One tile of keys: every warp multiplies 16 rows by keys of its own, and rescales an O of its own.
-
-    Each row's factor is computed by four lanes.
-    """
-    d, e = w.head_dim, w.element_bytes
-    flops = 2 * ROWS * tile.keys * d
-    scores, states = ROWS * tile.keys, tile.warps * ROWS
+    flops, scores, states = 2 * ROWS * keys * d, ROWS * keys, tile.warps * ROWS
     exps, rescaled = scores + 4 * states, states * d
+    s = TileOp("mma", "S", flops=flops, smem_bytes=(keys + _query_rows_read(w, tile)) * d * e)
+    pv = TileOp("mma", "O", flops=flops, smem_bytes=keys * d * e)
+    counts = counts_of(label, gpu)
     if counts:
-        softmax = counts.softmax(scores, exps, rescaled, counts.hiding(scores, MASK_INSTRUCTIONS) * mask)
-    else:
-        softmax = TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + MASK_INSTRUCTIONS * scores * mask)
-    first = TileOp("mma", "S", flops=flops, smem_bytes=(tile.keys + _query_rows_read(w, tile)) * d * e)
-    second = TileOp("mma", "O", flops=flops, smem_bytes=tile.keys * d * e)
-    load_k, load_v = (TileOp("load", tensor, bytes=tile.keys * d * e) for tensor in "KV")
-    return Segment(
-        name,
-        (
-            TileOp("wait", "K"),
-            TileOp("delay", "step"),
-            product(first) if counts else first,
-            *((load_k,) if refill else ()),
-            softmax,
-            TileOp("wait", "V"),
-            product(second) if counts else second,
-            *((load_v,) if refill else ()),
-        ),
-    )
+        s, pv = product(s), product(pv)
+
+    def softmax(masked: bool) -> TileOp:
+        if counts:
+            return counts.softmax(scores, exps, rescaled, counts.hiding(scores, MASK_INSTRUCTIONS) * masked)
+        return TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + MASK_INSTRUCTIONS * scores * masked)
+
+    def turn(load_next: bool, masked: bool) -> Iterator[TileOp]:
+        yield from (k.wait(), STEP, s)
+        if load_next:
+            yield k.load(keys)
+        yield from (softmax(masked), v.wait(), pv)
+        if load_next:
+            yield v.load(keys)
+
+    def block(steps: Ints, masked: Ints, missing_keys: Ints, missing_rows: Ints) -> Nest:
+        filled = np.minimum(steps, tile.stages)
+        return [
+            *by_size("prologue", missing_rows, lambda n: (block_begins(d, d), q.load(ROWS - n))),
+            *loop("fill", filled, lambda n: (k.load(keys - n), v.load(keys - n)), shorter=missing_keys),
+            *once("wait Q", [q.wait()]),
+            *loop("step", steps - filled, partial(turn, True), masked=masked - filled),
+            *loop("last step", filled, partial(turn, False), masked=masked),
+            *by_size("merge of warps", missing_rows, lambda n: (BLOCK, o.store(ROWS - n), lse.store(ROWS - n))),
+        ]
+
+    first, stop = tile_range(w, keys)
+    split = np.arange(splits, dtype=np.int64)[:, None]
+    begin, end = (first + (stop - first) * number // splits for number in (split, split + 1))
+    facts = {
+        "steps": end - begin,
+        "masked": _partly_seen(w, keys, begin, end),
+        "missing_keys": ((end > begin) & (end == axes["j"].tiles)) * axes["j"].missing[-1],
+        "missing_rows": axes["i"].missing,
+    }
+    return declared(
+        SPLIT, axes, "b h s i", (q, k, v, o, lse), facts, block,
+        threads=tile.threads, registers_per_thread=registers_of(label, gpu, tile.threads), path="mma_sync",
+        buffers=tile.buffers, dtype=w.dtype, step="key tile",
+    )  # fmt: skip
 
 
 def _query_rows_read(w: Workload, tile: DecodeTile) -> int:
@@ -228,67 +339,40 @@ def _query_rows_read(w: Workload, tile: DecodeTile) -> int:
 
 def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     """One block a row: its warps share out the splits, in rounds of `COMBINE_AHEAD`."""
-    rows, d = w.batch * w.heads_q * w.seq_q, w.head_dim
-    first, threads = min(splits, COMBINE_AHEAD), 32 * COMBINE_WARPS
-    rounds, rest = divmod(splits - first, COMBINE_AHEAD)
-    alone = (rounds + (rest > 0)) % 2  # of the further rounds, which the loop does two a turn
-    rounds, rest = (rounds - 1, COMBINE_AHEAD) if alone and not rest else (rounds, rest)
-
+    d, threads = w.head_dim, 32 * COMBINE_WARPS
+    axes = {"r": Axis(w.batch * w.heads_q * w.seq_q), "s": Axis(splits, COMBINE_AHEAD)}
+    o_partial, lse_partial = Tensor("O partial", "s r", d * 4), Tensor("LSE partial", "s r", 4)
+    o, lse = Tensor("O", "r", d * w.output_bytes, written=True), Tensor("LSE", "r", 4, written=True)
     label = kernel_label(COMBINE, combine_constants(w))
     parts = TURN, ODD, LSE, VALUES, WEIGHTS, "", MERGE
-    turn, odd, begun, ahead, weighing, each, merge = (counts_of(label, gpu, part) for part in parts)
+    pair, odd, begun, ahead, weighing, each, merge = (counts_of(label, gpu, part) for part in parts)
+    further = axes["s"].tiles - 1  # rounds of the loop, which does two a turn: of an odd number the last stands apart
+    last = COMBINE_AHEAD - int(axes["s"].missing[-1])
 
-    def values(n: int, counts: StepCounts | None = turn) -> tuple[TileOp, TileOp, TileOp]:
-        return (
-            TileOp("load", "O partial", bytes=n * d * 4),
-            TileOp("wait", "O partial"),
-            counts.work("O", threads) if counts else TileOp("vector", "O", fp32=2 * n * d),
-        )
+    def add(n: int, counts: StepCounts | None) -> tuple[TileOp, TileOp, TileOp]:
+        work = counts.work("O", threads) if counts else TileOp("vector", "O", fp32=2 * n * d)
+        return o_partial.load(n), o_partial.wait(), work
 
-    fetch, arrive, add = values(first)
-    lse: tuple[TileOp, ...] = (TileOp("load", "LSE partial", bytes=splits * 4),)
+    fetch, arrive, weighed = add(min(splits, COMBINE_AHEAD), pair)
+    lses: tuple[TileOp, ...] = (lse_partial.load(splits),)
+    weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, shuffles in between
     if begun and ahead and weighing and each:
-        lse = begun.work("addresses of LSE", threads), *lse, ahead.work("addresses of O", threads)
-        weights, add = weighing.work("weights", threads, threads), each.work("O", threads)
-    else:
-        weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, shuffles in between
-    merged = TileOp("vector", "merge", fp32=2 * COMBINE_WARPS * d)
-    merged = (merge.work("merge", d // 2) if merge else merged)._replace(exps=COMBINE_WARPS * d // 2)
-    nest: Nest = [
-        (Segment("first splits", (*lse, fetch, TileOp("wait", "LSE partial"), weights, arrive, add)), 1),
-        (Segment(f"{COMBINE_AHEAD} splits", values(COMBINE_AHEAD)), rounds),
-        (Segment("last splits", values(rest, odd if alone else turn)), int(rest > 0)),
-        (
-            Segment(
-                "merge",
-                (
-                    merged,
-                    TileOp("delay", "step"),
-                    TileOp("store", "O", bytes=d * w.output_bytes),
-                    TileOp("store", "LSE", bytes=4),
-                ),
-            ),
-            1,
-        ),
+        lses = begun.work("addresses of LSE", threads), *lses, ahead.work("addresses of O", threads)
+        weights, weighed = weighing.work("weights", threads, threads), each.work("O", threads)
+    merged = merge.work("merge", d // 2) if merge else TileOp("vector", "merge", fp32=2 * COMBINE_WARPS * d)
+    merged = merged._replace(exps=COMBINE_WARPS * d // 2)
+    apart = further > 0 and (further % 2 or last < COMBINE_AHEAD)
+    nest = [
+        *once("first splits", (*lses, fetch, lse_partial.wait(), weights, arrive, weighed)),
+        *once(f"{COMBINE_AHEAD} splits", add(COMBINE_AHEAD, pair), further - apart),
+        *once("last splits", add(last, odd if further % 2 else pair), apart),
+        *once("merge", (merged, STEP, o.store(), lse.store())),
     ]
-    segments, repeats = loop_nest(nest)
-    return Kernel(
-        name=COMBINE,
-        threads=threads,
-        registers_per_thread=registers_of(label, gpu, threads),
-        buffers=(("O, maxima, sums", combine_shared_memory_bytes(d)),),
-        segments=segments,
-        repeats=repeats,
-        launches=(Launch.alike(rows),),
-        uses=(
-            TensorUse("O partial", rows * d * 4, splits),
-            TensorUse("LSE partial", rows * 4, splits),
-            TensorUse("O", rows * d * w.output_bytes, 1, written=True),
-            TensorUse("LSE", rows * 4, 1, written=True),
-        ),
-        dtype="fp32",
-        step="splits",
-    )
+    return declared(
+        COMBINE, axes, "r", (o_partial, lse_partial, o, lse), {}, lambda: nest,
+        threads=threads, registers_per_thread=registers_of(label, gpu, threads),
+        buffers=(("O, maxima, sums", combine_shared_memory_bytes(d)),), dtype="fp32", step="splits",
+    )  # fmt: skip
 
 
 RECORD = record(NAME, build)
