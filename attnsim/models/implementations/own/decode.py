@@ -255,17 +255,15 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return decode_schedule(w, gpu, tile, choose_splits(w, gpu, tile))
 
 
-def _partly_seen(w: Workload, keys: int, begin: Ints, end: Ints) -> Ints:
-    """Key tiles in ``[begin, end)`` that some row of the row tile does not see whole."""
+def _partly_seen(w: Workload, keys: int, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Key tiles at the lower and the upper edge of ``[begin, end)`` that some row of a row tile does not see whole."""
     first, last = queries(w)
     shift = w.seq_kv - w.seq_q
     low = np.zeros_like(last) if w.mask.left is None else np.maximum(0, last + shift - w.mask.left)
     high = np.full_like(first, w.seq_kv)
     if w.mask.right is not None:
         high = np.clip(first + shift + w.mask.right + 1, 0, w.seq_kv)
-    before, after = np.clip(-(-low // keys), begin, end), np.clip(high // keys, begin, end)
-    partly: Ints = np.minimum(end - begin, before - begin + end - after)
-    return partly
+    return np.clip(-(-low // keys), begin, end) - begin, end - np.clip(high // keys, begin, end)
 
 
 def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kernel:
@@ -305,23 +303,25 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         if load_next:
             yield v.load(keys)
 
-    def block(steps: Ints, masked: Ints, missing_keys: Ints, missing_rows: Ints) -> Nest:
+    def block(steps: Ints, lower: Ints, upper: Ints, missing_keys: Ints, missing_rows: Ints) -> Nest:
         filled = np.minimum(steps, tile.stages)
         return [
             *by_size("prologue", missing_rows, lambda n: (block_begins(d, d), q.load(ROWS - n))),
             *loop("fill", filled, lambda n: (k.load(keys - n), v.load(keys - n)), shorter=missing_keys),
             *once("wait Q", [q.wait()]),
-            *loop("step", steps - filled, partial(turn, True), masked=masked - filled),
-            *loop("last step", filled, partial(turn, False), masked=masked),
+            *loop("step", steps - lower, turn, load_next=steps - filled, masked=upper),
+            *loop("step at the lower edge", lower, partial(turn, masked=True), load_next=lower - filled),
             *by_size("merge of warps", missing_rows, lambda n: (BLOCK, o.store(ROWS - n), lse.store(ROWS - n))),
         ]
 
     first, stop = tile_range(w, keys)
     split = np.arange(splits, dtype=np.int64)[:, None]
     begin, end = (first + (stop - first) * number // splits for number in (split, split + 1))
+    lower, upper = _partly_seen(w, keys, begin, end)
     facts = {
         "steps": end - begin,
-        "masked": _partly_seen(w, keys, begin, end),
+        "lower": lower,
+        "upper": upper,
         "missing_keys": ((end > begin) & (end == axes["j"].tiles)) * axes["j"].missing[-1],
         "missing_rows": axes["i"].missing,
     }
