@@ -71,9 +71,14 @@ class Axis:
         return int(self.tiles_of[0])
 
     @property
+    def short(self) -> int:
+        """By how many elements the last tile is shorter than a whole one, of an axis of one size."""
+        return self.tiles * self.tile - int(self.sizes[0])
+
+    @property
     def missing(self) -> Ints:
         """By how many elements each tile is shorter than a whole one, shape ``[tiles]``, of an axis of one size."""
-        return np.asarray(np.maximum((np.arange(self.tiles) + 1) * self.tile - self.sizes[0], 0))
+        return np.where(np.arange(self.tiles) == self.tiles - 1, self.short, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +237,17 @@ def declared(
     each : int
         Blocks next to each other that are alike: the grid's innermost axes that no fact varies along.
     **resources
-        Fields of :class:`Kernel`; `launches` where the order is not the grid's.
+        Fields of :class:`Kernel`; `launches` where the order is not the grid's, or a function that gives them of the
+        classes in the shape of the facts.
     """
     alike = np.broadcast_arrays(*facts.values()) or [np.zeros(1, dtype=np.int64)]
     columns, inverse = classes(*(fact.reshape(-1) for fact in alike))
     nest: Nest = list(body(**dict(zip(facts, columns, strict=bool(facts)))))
     segments, repeats = loop_nest(nest)
-    if "launches" not in resources:
+    if callable(order := resources.get("launches")):
+        resources["launches"] = order(inverse.reshape(alike[0].shape))
+    elif order is None:
         blocks = math.prod(axes[a].tiles for a in grid.split())
-        resources["launches"] = (Launch(inverse, blocks // (inverse.size * each), each),)
+        once = Launch(inverse, blocks // (inverse.size * each), each)
+        resources["launches"] = (Launch.alike(blocks) if inverse.max() == 0 else once,)
     return Kernel(name=name, segments=segments, repeats=repeats, uses=uses_of(tensors, axes, grid, rule), **resources)

@@ -7,7 +7,7 @@ holds up to a turn of its own. :func:`loop` peels the turns that differ and deri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
@@ -77,7 +77,7 @@ def _peeled(
 ) -> Nest:
     """Turns `begin` to `end` of a loop, a segment for each state of the flags that any class is in."""
     nest: Nest = []
-    for state in sorted(product((True, False), repeat=len(until)), key=lambda flags: flags.count(False)):
+    for state in _states(len(until)):
         flags = dict(zip(until, state, strict=True))
         first, last = begin, end
         for flag, on in flags.items():
@@ -93,6 +93,12 @@ def apart(nests: Sequence[Nest]) -> Nest:
     """Blocks of as many classes, each of which runs a nest of its own."""
     each = np.eye(len(nests), dtype=np.int64)
     return [(segment, here * count) for nest, here in zip(nests, each, strict=True) for segment, count in nest]
+
+
+@cache
+def _states(flags: int) -> list[tuple[bool, ...]]:
+    """What so many flags may be, those with most of them on first."""
+    return sorted(product((True, False), repeat=flags), key=lambda state: state.count(False))
 
 
 def loop_nest(nest: Sequence[tuple[Segment, ArrayLike]]) -> tuple[tuple[Segment, ...], Ints]:

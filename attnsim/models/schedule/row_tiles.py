@@ -160,6 +160,8 @@ def visible_queries(
 
 def classes(*columns: Ints | NDArray[np.bool_]) -> tuple[tuple[Ints, ...], Ints]:
     """Distinct rows of the table with these columns, in order, and the row number of each entry."""
+    if len(columns[0]) == 1:
+        return tuple(column.astype(np.int64) for column in columns), np.zeros(1, dtype=np.int64)
     key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         values = np.ascontiguousarray(column, dtype=np.int64)
