@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.nest import Nest, loop, once
+from attnsim.models.schedule.operation import BLOCK, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, Path
 from attnsim.models.schedule.uses import TensorUse
 
@@ -89,74 +91,66 @@ def gemm(
     """
     m, n, k = shape
     tile = tile or replace(BATCHED, n=64 if n <= 64 else BATCHED.n)
-    steps = -(-k // tile.k)
-    last_k = k - (steps - 1) * tile.k
-    short = int(last_k < tile.k)
-    m_tiles, n_tiles = -(-m // tile.m), -(-n // tile.n)
-    last_m, last_n = m - (m_tiles - 1) * tile.m, n - (n_tiles - 1) * tile.n
-    kinds = list(dict.fromkeys((rows, columns) for rows in (tile.m, last_m) for columns in (tile.n, last_n)))
-    refills = max(steps - tile.stages, 0)
-    filled = steps - refills
-    short_fill, short_refill = short * (not refills), short * bool(refills)
-    counts = (1, filled - short_fill, short_fill, refills - short_refill, short_refill, filled, 1)
-    flops = 2 * tile.m * tile.n * tile.k
-    product = TileOp("mma", c.tensor, flops=flops, smem_bytes=tile.operand_bytes(a.element_bytes))
-    nest: Nest = []
-    for (rows, columns), chosen in zip(kinds, np.eye(len(kinds), dtype=np.int64), strict=True):
-        tag = "" if len(kinds) == 1 else f", {rows} x {columns}"
-        whole, last = (
-            (
-                TileOp("load", a.tensor, bytes=rows * depth * a.element_bytes),
-                TileOp("load", b.tensor, bytes=depth * columns * b.element_bytes),
-            )
-            for depth in (tile.k, last_k)
-        )
-        step = (TileOp("wait", a.tensor), TileOp("wait", b.tensor), product)
-        loop = (
-            ("prologue", (TileOp("delay", "block"),)),
-            ("fill", whole),
-            ("fill, last k", last),
-            ("k step", (*step, *whole)),
-            ("k step, last load", (*step, *last)),
-            ("k step, no load", step),
-            ("store", (TileOp("store", c.tensor, bytes=rows * columns * c.element_bytes),)),
-        )
-        nest += [(Segment(f"{what}{tag}", ops), n * chosen) for (what, ops), n in zip(loop, counts, strict=True)]
-    segments, repeats = loop_nest(nest)
-    sharers = m_tiles * n_tiles
-    return Kernel(
-        name=name,
-        threads=tile.warps * 32,
-        registers_per_thread=232,
-        segments=segments,
-        repeats=repeats,
-        launches=_tile_grid(kinds, tile, (last_m, last_n), (m_tiles, n_tiles), batch),
-        uses=(
-            TensorUse(a.tensor, m * k * a.element_bytes, max(1, batch // a.shared_by), sharers * a.shared_by),
-            TensorUse(b.tensor, k * n * b.element_bytes, max(1, batch // b.shared_by), sharers * b.shared_by),
-            TensorUse(c.tensor, m * n * c.element_bytes, batch, written=True),
-        ),
-        path="simt" if dtype == "fp32" else path,
+    group = max(a.shared_by, b.shared_by)
+    axes = {
+        "b": Axis(batch // group), "g": Axis(group),
+        "m": Axis(m, tile.m), "n": Axis(n, tile.n), "k": Axis(k, tile.k),
+    }  # fmt: skip
+    left = Tensor(a.tensor, "b m k" if a.shared_by > 1 else "b g m k", a.element_bytes)
+    right = Tensor(b.tensor, "b k n" if b.shared_by > 1 else "b g k n", b.element_bytes)
+    out = Tensor(c.tensor, "b g m n", c.element_bytes, written=True)
+    flops, smem_bytes = 2 * tile.m * tile.n * tile.k, tile.operand_bytes(a.element_bytes)
+    product = TileOp("mma", c.tensor, flops=flops, smem_bytes=smem_bytes)
+
+    def c_tile(rows: int, columns: int, steps: Ints, missing_k: Ints) -> Nest:
+        """What blocks of one size of C tile run; none of `steps` where a block's is of another size."""
+        short, here = int(missing_k.max()), np.minimum(steps, 1)
+
+        def loads(whole: bool) -> tuple[TileOp, TileOp]:
+            depth = tile.k - short * (not whole)
+            return left.load(rows * depth), right.load(depth * columns)
+
+        def turn(load_next: bool, whole: bool) -> Iterator[TileOp]:
+            yield from (left.wait(), right.wait(), product)
+            yield from loads(whole) if load_next else ()
+
+        filled, whole = np.minimum(steps, tile.stages), steps - (missing_k > 0)
+        return [
+            *once("prologue", [BLOCK], here),
+            *loop("fill", filled, loads, whole=whole),
+            *loop("k step", steps, turn, load_next=steps - filled, whole=whole - filled),
+            *once(f"store {rows} x {columns}", [out.store(rows * columns)], here),
+        ]
+
+    def blocks(missing_m: Ints, missing_n: Ints, steps: Ints, missing_k: Ints) -> Nest:
+        return [
+            segment
+            for y, x in dict.fromkeys(zip(missing_m.tolist(), missing_n.tolist(), strict=True))
+            for segment in c_tile(tile.m - y, tile.n - x, steps * ((missing_m == y) & (missing_n == x)), missing_k)
+        ]
+
+    steps, missing_k = np.array(axes["k"].tiles), axes["k"].missing[-1]
+    short_m, short_n = (axes[x].missing if axes[x].missing[-1] else axes[x].missing[-1:] for x in "mn")
+    kernel = declared(
+        name, axes, "b g m n", (left, right, out),
+        {"missing_m": short_m[:, None], "missing_n": short_n, "steps": steps, "missing_k": missing_k}, blocks,
+        each=1 if short_n[-1] else axes["n"].tiles, rule="piece", threads=tile.warps * 32, registers_per_thread=232,
+        path="simt" if dtype == "fp32" else path, dtype=dtype, step="k step",
         buffers=(
             ("A", tile.stages * tile.m * tile.k * a.element_bytes),
             ("B", tile.stages * tile.n * tile.k * b.element_bytes),
         ),
-        dtype=dtype,
-        step="k step",
+    )  # fmt: skip
+    m_tiles, n_tiles = axes["m"].tiles, axes["n"].tiles
+    sharers = m_tiles * n_tiles
+    uses = (
+        TensorUse(a.tensor, m * k * a.element_bytes, max(1, batch // a.shared_by), sharers * a.shared_by),
+        TensorUse(b.tensor, k * n * b.element_bytes, max(1, batch // b.shared_by), sharers * b.shared_by),
+        TensorUse(c.tensor, m * n * c.element_bytes, batch, written=True),
     )
-
-
-def _tile_grid(
-    kinds: list[tuple[int, int]], tile: GemmTile, last: tuple[int, int], tiles: tuple[int, int], batch: int
-) -> tuple[Launch, ...]:
-    """Rows of C tiles: the regular ones of all batch entries, then the shorter last ones."""
-
-    def row(height: int) -> Ints:
-        out = np.full(tiles[1], kinds.index((height, tile.n if tiles[1] > 1 else last[1])), dtype=np.int64)
-        out[-1] = kinds.index((height, last[1]))
-        return out
-
-    if len(kinds) == 1:
-        return (Launch.alike(tiles[0] * tiles[1] * batch),)
-    regular = (tiles[0] - 1) * batch
-    return (*((Launch(row(tile.m), regular),) if regular else ()), Launch(row(last[0]), batch))
+    rows = kernel.launches[0]
+    if len(rows.rows) > 1 and short_m[-1]:
+        grid = rows.classes.reshape(m_tiles, n_tiles)
+        regular = (Launch(grid[0], (m_tiles - 1) * batch),) if m_tiles > 1 else ()
+        kernel = replace(kernel, launches=(*regular, Launch(grid[-1], batch)))
+    return replace(kernel, uses=uses)
