@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -69,8 +69,9 @@ def compile_set_predicate(instruction: Instruction, machine: Machine) -> Step:
 
     def step(mask: Mask) -> None:
         other = third()
+        found: Sequence[Values]
         if pairs:  # one predicate for each half
-            found = np.ascontiguousarray(compare(halves(a(), bf16), halves(b(), bf16)).T)
+            found = list(np.ascontiguousarray(compare(halves(a(), bf16), halves(b(), bf16)).T))
         else:
             holds = compare(a(), b())
             found = holds, ~holds

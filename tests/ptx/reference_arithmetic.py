@@ -20,6 +20,12 @@ TYPES: dict[str, Any] = {
     **{f"{of}{bits}": f"{kind}{bits // 8}" for of, kind in (("u", "u"), ("b", "u"), ("s", "i")) for bits in (32, 64)},
 }
 
+
+def selected(a: Values, b: Values, chosen: Values) -> Values:
+    """One of two."""
+    return np.where(chosen, a, b)
+
+
 BOTH: dict[str, Function] = {
     "add": np.add,
     "sub": np.subtract,
@@ -32,7 +38,7 @@ BOTH: dict[str, Function] = {
     "not": np.invert,
     "mov": np.copy,
     "mad": lambda a, b, c: a * b + c,
-    "selp": lambda a, b, p: np.where(p, a, b),
+    "selp": selected,
 }
 INTEGERS: dict[str, Function] = {**BOTH, "min": np.minimum, "max": np.maximum}
 FLOATS: dict[str, Function] = {

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.ptx.foreign.arguments import FORMATS
 from attnsim.ptx.foreign.run import find_entry
+from attnsim.ptx.formats import FORMATS
 from attnsim.ptx.nvrtc import CompileError, find_nvrtc
 
 
