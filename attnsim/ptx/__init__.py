@@ -1,4 +1,4 @@
-"""Runs our CUDA kernels without a GPU: a SIMT interpreter on NumPy for the PTX that NVRTC emits.
+"""Parses, runs and checks kernels of PTX without a GPU: a SIMT interpreter on NumPy and compiled loops.
 
 Every thread of a batch of blocks is a lane of NumPy arrays; each PTX instruction is compiled to one closure over them.
 In a straight run of instructions those of one kind are executed as one (see `straight`), and arithmetic between them is
@@ -24,7 +24,7 @@ What it does not know:
   rounded once from float64. Expect equal results to rounding.
 - Bytes are those requested, sectors those touched: no caches. Bank conflicts follow a model (see `compiled`). No time.
 - Fragment layouts are those of the PTX ISA; they have been checked against its formulas, not against a GPU.
-- Of Hopper it plays mbarriers, tensor copies, bulk stores and reductions (see `bulk_stores`), wgmma on 16-bit elements,
+- Of Hopper it plays mbarriers, tensor copies, bulk stores and reductions (see `bulk_copies`), wgmma on 16-bit elements,
   named barriers, setmaxnreg and, of clusters of blocks in a row, barriers, multicast and arrivals at another block's
   mbarrier (see `clusters`), not loads and stores in another block's memory. Of Blackwell it knows ``f32x2`` and
   tcgen05 of one block on 16-bit elements (see `tensor_memory`, also for what Triton leaves to the assembler and so is
