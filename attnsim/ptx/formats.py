@@ -84,13 +84,12 @@ def encode(values: ArrayLike, dtype: str) -> NDArray[Any]:
     """
     if dtype == "fp16":
         return np.asarray(values, dtype=np.float16)
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(bits.view(np.float32)), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    single = np.ascontiguousarray(values, dtype=np.float32)
+    return np.where(np.isnan(single), np.uint16(0x7FC0), float_to_bf16(single))
 
 
 def decode(values: NDArray[Any]) -> NDArray[np.float64]:
     """Values of a float16, a bf16 (uint16) or a float32 array."""
     if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        return bf16_to_float(values).astype(np.float64)
     return values.astype(np.float64)
