@@ -1,10 +1,13 @@
 """What calls cost: known figures, the order of masks, and the columns of sweeps against the stream of a schedule."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.columns import ShapeTable, costs
 from attnsim.models.closed_forms.useful import softmax
 from attnsim.models.hardware.files import load_gpu
@@ -12,7 +15,9 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.simulator.replay import replay
 from tests.model.bounds import compulsory, requested
 
 A100, H100 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
@@ -73,6 +78,16 @@ def test_compulsory_bytes_are_inputs_read_once_and_everything_written() -> None:
     split = build("flash-attn.2", Workload(1, 8, 1, 64, seq_kv=8192, passes="decode"))
     parts = split.splits.count
     assert parts > 1 and compulsory(split) == 2 * 8 * 8192 * 64 * 2 + 2 * 8 * 64 * 2 + parts * 8 * (64 + 1) * 4
+
+
+def test_a_pass_in_place_reads_what_was_there_before() -> None:
+    size = 1 << 20
+    kernel = streaming("scale", [Access("Q", size), Access("Q", size, written=True)], elements=size)
+    once = Schedule("scale", "scale", (kernel,), "", 2 * size)
+    assert once.compulsory() == {("scale", "load", "Q"): size, ("scale", "store", "Q"): size}
+    assert replay(once, A100, Numbers(), cache="cold").hbm_read_bytes == size
+    made = streaming("make", [Access("Q", size, written=True)], elements=size)
+    assert compulsory(replace(once, kernels=(made, kernel))) == size
 
 
 @pytest.mark.parametrize(("passes", "factor"), [("fwd", 1.0), ("decode", 1.0), ("bwd", 2.5), ("fwd+bwd", 3.5)])

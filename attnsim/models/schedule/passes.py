@@ -86,7 +86,7 @@ def streaming(
         segments=segments,
         repeats=np.eye(len(segments), dtype=np.int64)[:, None, :],
         launches=launches,
-        uses=tuple(TensorUse(a.tensor, a.bytes, 1, written=a.written) for a in accesses),
+        uses=tuple(TensorUse(a.tensor, a.bytes, 1, written=a.written, in_place=not a.written) for a in accesses),
         dtype="fp32",
         step="block",
     )
