@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -266,12 +267,12 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     def first_loads(missing: int) -> Iterator[TileOp]:
         yield from (*(tensor.load(m - missing) for tensor in passing), k.wait(), v.wait())
 
-    def step(hides: bool, load: int = m) -> Iterator[TileOp]:
-        """A tile of queries, some pair of which is hidden or not; the copies of the next begin."""
+    def step(hides: bool, missing: int = 0) -> Iterator[TileOp]:
+        """A tile of queries, where pairs are hidden or not; the next one, short of `missing` queries, is asked for."""
         probabilities, gradients = _scores(tile, counts, hides)
         yield from (*(tensor.wait() for tensor in passing), STEP)
-        if load:
-            yield from (tensor.load(load) for tensor in passing)
+        if missing < m:
+            yield from (tensor.load(m - missing) for tensor in passing)
         yield from (gemm("S", m, n, d), probabilities, gemm("dP", m, n, d), gradients)
         yield from (gemm("dV", n, d, m), gemm("dK", n, d, m), gemm("dQ", m, d, n), sums.store())
 
@@ -287,8 +288,8 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
         for tag, hides in (("", False), (" (hides pairs)", True)):
             here = busy & (hidden == hides)
             next_head = f"last query tile, next head{tag}"
-            nest += by_size(next_head, missing_rows, lambda x, hides=hides: step(hides, m - x), here & ~last_head)
-            nest += once(f"last query tile{tag}", step(hides, 0), here & last_head)
+            nest += by_size(next_head, missing_rows, partial(step, hides), here & ~last_head)
+            nest += once(f"last query tile{tag}", step(hides, m), here & last_head)
         return nest + by_size("epilogue", missing_keys, lambda x: (BLOCK, dk.store(n - x), dv.store(n - x)), last_head)
 
     kernel = declared(
