@@ -16,6 +16,7 @@ from attnsim.models.implementations.fused.splits import MAX_SPLITS, split_count
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.simulator.memory import traffic
 from attnsim.simulator.replay import replay
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
@@ -34,6 +35,18 @@ def kernel_bytes(of: Schedule, kernel: str) -> int:
 
 def time_s(of: Schedule, gpu: Gpu) -> float:
     return replay(of, gpu, Numbers(), cache="cold", launch="kernel").time_s
+
+
+def hbm_bytes(of: Schedule, gpu: str) -> float:
+    """Of all kernels but those that sum dK and dV of a group, with a block on each SM."""
+    kernels, on = of.kernels, load_gpu(gpu)
+    moved = traffic(kernels, (on.sm.count,) * len(kernels), on, 1.0, warm=False)
+    return sum(
+        row.hbm_bytes
+        for kernel, rows in zip(kernels, moved, strict=True)
+        for row in rows
+        if not kernel.name.startswith("sum d")
+    )
 
 
 # Passes of the unfused form
@@ -155,6 +168,19 @@ def test_both_forms_sum_over_the_heads_of_a_group() -> None:
     for name in ("flash-attn.2", "triton.tutorial-bwd"):
         kernels = [kernel.name for kernel in schedule(name, w).kernels]
         assert kernels[-2:] == ["sum dK", "sum dV"], name
+
+
+@pytest.mark.parametrize("name", ["flash-attn.2", "triton.tutorial-bwd", "flash-attn.1"])
+@pytest.mark.parametrize(("gpu", "batch", "heads", "seq"), [("rtx-4090", 1, 128, 8930), ("l4", 16, 2, 8192)])
+def test_the_backward_of_grouped_heads_moves_no_more_than_that_of_as_many_alone(
+    name: str, gpu: str, batch: int, heads: int, seq: int
+) -> None:
+    """A block holds one tile of keys, whichever heads share it: no more keys are live at a time than without groups."""
+    alone, grouped = (
+        hbm_bytes(schedule(name, Workload(batch, heads, seq, 128, heads_kv=kv, passes="bwd"), load_gpu(gpu)), gpu)
+        for kv in (heads, heads // 2)
+    )
+    assert grouped <= alone
 
 
 def test_dq_in_memory_is_read_and_written_at_each_visit_or_has_a_part_for_each_tile_of_keys() -> None:

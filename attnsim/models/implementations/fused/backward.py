@@ -112,7 +112,7 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
     ]
     tensors = (ops.k, ops.v, ops.q, ops.do, *ops.statistics, *((ops.sums,) if dq else ()), *ops.outputs)
     name, buffers = "flash_bwd" if dq else "flash_bwd_dkdv", tile.buffers(ops.d, ops.dv, ops.e)
-    return _main(name, ops, nest, launches, tensors, axes, "h b g j", buffers, "row tile")
+    return _main(name, ops, nest, launches, tensors, axes, "h g b j", buffers, "row tile")
 
 
 def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
@@ -149,7 +149,7 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
         ("dS", tile.rows * tile.keys * ops.e),
     )
     tensors = (ops.k, ops.v, ops.q, ops.do, *ops.statistics, ops.dq)
-    return _main("flash_bwd_dq", ops, nest, launches, tensors, axes, "h b g i", buffers, "key tile")
+    return _main("flash_bwd_dq", ops, nest, launches, tensors, axes, "h g b i", buffers, "key tile")
 
 
 def axes_of(w: Workload, tile: BackwardTile) -> dict[str, Axis]:
@@ -198,7 +198,7 @@ def _main(
         segments=segments,
         repeats=repeats,
         launches=launches,
-        uses=uses_of(tensors, axes, grid),
+        uses=uses_of(tensors, axes, grid, rule="tile"),
         warpgroups=2,
         slowed_by_extra=True,
         path=ops.tile.path,

@@ -109,7 +109,7 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         segments=segments,
         repeats=repeats,
         launches=(Launch(np.arange(splits, dtype=np.int64), heads),),
-        uses=uses_of((k, v, *rows, *results, *of_keys, *summed), axes, grid),
+        uses=uses_of((k, v, *rows, *results, *of_keys, *summed), axes, grid, rule="tile"),
         path="mma_sync",
         slowed_by_extra=backward,
         buffers=_buffers(w, block, backward),
