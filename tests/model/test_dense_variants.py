@@ -183,6 +183,22 @@ def test_the_backward_of_grouped_heads_moves_no_more_than_that_of_as_many_alone(
     assert grouped <= alone
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["flash-attn.2", "flash-attn.1", "triton.tutorial-bwd", "triton.ops", "torch.flex-mask", "attnsim.flash-backward"],
+)
+def test_a_backward_reads_what_a_call_is_given_or_a_kernel_before_has_written(name: str) -> None:
+    """The log-sum-exp is the forward's, D the first kernel's: each is read under the name that it was written by."""
+    mask = Mask.longformer(256, 16) if name == "torch.flex-mask" else Mask.causal()
+    there, read = {"Q", "K", "V", "O", "LSE", "dO", "selected"}, set[str]()
+    for kernel in schedule(name, replace(BACKWARD, mask=mask)).kernels:
+        there |= {tensor for kind, tensor in kernel.requested() if kind == "store"}
+        loaded = {tensor for kind, tensor in kernel.requested() if kind == "load"}
+        assert loaded <= there, kernel.name
+        read |= loaded
+    assert {"LSE", "D"} <= read
+
+
 def test_dq_in_memory_is_read_and_written_at_each_visit_or_has_a_part_for_each_tile_of_keys() -> None:
     w = replace(BACKWARD, mask=Mask.full())
     size, visits = w.heads_q * w.seq_q * w.head_dim, w.seq_kv // 128

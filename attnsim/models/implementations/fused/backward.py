@@ -230,7 +230,7 @@ class BackwardOps:
         of_qk, of_v, expanded = w.head_dim * self.e, w.head_dim_v * self.e, " expanded" if w.group > 1 else ""
         self.k, self.v = Tensor("K", "b h j", of_qk), Tensor("V", "b h j", of_v)
         self.q, self.do = Tensor("Q", "b h g i", of_qk), Tensor("dO", "b h g i", of_v)
-        self.statistics = (Tensor("LSE, D", "b h g i", 8),)
+        self.statistics = Tensor("LSE", "b h g i", 4), Tensor("D", "b h g i", 4)
         self.sums = Tensor("dQ accum", "b h g I", self.d * 4, written=True)
         self.dq = Tensor("dQ", "b h g i", of_qk, written=True)
         self.outputs = tuple(

@@ -127,7 +127,8 @@ def _tensors(
     if not backward:
         results = [Tensor("O", "b h g i", dv * e, written=True), Tensor("LSE", "b h g i", 4, written=True)]
         return read, (results, []), Tensor("O tmp", "b h g i", dv * 4, times=max(1, passes - 1))
-    read += [Tensor("dO", "b h g i", dv * e, times=passes), Tensor("LSE, D", "b h g i", 8, times=passes)]
+    widths = {"dO": dv * e, "LSE": 4, "D": 4}
+    read += [Tensor(name, "b h g i", width, times=passes) for name, width in widths.items()]
     once_each = Override("of the blocks that visit rows the last writes them", sharers=1.0)
     results = [Tensor("dQ", "b h g i", d * e, written=True, override=once_each)]
     of_keys = [Tensor("dK", "b h g j", d * e, written=True), Tensor("dV", "b h g j", dv * e, written=True)]

@@ -35,7 +35,7 @@ from attnsim.models.schedule.widths import padded
 
 NAME = "flash-nsa.nsa"
 PROBABILITIES = "block scores"
-_OUTPUTS = ("O", "LSE", "LSE, D", "D", "dO", "dQ", "dQ accum", "dK", "dV", "dK expanded", "dV expanded")
+_OUTPUTS = ("O", "LSE", "D", "dO", "dQ", "dQ accum", "dK", "dV", "dK expanded", "dV expanded")
 BRANCH = {
     branch: {name: f"{name} {branch}" for name in own}
     for branch, own in (("compressed", ("K", "V", *_OUTPUTS)), ("window", _OUTPUTS))
