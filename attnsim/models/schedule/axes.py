@@ -69,7 +69,7 @@ class Axis:
     @property
     def tiles(self) -> int:
         """Tiles of an axis of one size."""
-        return int(self.tiles_of[0])
+        return int(_listed(self.count(self.tile))[0])
 
     @property
     def short(self) -> int:

@@ -69,7 +69,7 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
     (k, v, *rows), (results, of_keys), partial = _tensors(w, passes, backward)
     computed = _computed(w, block, backward)
 
-    def row_step(whole: bool, visited_before: bool, last_visit: bool) -> Iterator[TileOp]:
+    def row_step(visited_before: bool, last_visit: bool, whole: bool = True) -> Iterator[TileOp]:
         n = ROWS if whole else w.seq_q % ROWS
         read = [*rows, partial] if visited_before else rows
         yield from (tensor.load(n) for tensor in read)
@@ -87,10 +87,11 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
     low = np.arange(axes["s"].tiles, dtype=np.int64)[:, None] * share
     begin, end = np.maximum(start, low), np.minimum(stop, low + share)
     until = {
-        "whole": w.seq_q // ROWS - begin,
         "visited_before": np.concatenate([start[:1], stop[:-1]]) - begin,
         "last_visit": np.concatenate([start[1:], stop[-1:]]) - begin,
     }
+    if w.seq_q % ROWS:
+        until["whole"] = w.seq_q // ROWS - begin
     steps = np.maximum(end - begin, 0)
     if parallel:  # a block for each turn
         steps, until = steps[0], {flag: turns[0] for flag, turns in until.items()}

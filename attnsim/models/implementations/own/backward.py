@@ -285,8 +285,8 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
             *by_size("first queries", missing_rows, first_loads, begun),
             *loop("query tile", steps - 1, lambda cut, whole: step(cut or not whole), cut=cut, whole=whole),
         ]
-        for tag, hides in (("", False), (" (hides pairs)", True)):
-            here = busy & (hidden == hides)
+        for hides in sorted(set(hidden[busy].tolist())):
+            here, tag = busy & (hidden == hides), " (hides pairs)" * hides
             next_head = f"last query tile, next head{tag}"
             nest += by_size(next_head, missing_rows, partial(step, hides), here & ~last_head)
             nest += once(f"last query tile{tag}", step(hides, m), here & last_head)
