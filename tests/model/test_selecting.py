@@ -371,6 +371,47 @@ def test_warps_in_step_ask_for_the_same() -> None:
     assert {one: apart.total(one) for one in AMOUNTS} == {one: together.total(one) for one in AMOUNTS}
 
 
+def native(batch: int, seq: int, passes: str) -> Workload:
+    return Workload(
+        batch, 64, seq, 128, heads_kv=4, passes=passes, mask=Mask.causal(), selection=Selection(16, 64, 32, 16, 512)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seq", "passes"), [(2048, "fwd"), (8192, "fwd"), (32768, "fwd"), (2048, "bwd"), (8192, "bwd")]
+)
+def test_eight_times_the_sequences_move_about_eight_times_the_bytes(seq: int, passes: str) -> None:
+    """Flash-NSA has the queries of a head one after the other, so K and V of one head are in the L2 at a time."""
+
+    def moved(batch: int) -> float:
+        schedule = IMPLEMENTATIONS["flash-nsa.nsa"].build(native(batch, seq, passes), H100, None)
+        found = replay(schedule, H100, Numbers(), cache="cold", launch="kernel")
+        return found.hbm_read_bytes + found.hbm_write_bytes
+
+    assert 6 * moved(1) <= moved(8) <= 12 * moved(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "times", "each"),
+    [
+        ("flash-nsa.nsa", "selected_fwd", 2 * 4, 1),  # (S, B * KH), `slc_attn_fwd` of ops/select_attn.py
+        ("flash-nsa.nsa", "selected_bwd_dq", 2 * 4, 1),
+        ("flash-nsa.nsa", "selected_bwd_dkdv", 1, 2 * 64),  # (B, QH, blocks)
+        ("flash-nsa.nsa", "compressed_fwd", 2 * 64, 1),  # (tiles, B, QH), `cmp_attn_fwd` of ops/compress_attn.py
+        ("flash-nsa.nsa", "compressed_bwd_dq", 2 * 64, 1),
+        ("flash-nsa.nsa", "compressed_bwd_dkdv", 2, 64),  # (QH, tiles, B)
+        ("nsa-triton.selected", "selected_fwd", 1, 2 * 4),  # (batch, heads of K, queries)
+        ("nsa-triton.selected", "selected_bwd_dkdv", 1, 2 * 64),
+        ("nsa-triton.compressed", "compressed_fwd", 1, 2 * 64),
+    ],
+)
+def test_blocks_are_launched_in_the_order_of_the_librarys_grid(name: str, kernel: str, times: int, each: int) -> None:
+    kernels = IMPLEMENTATIONS[name].build(native(2, 2048, "fwd+bwd"), H100, None).kernels
+    (found,) = (one for one in kernels if one.name == kernel)
+    (launch,) = found.launches
+    assert (launch.times, launch.each) == (times, each)
+
+
 def test_a_step_of_decoding_computes_the_last_row_of_the_whole() -> None:
     q, k, v = tensors(200)
     whole = selecting.native_sparse_attention(q, k, v, top=2, block=32, width=32, step=16, window=50)

@@ -65,12 +65,21 @@ def choose_tile(w: Workload) -> NsaTile:
     heads = max(16, power_of_two(w.group))
     passes = BackwardTile(64, 64, warps=4, stages_q=2, path="wgmma")
     return NsaTile(
-        CompressedTile(FlashTile(64, 128, warps=4, loop="ring", stages=2, path="wgmma"), passes, passes, None, first=0),
+        CompressedTile(
+            FlashTile(64, 128, warps=4, loop="ring", stages=2, path="wgmma"),
+            passes,
+            passes,
+            None,
+            first=0,
+            grid="h g b t",
+            keys_grid="b t h g",
+        ),
         SelectedTile(
             FlashTile(heads, block, warps=1, loop="ring", stages=2, pack_gqa=True),
             BackwardTile(heads, block, warps=2, stages_q=2),
             BackwardTile(64, block, warps=4, stages_q=2, path="wgmma"),
             1,
+            grid="b h t",
         ),
         replace(hopper_tile(128, 128), persistent=False),
         BackwardTile(64, 128, warps=8, stages_q=2, path="wgmma", extra_threads=128, registers=168),

@@ -79,12 +79,15 @@ class SelectedTile:
         Of the pass for dQ and of that for dK and dV.
     turns : int
         Queries that a block has one after the other.
+    grid : str
+        Axes of the grids of the forward and of the pass for dQ, slowest first.
     """
 
     forward: FlashTile
     queries: BackwardTile
     keys: BackwardTile
     turns: int
+    grid: str = "t b h"
 
     def __str__(self) -> str:
         return f"{self.forward.rows} heads x {self.forward.keys}, {self.forward.warps} warps"
@@ -163,6 +166,8 @@ class CompressedTile:
         Of the kernel that computes scores again; None where blocks are not chosen or by another kernel.
     first : int, optional
         First query of the first tile of rows; None: the first that sees a compressed key.
+    grid, keys_grid : str
+        Axes of the grids of the forward and of the pass for dQ, and of that for dK and dV, slowest first.
     """
 
     forward: FlashTile
@@ -170,6 +175,8 @@ class CompressedTile:
     queries: BackwardTile
     scores: StepCounts | None
     first: int | None = None
+    grid: str = "t b h g"
+    keys_grid: str = "t b h g"
 
     def __str__(self) -> str:
         return str(self.forward) + (", scores of blocks" if self.scores else "")
@@ -269,7 +276,7 @@ def compressed_attention(w: Workload, tile: CompressedTile) -> list[Kernel]:
     c, t, begin = over_compressed(w), tile.forward, first_query(w, tile)
     steps, seen = key_tiles(w, begin, t.rows, t.keys), w.seq_q - begin
     rows = np.minimum(t.rows, seen - np.arange(len(steps)) * t.rows)
-    return [forward(c, t, Walk(steps), rows, "compressed_fwd", seen, c.seq_kv)]
+    return [forward(c, t, Walk(steps, grid=tile.grid), rows, "compressed_fwd", seen, c.seq_kv)]
 
 
 def block_choice(w: Workload, tile: CompressedTile) -> list[Kernel]:
@@ -339,8 +346,9 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
 def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
     """`_compressed_attention_bwd`: row sums, dK and dV a query head, their sums, dQ."""
     c, e, rows = over_compressed(w), w.element_bytes, w.batch * w.heads_q
-    down = Walk(row_tiles(w, tile.keys.rows, tile.keys.keys))
-    across = Walk(key_tiles(w, first_query(w, tile), tile.queries.rows, tile.queries.keys))
+    down = Walk(row_tiles(w, tile.keys.rows, tile.keys.keys), grid=tile.keys_grid)
+    steps = key_tiles(w, first_query(w, tile), tile.queries.rows, tile.queries.keys)
+    across = Walk(steps, grid=tile.grid)
     return [
         row_sums(w),
         clear("clear dK", "dK expanded", rows * c.seq_kv * w.head_dim * e),
@@ -375,8 +383,9 @@ def selected_attention(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel
 def _of_queries(w: Workload, gpu: Gpu, tile: SelectedTile, keys: int) -> Walk:
     """The chosen blocks, of so many `keys`, of each query."""
     steps = walked(chosen(w), w.seq_q)
-    passing = chosen_anywhere(w.batch * w.heads_kv, int(steps.sum()) * keys / w.seq_kv, gpu.sm.count)
-    return Walk(turns_of(steps, tile.turns), INDEX_BYTES, grid="t b h", passing=passing)
+    passes = int(steps.sum()) * keys / w.seq_kv
+    passing = chosen_anywhere(tile.grid, passes, w.batch * w.heads_kv, gpu.sm.count)
+    return Walk(turns_of(steps, tile.turns), INDEX_BYTES, grid=tile.grid, passing=passing)
 
 
 def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
@@ -390,8 +399,8 @@ def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]
         Access("queries", entries * INDEX_BYTES, True),
     ]
     steps = -(-walkers(chosen(w), w.seq_q) // tile.keys.rows)
-    passing = chosen_anywhere(rows, int(steps.sum()) * tile.keys.rows / w.seq_q, gpu.sm.count)
-    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, passing=passing)
+    passing = chosen_anywhere(grid := "t b h g", int(steps.sum()) * tile.keys.rows / w.seq_q, rows, gpu.sm.count)
+    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, grid=grid, passing=passing)
     of_queries = _of_queries(w, gpu, tile, tile.queries.keys)
     return [
         row_sums(w),

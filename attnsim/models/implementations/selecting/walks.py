@@ -167,11 +167,15 @@ class Walk:
         )  # fmt: skip
 
 
-def chosen_anywhere(pieces: int, passes: float, running: int) -> Override:
-    """Of a tensor of so many pieces, which blocks go over so many times in all."""
+def chosen_anywhere(grid: str, passes: float, pieces: int, running: int) -> Override:
+    """Of a tensor of so many pieces which blocks go over so many times in all, each reading parts of it here and there.
+
+    Where tiles are the slowest axis of the grid, running blocks read of all pieces at the same time; where they are the
+    fastest, of those of a head or two.
+    """
     return Override(
-        "blocks read parts of it here and there, of all pieces at the same time",
-        sharers=max(1.0, running / pieces), passes_per_block=max(1.0, passes), scattered=2,
+        "each block reads parts of it here and there", sharers=max(1.0, running / pieces) if grid[0] == "t" else None,
+        passes_per_block=max(1.0, passes), rounds=max(1.0, passes), scattered=2,
     )  # fmt: skip
 
 
