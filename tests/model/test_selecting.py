@@ -258,6 +258,20 @@ def test_moba_passes_the_attention_that_it_calls_at_long_sequences_and_keeps_its
     )  # scores and three masks of all pairs of blocks
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor", "row_bytes"),
+    [("mark choice", "choice", 1), ("add weights", "sum", 4), ("add others", "O fp32", 512)],
+)
+def test_a_pass_of_moba_that_writes_into_a_tensor_reads_what_stays(name: str, tensor: str, row_bytes: int) -> None:
+    """`index_add_` sums where it writes, and `scatter_` writes bytes of sectors of 32."""
+    s = Selection(3, 512)
+    w = Workload(batch=2, heads_q=8, seq_q=4096, head_dim=128, mask=Mask.causal(), selection=s)
+    rows = 2 * 8 * (4096 * 2 if name == "mark choice" else int(moba.choosers(s, 4096).sum()))
+    (kernel,) = (one for one in IMPLEMENTATIONS["moba.efficient"].build(w, A100, None).kernels if one.name == name)
+    asked_for = kernel.requested()
+    assert asked_for["load", tensor] == asked_for["store", tensor] == rows * row_bytes
+
+
 def test_shares_of_decoding_cover_every_chosen_key_once() -> None:
     for batch in (1, 2, 7, 64, 300):
         w = Workload(batch, 128, 1, 576, heads_kv=1, seq_kv=9000, head_dim_v=512, dtype="bf16", passes="decode",

@@ -147,7 +147,7 @@ def _before(w: Workload, s: Selection) -> Iterator[Kernel]:
     yield _over("is hidden", {"gate": pairs * 4}, {"hidden": pairs}, pairs)
     yield _over("is seen", {"hidden": pairs}, {"seen": pairs}, pairs)
     yield _over("clear choice", {}, {"choice": pairs}, pairs)
-    yield _over("mark choice", {"found": taken * FOUND_BYTES}, {"choice": taken}, taken)
+    yield _over("mark choice", {"found": taken * FOUND_BYTES, "choice": taken}, {"choice": taken}, taken)
     yield _over("choice seen", {"seen": pairs, "choice": pairs}, {"gate mask": pairs}, pairs)
     yield _over("find queries", {"gate mask": 2 * pairs}, {"queries": found * 2 * INDEX_BYTES}, pairs)
     counted_ = chunks * w.heads_q * INDEX_BYTES
@@ -169,7 +169,7 @@ def _merged(w: Workload, s: Selection) -> Iterator[Kernel]:
     yield _over("others less top", {"LSE others": found * 4, "tops": found * 4}, {"others": found * 4}, found)
     yield _over("exp own", {"own": rows * 4}, {"sum": rows * 4}, rows)
     yield _over("exp others", {"others": found * 4}, {"weights": found * 4}, found)
-    yield _over("add weights", {"weights": found * 4, "queries": at}, {"sum": found * 4}, found)
+    yield _over("add weights", {"weights": found * 4, "queries": at, "sum": found * 4}, {"sum": found * 4}, found)
     yield _over("log", {"sum": rows * 4}, {"LSE": rows * 4}, rows)
     yield _over("own factor", {"own": rows * 4, "LSE": rows * 4}, {"factor": rows * 4}, rows)
     yield _over("scale own", {"O own": out * e, "factor": rows * 4}, {"O scaled": out * 4}, out)
@@ -177,7 +177,7 @@ def _merged(w: Workload, s: Selection) -> Iterator[Kernel]:
     yield _over("gather LSE", {"LSE": found * 4, "queries": at}, {"LSEs": found * 4}, found)
     yield _over("others factor", {"others": found * 4, "LSEs": found * 4}, {"factors": found * 4}, found)
     yield _over("scale others", {"O others": parts * e, "factors": found * 4}, {"parts": parts * 4}, parts)
-    yield _over("add others", {"parts": parts * 4, "queries": at}, {"O fp32": parts * 4}, parts)
+    yield _over("add others", {"parts": parts * 4, "queries": at, "O fp32": parts * 4}, {"O fp32": parts * 4}, parts)
     yield _over("O to 16 bits", {"O fp32": out * 4}, {"O": out * e}, out)
 
 
