@@ -16,7 +16,8 @@ import numpy as np
 from attnsim.arrays import Ints
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, BackwardOps, dot_do_o
 from attnsim.models.implementations.fused.tile import BackwardTile
-from attnsim.models.implementations.selecting.walks import LIST, Walk, keys_outside, rows_outside
+from attnsim.models.implementations.selecting.torch_passes import LIST
+from attnsim.models.implementations.selecting.walks import Walk, keys_outside, rows_outside
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of

@@ -26,7 +26,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS
 from attnsim.models.implementations.selecting.dsa_choice import choosing, instructions
-from attnsim.models.implementations.selecting.walks import INDEX_BYTES, LIST
+from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, LIST
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
 from attnsim.models.schedule.launch import Launch

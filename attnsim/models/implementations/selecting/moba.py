@@ -22,7 +22,7 @@ from attnsim.models.implementations.fused.forward import flash_forward, flash_pe
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.nsa_triton import chosen
-from attnsim.models.implementations.selecting.top_k import FOUND_BYTES, top_k
+from attnsim.models.implementations.selecting.torch_passes import FOUND_BYTES, over, top_k
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.selected import visible_pairs
@@ -30,7 +30,6 @@ from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.gemm import Operand, gemm
-from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NAME = "moba.efficient"
@@ -113,11 +112,6 @@ def _kept_bytes(w: Workload, s: Selection) -> int:
     return stacked + max(rows * chunks * (4 + 3), merged)
 
 
-def _over(name: str, reads: dict[str, int], writes: dict[str, int], elements: int) -> Kernel:
-    accesses = [*(Access(x, n) for x, n in reads.items()), *(Access(x, n, True) for x, n in writes.items())]
-    return streaming(name, accesses, elements=elements)
-
-
 def _before(w: Workload, s: Selection) -> Iterator[Kernel]:
     """From Q, K and V to queries and keys by block."""
     e, tokens, chunks = w.element_bytes, w.batch * w.seq_q, w.batch * (s.blocks(w.seq_kv) - 1)
@@ -128,57 +122,57 @@ def _before(w: Workload, s: Selection) -> Iterator[Kernel]:
     expanded = " expanded" if w.group > 1 else ""
     if expanded:
         for x in ("K", "V"):
-            yield _over(f"expand {x}", {x: q // w.group * e}, {f"{x} expanded": q * e}, q)
-    yield _over("stack", {f"K{expanded}": q * e, f"V{expanded}": q * e}, {"KV": 2 * q * e}, 2 * q)
-    yield _over("gather blocks", {"KV": 2 * kept * e}, {"KV blocks": 2 * kept * e}, 2 * kept)
+            yield over(f"expand {x}", {x: q // w.group * e}, {f"{x} expanded": q * e}, q)
+    yield over("stack", {f"K{expanded}": q * e, f"V{expanded}": q * e}, {"KV": 2 * q * e}, 2 * q)
+    yield over("gather blocks", {"KV": 2 * kept * e}, {"KV blocks": 2 * kept * e}, 2 * kept)
     means = chunks * w.heads_q * w.head_dim
-    yield _over("mean", {"KV blocks": kept * e}, {"mean K": means * e}, kept)
-    yield _over("mean to fp32", {"mean K": means * e}, {"mean K fp32": means * 4}, means)
-    yield _over("Q to fp32", {"Q": q * e}, {"Q fp32": q * 4}, q)
+    yield over("mean", {"KV blocks": kept * e}, {"mean K": means * e}, kept)
+    yield over("mean to fp32", {"mean K": means * e}, {"mean K fp32": means * 4}, means)
+    yield over("Q to fp32", {"Q": q * e}, {"Q fp32": q * 4}, q)
     operands = Operand("mean K fp32", 4), Operand("Q fp32", 4), Operand("gate", 4)
     yield gemm("gate", w.heads_q, (chunks, tokens, w.head_dim), *operands, dtype="fp32")
     places = chunks * tokens
-    yield _over("positions", {}, {"positions": places * 4}, places)
-    yield _over("in future", {"positions": places * 4}, {"future": places}, places)
-    yield _over("hide future", {"gate": pairs * 4, "future": places}, {"gate": pairs * 4}, pairs)
+    yield over("positions", {}, {"positions": places * 4}, places)
+    yield over("in future", {"positions": places * 4}, {"future": places}, places)
+    yield over("hide future", {"gate": pairs * 4, "future": places}, {"gate": pairs * 4}, pairs)
     best = min(s.top - 1, chunks)
     yield top_k("gate", w.heads_q * tokens, chunks, best)[0]
     taken = w.heads_q * tokens * best
-    yield _over("is hidden", {"gate": pairs * 4}, {"hidden": pairs}, pairs)
-    yield _over("is seen", {"hidden": pairs}, {"seen": pairs}, pairs)
-    yield _over("clear choice", {}, {"choice": pairs}, pairs)
-    yield _over("mark choice", {"found": taken * FOUND_BYTES, "choice": taken}, {"choice": taken}, taken)
-    yield _over("choice seen", {"seen": pairs, "choice": pairs}, {"gate mask": pairs}, pairs)
-    yield _over("find queries", {"gate mask": 2 * pairs}, {"queries": found * 2 * INDEX_BYTES}, pairs)
+    yield over("is hidden", {"gate": pairs * 4}, {"hidden": pairs}, pairs)
+    yield over("is seen", {"hidden": pairs}, {"seen": pairs}, pairs)
+    yield over("clear choice", {}, {"choice": pairs}, pairs)
+    yield over("mark choice", {"found": taken * FOUND_BYTES, "choice": taken}, {"choice": taken}, taken)
+    yield over("choice seen", {"seen": pairs, "choice": pairs}, {"gate mask": pairs}, pairs)
+    yield over("find queries", {"gate mask": 2 * pairs}, {"queries": found * 2 * INDEX_BYTES}, pairs)
     counted_ = chunks * w.heads_q * INDEX_BYTES
-    yield _over("count queries", {"gate mask": pairs}, {"counts": counted_}, pairs)
-    yield _over("heads outside", {"Q": q * e}, {"Q by head": q * e}, q)
+    yield over("count queries", {"gate mask": pairs}, {"counts": counted_}, pairs)
+    yield over("heads outside", {"Q": q * e}, {"Q by head": q * e}, q)
     rows = found * w.head_dim
-    yield _over("gather Q", {"Q by head": rows * e, "queries": found * INDEX_BYTES}, {"Q others": rows * e}, rows)
-    yield _over("blocks outside", {"KV blocks": 2 * kept * e}, {"K others": kept * e, "V others": kept * e}, 2 * kept)
+    yield over("gather Q", {"Q by head": rows * e, "queries": found * INDEX_BYTES}, {"Q others": rows * e}, rows)
+    yield over("blocks outside", {"KV blocks": 2 * kept * e}, {"K others": kept * e, "V others": kept * e}, 2 * kept)
 
 
 def _merged(w: Workload, s: Selection) -> Iterator[Kernel]:
     """Both outputs weighed by their log-sum-exps."""
     rows, found = w.batch * w.seq_q * w.heads_q, int(choosers(s, w.seq_q).sum()) * w.batch * w.heads_q
     e, out, parts, at = w.element_bytes, rows * w.head_dim, found * w.head_dim, found * INDEX_BYTES
-    yield _over("clear O", {}, {"O fp32": out * 4}, out)
-    yield _over("largest", {"LSE own": rows * 4, "LSE others": found * 4, "queries": at}, {"top": rows * 4}, found)
-    yield _over("less top", {"LSE own": rows * 4, "top": rows * 4}, {"own": rows * 4}, rows)
-    yield _over("gather top", {"top": found * 4, "queries": at}, {"tops": found * 4}, found)
-    yield _over("others less top", {"LSE others": found * 4, "tops": found * 4}, {"others": found * 4}, found)
-    yield _over("exp own", {"own": rows * 4}, {"sum": rows * 4}, rows)
-    yield _over("exp others", {"others": found * 4}, {"weights": found * 4}, found)
-    yield _over("add weights", {"weights": found * 4, "queries": at, "sum": found * 4}, {"sum": found * 4}, found)
-    yield _over("log", {"sum": rows * 4}, {"LSE": rows * 4}, rows)
-    yield _over("own factor", {"own": rows * 4, "LSE": rows * 4}, {"factor": rows * 4}, rows)
-    yield _over("scale own", {"O own": out * e, "factor": rows * 4}, {"O scaled": out * 4}, out)
-    yield _over("add own", {"O scaled": out * 4, "O fp32": out * 4}, {"O fp32": out * 4}, out)
-    yield _over("gather LSE", {"LSE": found * 4, "queries": at}, {"LSEs": found * 4}, found)
-    yield _over("others factor", {"others": found * 4, "LSEs": found * 4}, {"factors": found * 4}, found)
-    yield _over("scale others", {"O others": parts * e, "factors": found * 4}, {"parts": parts * 4}, parts)
-    yield _over("add others", {"parts": parts * 4, "queries": at, "O fp32": parts * 4}, {"O fp32": parts * 4}, parts)
-    yield _over("O to 16 bits", {"O fp32": out * 4}, {"O": out * e}, out)
+    yield over("clear O", {}, {"O fp32": out * 4}, out)
+    yield over("largest", {"LSE own": rows * 4, "LSE others": found * 4, "queries": at}, {"top": rows * 4}, found)
+    yield over("less top", {"LSE own": rows * 4, "top": rows * 4}, {"own": rows * 4}, rows)
+    yield over("gather top", {"top": found * 4, "queries": at}, {"tops": found * 4}, found)
+    yield over("others less top", {"LSE others": found * 4, "tops": found * 4}, {"others": found * 4}, found)
+    yield over("exp own", {"own": rows * 4}, {"sum": rows * 4}, rows)
+    yield over("exp others", {"others": found * 4}, {"weights": found * 4}, found)
+    yield over("add weights", {"weights": found * 4, "queries": at, "sum": found * 4}, {"sum": found * 4}, found)
+    yield over("log", {"sum": rows * 4}, {"LSE": rows * 4}, rows)
+    yield over("own factor", {"own": rows * 4, "LSE": rows * 4}, {"factor": rows * 4}, rows)
+    yield over("scale own", {"O own": out * e, "factor": rows * 4}, {"O scaled": out * 4}, out)
+    yield over("add own", {"O scaled": out * 4, "O fp32": out * 4}, {"O fp32": out * 4}, out)
+    yield over("gather LSE", {"LSE": found * 4, "queries": at}, {"LSEs": found * 4}, found)
+    yield over("others factor", {"others": found * 4, "LSEs": found * 4}, {"factors": found * 4}, found)
+    yield over("scale others", {"O others": parts * e, "factors": found * 4}, {"parts": parts * 4}, parts)
+    yield over("add others", {"parts": parts * 4, "queries": at, "O fp32": parts * 4}, {"O fp32": parts * 4}, parts)
+    yield over("O to 16 bits", {"O fp32": out * 4}, {"O": out * e}, out)
 
 
 RECORDS = (record(NAME, build),)

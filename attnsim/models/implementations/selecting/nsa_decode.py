@@ -22,9 +22,9 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.selecting.nsa_triton import clear, forward_tile, power_of_two
-from attnsim.models.implementations.selecting.top_k import top_k
-from attnsim.models.implementations.selecting.walks import INDEX_BYTES, LIST, Walk, forward
+from attnsim.models.implementations.selecting.nsa_triton import forward_tile, power_of_two
+from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, best_past, clear, over, top_k
+from attnsim.models.implementations.selecting.walks import Walk, forward
 from attnsim.models.question.selected import of_last_query
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
@@ -99,30 +99,25 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return Schedule("nsa", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(pairs))
 
 
-def _over(name: str, reads: dict[str, int], writes: dict[str, int], elements: int) -> Kernel:
-    accesses = [*(Access(x, n) for x, n in reads.items()), *(Access(x, n, True) for x, n in writes.items())]
-    return streaming(name, accesses, elements=elements)
-
-
 def compressed(w: Workload, s: Selection) -> Iterator[Kernel]:
     """`compressed_attention_decode` up to its output."""
     e, keys, heads = w.element_bytes, s.compressed_keys(w.seq_kv), w.batch * w.heads_kv
     scores = w.batch * w.heads_q * keys
     by_head = " by head" if w.batch > 1 else ""
     k, v = heads * keys * w.head_dim * e, heads * keys * w.head_dim_v * e
-    yield _over("compare lengths", {}, {"absent": w.batch * keys}, w.batch * keys)
+    yield over("compare lengths", {}, {"absent": w.batch * keys}, w.batch * keys)
     if by_head:
-        yield _over("K by head", {"K compressed": k}, {f"K compressed{by_head}": k}, k // e)
+        yield over("K by head", {"K compressed": k}, {f"K compressed{by_head}": k}, k // e)
     operands = Operand("Q", e), Operand(f"K compressed{by_head}", e), Operand("scores", e)
     yield gemm("compressed scores", heads, (w.group, keys, w.head_dim), *operands, dtype=w.dtype)
-    yield _over("scale", {"scores": scores * e}, {"scores": scores * e}, scores)
-    yield _over("hide absent", {"scores": scores * e, "absent": w.batch * keys}, {"scores": scores * e}, scores)
+    yield over("scale", {"scores": scores * e}, {"scores": scores * e}, scores)
+    yield over("hide absent", {"scores": scores * e, "absent": w.batch * keys}, {"scores": scores * e}, scores)
     softmax = Access("scores", scores * e), Access("weights", scores * 4, True)
     yield streaming("softmax", softmax, elements=4 * scores, exps=scores, blocks=w.batch * w.heads_q)
-    yield _over("no number", {"weights": scores * 4}, {"weights": scores * 4}, scores)
-    yield _over("to 16 bits", {"weights": scores * 4}, {"P": scores * e}, scores)
+    yield over("no number", {"weights": scores * 4}, {"weights": scores * 4}, scores)
+    yield over("to 16 bits", {"weights": scores * 4}, {"P": scores * e}, scores)
     if by_head:
-        yield _over("V by head", {"V compressed": v}, {f"V compressed{by_head}": v}, v // e)
+        yield over("V by head", {"V compressed": v}, {f"V compressed{by_head}": v}, v // e)
     operands = Operand("P", e), Operand(f"V compressed{by_head}", e), Operand("O compressed", e)
     yield gemm("compressed output", heads, (w.group, w.head_dim_v, keys), *operands, dtype=w.dtype)
 
@@ -138,19 +133,17 @@ def choice(w: Workload, s: Selection) -> Iterator[Kernel]:
     scores, summed, whole = rows * keys * 4, rows * blocks * 4, rows * (w.seq_kv // s.block) * 4
     wider = scores + 2 * rows * (-(-s.compress // s.step) - 1) * 4
     top = min(s.top, blocks)
-    yield _over("sum heads", {"weights": scores * w.group}, {"score": scores}, rows * keys * w.group)
-    yield _over("pad", {"score": scores}, {"score padded": wider}, wider // 4)
+    yield over("sum heads", {"weights": scores * w.group}, {"score": scores}, rows * keys * w.group)
+    yield over("pad", {"score": scores}, {"score padded": wider}, wider // 4)
     yield clear("clear block scores", "block scores", summed)
     for place in range(offsets(s)):
-        yield _over(f"times {place}", {"score padded": whole}, {"part": whole}, whole // 4)
-        yield _over(f"add {place}", {"part": whole, "block scores": whole}, {"block scores": whole}, whole // 4)
-    yield _over("first blocks", {}, {"block scores": rows * 4}, rows)
-    yield _over("local blocks", {"local": rows * blocks}, {"block scores": summed}, rows * blocks)
-    yield _over("no score", {"block scores": summed}, {"block scores": summed}, rows * blocks)
+        yield over(f"times {place}", {"score padded": whole}, {"part": whole}, whole // 4)
+        yield over(f"add {place}", {"part": whole, "block scores": whole}, {"block scores": whole}, whole // 4)
+    yield over("first blocks", {}, {"block scores": rows * 4}, rows)
+    yield over("local blocks", {"local": rows * blocks}, {"block scores": summed}, rows * blocks)
+    yield over("no score", {"block scores": summed}, {"block scores": summed}, rows * blocks)
     yield from top_k("block scores", rows, blocks, top)
-    found = rows * top
-    for name, written, size in (("future", "is future", 1), ("drop", "found", 8), ("to int32", LIST, INDEX_BYTES)):
-        yield _over(name, {"found": found * 8}, {written: found * size}, found)
+    yield from best_past(rows, top)
 
 
 def chosen(w: Workload, s: Selection, tile: FlashTile) -> Iterator[Kernel]:
@@ -202,9 +195,9 @@ def combined(w: Workload) -> Iterator[Kernel]:
     rows = w.batch * w.heads_q
     out = rows * w.head_dim_v * w.output_bytes
     for x in ("O compressed", "O", "O window"):
-        yield _over(f"gate {x}", {x: out, "gates": rows * w.element_bytes}, {f"{x} gated": out}, rows * w.head_dim_v)
-    yield _over("add chosen", {"O compressed gated": out, "O gated": out}, {"two": out}, rows * w.head_dim_v)
-    yield _over("add window", {"two": out, "O window gated": out}, {"O combined": out}, rows * w.head_dim_v)
+        yield over(f"gate {x}", {x: out, "gates": rows * w.element_bytes}, {f"{x} gated": out}, rows * w.head_dim_v)
+    yield over("add chosen", {"O compressed gated": out, "O gated": out}, {"two": out}, rows * w.head_dim_v)
+    yield over("add window", {"two": out, "O window gated": out}, {"O combined": out}, rows * w.head_dim_v)
 
 
 RECORDS = (record(NAME, build),)

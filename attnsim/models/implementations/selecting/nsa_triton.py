@@ -27,10 +27,8 @@ from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
-from attnsim.models.implementations.selecting.top_k import top_k
+from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, LIST, best_past, clear, top_k
 from attnsim.models.implementations.selecting.walks import (
-    INDEX_BYTES,
-    LIST,
     TritonBackwardTile,
     Walk,
     architecture,
@@ -248,11 +246,6 @@ def row_tiles(w: Workload, rows: int, keys: int) -> Ints:
     return np.maximum(0, -(-(w.seq_q - first) // rows))
 
 
-def clear(name: str, tensor: str, size: int) -> Kernel:
-    """`torch.zeros`: the tensor written once."""
-    return streaming(name, [Access(tensor, size, True)], elements=size // 2)
-
-
 def row_sums(w: Workload) -> Kernel:
     """Sums of O dO over each row."""
     out = w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.element_bytes
@@ -299,12 +292,7 @@ def block_choice(w: Workload, tile: CompressedTile) -> list[Kernel]:
             fp32_per_element=2 * offsets,
         ),
         *top_k(BLOCK_SCORES, rows, blocks, top),
-        *(
-            streaming(
-                name, [Access("found", rows * top * 8), Access(written, rows * top * size, True)], elements=rows * top
-            )
-            for name, written, size in (("future", "is future", 1), ("drop", "found", 8), ("to int32", "selected", 4))
-        ),
+        *best_past(rows, top),
     ]
     return each * (heads // at_once)
 

@@ -27,6 +27,7 @@ from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, ROWS_OUT
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import FRAGMENT_COLUMNS, BackwardTile, FlashTile
+from attnsim.models.implementations.selecting.torch_passes import LIST
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
 from attnsim.models.schedule.buffers import Buffers
@@ -36,9 +37,6 @@ from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch
 
-LIST = "selected"
-"""Tensor of the chosen blocks of each query, or of the queries of each block: int32."""
-INDEX_BYTES = 4
 Tile = TypeVar("Tile", FlashTile, BackwardTile)
 REGISTERS: dict[tuple[str, int, int], int] = by_hand(
     {
@@ -123,6 +121,7 @@ class Walk:
         those of a group are not rows of one block.
     passing : Override, optional
         How blocks share the tiles that pass, where each has its own choice of them.
+    list_name : str
     """
 
     steps: Ints
@@ -131,6 +130,7 @@ class Walk:
     function: int = 0
     grid: str = "t b h g"
     passing: Override | None = None
+    list_name: str = LIST
 
     def kinds(self, *first: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Different blocks: what comes `first` in their order, their steps ``[kinds, turns]`` and masked steps.
@@ -148,7 +148,7 @@ class Walk:
 
     def list_of(self) -> tuple[Tensor, ...]:
         """The list, where there is one."""
-        return (Tensor(LIST, "b n", self.listed),) if self.listed else ()
+        return (Tensor(self.list_name, "b n", self.listed),) if self.listed else ()
 
     def kernel(
         self, name: str, w: Workload, outside: str, axes: dict[str, Axis], tensors: Iterable[Tensor], nest: Nest,

@@ -1,5 +1,6 @@
-"""`torch.topk` over rows of scores: one block a row, which it reads once for each two bits of a number, then twice.
+"""Passes of PyTorch's that choose: `torch.topk` over rows of scores, and operations over whole tensors.
 
+`torch.topk` has one block a row, which it reads once for each two bits of a number, then twice:
 ``aten/src/ATen/native/cuda/TensorTopK.cu``, `sbtopk::gatherTopK`: `radixSelect` finds the k-th value two bits at a time
 (``SortingRadixSelect.cuh``, RADIX_BITS), then a pass writes what is greater and one what is equal. The values found are
 sorted by a kernel of their own.
@@ -20,6 +21,8 @@ PASSES = VALUE_BITS // RADIX_BITS + 2
 """Times that a block reads its row: once for each digit, and twice to gather."""
 FOUND_BYTES = 12
 """A value in fp32 and its place in int64."""
+LIST, INDEX_BYTES = "selected", 4
+"""Tensor of the chosen blocks or keys of each query: int32."""
 PASS_INSTRUCTIONS = by_hand(46, "integer instructions an element and pass, as `countRadixUsingMask` writes them")
 """Address, bound and load 6, ordered integer 4, mask and digit 4; of each of four digits 8: a comparison (2), a ballot,
 a sum, and a population count at a quarter of the rate."""
@@ -54,4 +57,25 @@ def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
 
 def _sorted(name: str, size: int, elements: int) -> Kernel:
     """Rows so short that a block of threads sorts them in registers."""
-    return streaming(name, [Access("found", size), Access("found", size, True)], elements=elements)
+    return over(name, {"found": size}, {"found": size}, elements)
+
+
+def best_past(rows: int, top: int) -> list[Kernel]:
+    """Places that `torch.topk` found, without those in the future, as int32."""
+    found = rows * top
+    return [
+        over("future", {"found": found * 8}, {"is future": found}, found),
+        over("drop", {"found": found * 8}, {"found": found * 8}, found),
+        over("to int32", {"found": found * 8}, {LIST: found * INDEX_BYTES}, found),
+    ]
+
+
+def clear(name: str, tensor: str, size: int) -> Kernel:
+    """`torch.zeros`: the tensor written once."""
+    return over(name, {}, {tensor: size}, size // 2)
+
+
+def over(name: str, reads: dict[str, int], writes: dict[str, int], elements: int) -> Kernel:
+    """An operation that goes over so many bytes of each tensor once."""
+    accesses = [*(Access(x, n) for x, n in reads.items()), *(Access(x, n, True) for x, n in writes.items())]
+    return streaming(name, accesses, elements=elements)
