@@ -426,6 +426,43 @@ def test_blocks_are_launched_in_the_order_of_the_librarys_grid(name: str, kernel
     assert (launch.times, launch.each) == (times, each)
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor", "writer", "reader"),
+    [
+        ("nsa-triton.selected", "queries", "sort queries", "selected_bwd_dkdv"),
+        ("flash-nsa.nsa", "queries", "mark queries", "order queries"),
+        ("flash-nsa.nsa", "queries", "order queries", "selected_bwd_dkdv"),
+        ("nsa-triton.compressed-scores", "is future", "future", "drop"),
+        ("nsa-triton.decode", "local", "local", "local blocks"),
+        ("nsa-triton.decode", "block scores", "first blocks", "local blocks"),
+    ],
+)
+def test_what_one_kernel_writes_the_next_reads(name: str, tensor: str, writer: str, reader: str) -> None:
+    w = native(2, 1024, "fwd+bwd")
+    if name == "nsa-triton.decode":
+        w = replace(w, seq_q=1, seq_kv=1024, passes="decode")
+    kernels = IMPLEMENTATIONS[name].build(w, H100, None).kernels
+    writes = [number for number, one in enumerate(kernels) if one.requested().get(("store", tensor))]
+    reads = [number for number, one in enumerate(kernels) if one.requested().get(("load", tensor))]
+    (by,) = (number for number in writes if kernels[number].name == writer)
+    assert kernels[min(number for number in reads if number > by)].name == reader
+    assert min(writes) <= min(reads)
+
+
+@pytest.mark.parametrize("name", ["nsa-triton.selected", "nsa-triton.compressed"])
+def test_gradients_are_cleared_under_the_names_that_they_are_written_under(name: str) -> None:
+    kernels = IMPLEMENTATIONS[name].build(replace(native(1, 1024, "bwd"), heads_kv=64), A100, None).kernels
+    stored = [tensor for one in kernels for kind, tensor in one.requested() if kind == "store"]
+    assert all(stored.count(tensor) == 2 for tensor in ("dQ", "dK", "dV")) and "dK expanded" not in stored
+
+
+def test_a_pass_of_a_decoding_step_that_writes_into_scores_reads_what_stays() -> None:
+    w = replace(native(2, 1024, "decode"), seq_q=1, seq_kv=1024)
+    kernels = {one.name: one.requested() for one in IMPLEMENTATIONS["nsa-triton.decode"].build(w, A100, None).kernels}
+    for name in ("first blocks", "local blocks"):
+        assert kernels[name]["load", "block scores"] == kernels[name]["store", "block scores"]
+
+
 def test_a_step_of_decoding_computes_the_last_row_of_the_whole() -> None:
     q, k, v = tensors(200)
     whole = selecting.native_sparse_attention(q, k, v, top=2, block=32, width=32, step=16, window=50)

@@ -21,7 +21,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting import nsa_triton
 from attnsim.models.implementations.selecting.nsa_triton import CompressedTile, SelectedTile, power_of_two
-from attnsim.models.implementations.selecting.torch_passes import clear
+from attnsim.models.implementations.selecting.torch_passes import clear, over
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selected import compressed_pairs, visible_pairs
 from attnsim.models.question.selection import Selection
@@ -252,24 +252,21 @@ def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
         fp32_per_element=4,
     )
     table = w.batch * w.heads_kv * power_of_two(s.blocks(w.seq_kv)) * power_of_two(w.seq_q) * 4
+    entries = w.batch * w.heads_kv * w.seq_q * s.top
     find = [
         clear("clear table", "queries", table),
-        streaming(
-            "mark queries", [Access("selected", w.batch * w.heads_kv * w.seq_q * s.top * 4)], elements=w.seq_q * s.top
-        ),
-        streaming("order queries", [Access("queries", table), Access("queries", table, True)], elements=table // 4),
+        over("mark queries", {"selected": entries * 4, "queries": entries * 4}, {"queries": entries * 4}, entries),
+        over("order queries", {"queries": table}, {"queries": table}, table // 4),
     ]
     window = flash_backward(window_of(w), tile.window_backward)
-    small = nsa_triton.compressed_backward(w, tile.compressed)
-    kv = w.batch * w.heads_kv * w.seq_kv
+    small, keys = nsa_triton.compressed_backward(w, tile.compressed), s.compressed_keys(w.seq_kv)
+    kv = w.batch * w.heads_kv
     spread = [
-        streaming(
+        over(
             f"spread d{x}",
-            [
-                Access(f"d{x} compressed", w.batch * w.heads_kv * s.compressed_keys(w.seq_kv) * n * e),
-                Access(f"d{x} all", kv * n * e, True),
-            ],
-            elements=kv * n,
+            {f"d{x} compressed": kv * keys * n * e},
+            {f"d{x} all": kv * w.seq_kv * n * e},
+            kv * w.seq_kv * n,
         )
         for x, n in (("K", w.head_dim), ("V", w.head_dim_v))
     ]

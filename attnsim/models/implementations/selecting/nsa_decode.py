@@ -139,8 +139,13 @@ def choice(w: Workload, s: Selection) -> Iterator[Kernel]:
     for place in range(offsets(s)):
         yield over(f"times {place}", {"score padded": whole}, {"part": whole}, whole // 4)
         yield over(f"add {place}", {"part": whole, "block scores": whole}, {"block scores": whole}, whole // 4)
-    yield over("first blocks", {}, {"block scores": rows * 4}, rows)
-    yield over("local blocks", {"local": rows * blocks}, {"block scores": summed}, rows * blocks)
+    yield over("first blocks", {"block scores": rows * 4}, {"block scores": rows * 4}, rows)
+    masks = w.batch * blocks
+    for name in ("up to its own", "after those far"):
+        yield over(name, {}, {name: masks}, masks)
+    yield over("local", {"up to its own": masks, "after those far": masks}, {"local": masks}, masks)
+    hidden = {"local": rows * blocks, "block scores": summed}
+    yield over("local blocks", hidden, {"block scores": summed}, rows * blocks)
     yield over("no score", {"block scores": summed}, {"block scores": summed}, rows * blocks)
     yield from top_k("block scores", rows, blocks, top)
     yield from best_past(rows, top)

@@ -334,13 +334,14 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
 def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
     """`_compressed_attention_bwd`: row sums, dK and dV a query head, their sums, dQ."""
     c, e, rows = over_compressed(w), w.element_bytes, w.batch * w.heads_q
+    expanded = " expanded" if w.group > 1 else ""
     down = Walk(row_tiles(w, tile.keys.rows, tile.keys.keys), grid=tile.keys_grid)
     steps = key_tiles(w, first_query(w, tile), tile.queries.rows, tile.queries.keys)
     across = Walk(steps, grid=tile.grid)
     return [
         row_sums(w),
-        clear("clear dK", "dK expanded", rows * c.seq_kv * w.head_dim * e),
-        clear("clear dV", "dV expanded", rows * c.seq_kv * w.head_dim_v * e),
+        clear("clear dK", f"dK{expanded}", rows * c.seq_kv * w.head_dim * e),
+        clear("clear dV", f"dV{expanded}", rows * c.seq_kv * w.head_dim_v * e),
         in_step(keys_outside(c, tile.keys, down, "compressed_bwd_dkdv")),
         *sums_of_groups(c),
         clear("clear dQ", "dQ", rows * w.seq_q * w.head_dim * e),
@@ -378,7 +379,7 @@ def _of_queries(w: Workload, gpu: Gpu, tile: SelectedTile, keys: int) -> Walk:
 
 def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
     """`_topk_sparse_attention_bwd`: row sums, the queries of each block, dK and dV a query head, their sums, dQ."""
-    e, rows = w.element_bytes, w.batch * w.heads_q
+    e, rows, expanded = w.element_bytes, w.batch * w.heads_q, " expanded" if w.group > 1 else ""
     entries = w.batch * w.heads_kv * w.seq_q * chosen(w).top
     sort = [
         Access(LIST, 2 * entries * INDEX_BYTES),
@@ -388,13 +389,13 @@ def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]
     ]
     steps = -(-walkers(chosen(w), w.seq_q) // tile.keys.rows)
     passing = chosen_anywhere(grid := "t b h g", int(steps.sum()) * tile.keys.rows / w.seq_q, rows, gpu.sm.count)
-    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, grid=grid, passing=passing)
+    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, grid=grid, passing=passing, list_name="queries")
     of_queries = _of_queries(w, gpu, tile, tile.queries.keys)
     return [
         row_sums(w),
         streaming("sort queries", sort, elements=entries),
-        clear("clear dK", "dK expanded", rows * w.seq_kv * w.head_dim * e),
-        clear("clear dV", "dV expanded", rows * w.seq_kv * w.head_dim_v * e),
+        clear("clear dK", f"dK{expanded}", rows * w.seq_kv * w.head_dim * e),
+        clear("clear dV", f"dV{expanded}", rows * w.seq_kv * w.head_dim_v * e),
         in_step(keys_outside(w, tile.keys, of_blocks, "selected_bwd_dkdv")),
         *sums_of_groups(w),
         clear("clear dQ", "dQ", rows * w.seq_q * w.head_dim * e),

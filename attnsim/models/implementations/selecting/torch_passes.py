@@ -65,7 +65,7 @@ def best_past(rows: int, top: int) -> list[Kernel]:
     found = rows * top
     return [
         over("future", {"found": found * 8}, {"is future": found}, found),
-        over("drop", {"found": found * 8}, {"found": found * 8}, found),
+        over("drop", {"found": found * 8, "is future": found}, {"found": found * 8}, found),
         over("to int32", {"found": found * 8}, {LIST: found * INDEX_BYTES}, found),
     ]
 
