@@ -432,6 +432,11 @@ def test_blocks_are_launched_in_the_order_of_the_librarys_grid(name: str, kernel
         ("nsa-triton.selected", "queries", "sort queries", "selected_bwd_dkdv"),
         ("flash-nsa.nsa", "queries", "mark queries", "order queries"),
         ("flash-nsa.nsa", "queries", "order queries", "selected_bwd_dkdv"),
+        *(
+            ("flash-nsa.nsa", f"d{x} window", writer, f"add d{x} window")
+            for x, writer in (("Q", "convert_dQ"), ("K", "sum dK"))
+        ),
+        ("flash-nsa.nsa", "dV all", "spread dV", "add dV all"),
         ("nsa-triton.compressed-scores", "is future", "future", "drop"),
         ("nsa-triton.decode", "local", "local", "local blocks"),
         ("nsa-triton.decode", "block scores", "first blocks", "local blocks"),

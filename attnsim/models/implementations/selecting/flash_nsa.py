@@ -275,9 +275,20 @@ def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
         *(renamed(one, BRANCH["window"]) for one in window),
         *find,
         *(one for one in nsa_triton.selected_backward(w, gpu, tile.selected) if one.name != "sort queries"),
+        *(_added(w, f"d{x}", "window") for x in "QKV"),
         *(renamed(one, BRANCH["compressed"]) for one in small),
         *spread,
+        *(_added(w, f"d{x}", branch) for x, branch in (("Q", "compressed"), ("K", "all"), ("V", "all"))),
     ]
+
+
+def _added(w: Workload, gradient: str, branch: str) -> Kernel:
+    """Autograd's sum of a branch's gradient with that of the branches before: each is a function of its own."""
+    rows = w.batch * (w.heads_q * w.seq_q if gradient == "dQ" else w.heads_kv * w.seq_kv)
+    elements = rows * (w.head_dim_v if gradient == "dV" else w.head_dim)
+    size = elements * w.element_bytes
+    name = f"{gradient} {branch}"
+    return over(f"add {name}", {gradient: size, name: size}, {gradient: size}, elements)
 
 
 RECORDS = (record(NAME, build),)
