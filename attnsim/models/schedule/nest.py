@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,18 +73,18 @@ def loop(
     return nest + _peeled(name, (shorter > 0) * 1, steps, partial(turn, 0), until)
 
 
-def _peeled(
-    name: str, begin: ArrayLike, end: ArrayLike, turn: Callable[..., Operations], until: dict[str, ArrayLike]
-) -> Nest:
+def _peeled(name: str, begin: Any, end: Any, turn: Callable[..., Operations], until: dict[str, Any]) -> Nest:
     """Turns `begin` to `end` of a loop, a segment for each state of the flags that any class is in."""
     nest: Nest = []
+    alike = all(isinstance(number, int) for number in (begin, end, *until.values()))
+    least, most = (min, max) if alike else (np.minimum, np.maximum)
     for state in _states(len(until)):
         flags = dict(zip(until, state, strict=True))
         first, last = begin, end
         for flag, on in flags.items():
-            first, last = (first, np.minimum(last, until[flag])) if on else (np.maximum(first, until[flag]), last)
-        turns = np.maximum(np.subtract(last, first), 0)
-        if turns.any():
+            first, last = (first, least(last, until[flag])) if on else (most(first, until[flag]), last)
+        turns = most(last - first, 0)
+        if turns if alike else turns.any():
             on_flags = ", ".join(flag.replace("_", " ") for flag, on in flags.items() if on)
             nest.append((Segment(f"{name}{f' ({on_flags})' * bool(on_flags)}", tuple(turn(**flags))), turns))
     return nest
