@@ -70,8 +70,7 @@ def qkv_preprocessing(w: Workload) -> Kernel:
     e, tokens = w.element_bytes, w.new_tokens
     q = w.queries * w.heads_q * w.head_dim * e
     k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
-    names = ("K", "V") if w.passes == "fwd" else ("new K", "new V")
-    out = [Access("Q", q, True), Access(names[0], k, True), Access(names[1], v, True)]
+    out = [Access("Q", q, True), Access("K", k, True), Access("V", v, True)]
     size = q + k + v
     rotated = w.mask.is_causal or w.passes == "decode"
     per_element = ROPE_INSTRUCTIONS if rotated else BIAS_INSTRUCTIONS

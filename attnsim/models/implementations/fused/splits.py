@@ -201,7 +201,7 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     widths = {"K": w.head_dim, "V": w.head_dim_v}
     sizes = {x: w.heads_kv * width * w.element_bytes for x, width in widths.items()}
     slots, new = Tensor("slot mapping", "t", 8), [Tensor(f"new {x}", "t", size) for x, size in sizes.items()]
-    cache = [Tensor(f"{x} cache", "t", size, written=True) for x, size in sizes.items()]
+    cache = [Tensor(x, "t", size, written=True) for x, size in sizes.items()]
 
     def body() -> Nest:
         nest = once("slot", [slots.load(), slots.wait(), TileOp("delay", "extra", clks=1000)])
@@ -235,29 +235,29 @@ def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
     sizes = {"K": new_tokens * w.heads_kv * w.head_dim, "V": new_tokens * w.heads_kv * w.head_dim_v}
     e = w.element_bytes
     if w.head_dim == w.head_dim_v:
-        size = sum(sizes.values()) * e
-        accesses = [Access("new KV", size), Access("KV cache", size, True)]
-        return [streaming("store_cache", accesses, elements=size // e)]
+        size = sum(sizes.values())
+        accesses = [Access("new KV", size * e), *(Access(tensor, n * e, True) for tensor, n in sizes.items())]
+        return [streaming("store_cache", accesses, elements=size)]
     kernels = []
     for tensor, n in sizes.items():
-        slots = [Access("slots", 4 * new_tokens), Access(f"64-bit slots {tensor}", 8 * new_tokens, True)]
-        kernels.append(streaming(f"slots {tensor}", slots, elements=new_tokens))
+        slots, read = f"64-bit slots {tensor}", 8 * new_tokens
+        turned = [Access("slots", 4 * new_tokens), Access(slots, read, True)]
+        kernels.append(streaming(f"slots {tensor}", turned, elements=new_tokens))
+        accesses = [Access(f"new {tensor}", n * e), Access(slots, read), Access(tensor, n * e, True)]
         kernels.append(
             streaming(
-                f"index {tensor}",
-                [Access(f"new {tensor}", n * e), Access(f"{tensor} cache", n * e, True)],
-                elements=n,
-                int32_per_element=BROADCAST_INSTRUCTIONS,
+                f"index {tensor}", accesses, elements=n, int32_per_element=BROADCAST_INSTRUCTIONS,
                 block_bytes=INDEX_ELEMENTS * e,
             )
-        )
+        )  # fmt: skip
     return kernels
 
 
 def copy_rows(w: Workload, tensor: str) -> Kernel:
     """A transpose of the query or output rows of a decode step, as grouped heads need."""
     size = w.heads_q * w.queries * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
-    accesses = [Access(tensor, size), Access(f"{tensor} transposed", size, True)]
+    source, to = ("Q strided", "Q") if tensor == "Q" else ("O", "O strided")
+    accesses = [Access(source, size), Access(to, size, True)]
     return streaming(f"{tensor} transpose", accesses, elements=size // w.element_bytes)
 
 

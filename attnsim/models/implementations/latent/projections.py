@@ -60,12 +60,12 @@ def copies(w: Workload) -> dict[str, tuple[Access, ...]]:
         ),
         "cache_write": (
             Access("new latent", new * latent.width * e),
-            Access("Latent cache", new * latent.width * e, True),
+            Access("Latent", new * latent.width * e, True),
         ),
         "rope_append": (
             Access("new latent", new * latent.width * e),
             Access("Q rope in", queries * heads * latent.rope * e),
-            Access("Latent cache", new * latent.width * e, True),
+            Access("Latent", new * latent.width * e, True),
             Access("Q rope", queries * heads * latent.rope * e, True),
         ),
         "metadata": (Access("lengths", 4 * w.batch), Access("shares", 4 * (w.batch + 1), True)),
