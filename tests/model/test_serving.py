@@ -269,3 +269,10 @@ def test_attention_reads_what_the_kernels_before_it_write(name: str, gpu: Gpu, a
     read = {use.tensor for use in kernels[place].uses if not use.written}
     transposed = also == "Q" and (passes == "decode" or name == "tensorrt-llm.attention")
     assert written & read == {"K", "V", *["Q"] * transposed}
+
+
+def test_the_ranges_of_split_keys_share_q_and_not_k() -> None:
+    schedule = build("vllm.flash-attn-2", replace(DECODE, batch=1), A100)
+    uses = {use.tensor: use for use in main_kernel(schedule).uses}
+    assert schedule.splits.count > 1
+    assert (uses["Q"].sharers, uses["K"].sharers) == (schedule.splits.count, 1)

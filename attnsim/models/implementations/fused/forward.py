@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -81,8 +81,6 @@ def flash_forward(
     axes = _axes(w, tile, splits)
     rows_outermost = len(w.parts) > 1 and tile.order == "ascending" and not tile.persistent and pack < w.group
     q, k, v = operands(w, seen=_window(w, whole), override=_heads_apart(w, tile, whole) if rows_outermost else None)
-    if splits.partial:
-        q = replace(q, override=Override("read once, by whichever block of a row tile comes first", sharers=1.0))
     direct = results(w, lse, "b h g i direct")
     merged = partial_results(w, "b h g s i merged")
     listed = Tensor(
