@@ -16,8 +16,8 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.implementations.flashinfer import taken_in_turn
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.pod import taken_in_turn
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree
 from attnsim.models.question.lengths import Length

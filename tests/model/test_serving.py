@@ -13,8 +13,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.splits import fa3_combine
 from attnsim.models.implementations.serving import GROUP_CLKS
-from attnsim.models.implementations.trtllm_masked import masked_tile
-from attnsim.models.implementations.trtllm_tiles import runs_xqa, xqa_splits, xqa_tile
+from attnsim.models.implementations.trtllm import masked_tile, runs_xqa, xqa_splits, xqa_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.row_tiles import row_tiles

@@ -3,19 +3,34 @@
 ``include/flashinfer/attention/{prefill,scheduler}.cuh``, ``hopper/``. The rows of a tile are the queries of a whole
 group; keys are shared out over blocks where tiles are few. Decoding is played by the same kernel, as
 `BatchDecodeWithPagedKVCacheWrapper` runs it with `use_tensor_cores`.
+
+Cascade (``flashinfer/cascade.py``, `MultiLevelCascadeAttentionWrapper`): the queries of all sequences attend the shared
+prefix as one sequence, each then attends keys of its own, and a kernel merges both states
+(``include/flashinfer/attention/cascade.cuh``, `MergeStateInPlaceKernel`). A tree is a custom mask, of which every tile
+reads its bits (``include/flashinfer/attention/prefill.cuh``, `MaskMode::kCustom`, `logits_mask`).
+
+POD attention has prefill and decodes of one batch in one launch; there are two ways without it.
+One launch (``include/flashinfer/attention/pod.cuh``, `PODWithKVCacheTensorKernel`): each SM takes blocks of prefill and
+of decode in turn, as many of the more numerous kind after one of the other as there are more of them, so that the
+tensor cores and the memory have work at the same time. Two streams: two launches, of which the second's blocks come
+when those of the first have all begun. One after the other: two launches in a stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.building import flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.fused.splits import (
     MERGE_INSTRUCTIONS,
     cache_write,
@@ -26,11 +41,16 @@ from attnsim.models.implementations.fused.splits import (
 )
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor
+from attnsim.models.schedule.buffers import bytes_of
+from attnsim.models.schedule.editing import edited, renamed
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
@@ -153,10 +173,214 @@ def fa3(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, paged: bool
     return flash_schedule(w_main, name, kernels, FusedTiles(tile))
 
 
+DECODE_TENSORS = {name: f"{name} decode" for name in ("Q", "K", "V", "O", "LSE")}
+"""Names of the decodes' tensors, beside those of the prefill."""
+Turns = Callable[[int, int], Ints]
+"""(blocks of prefill, blocks of decode) to the order in which they are handed out: 0 prefill, 1 decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTile:
+    """The tiles of the two halves."""
+
+    prefill: FlashTile
+    decode: FlashTile
+
+    def __str__(self) -> str:
+        return f"prefill {self.prefill}; decode {self.decode}"
+
+
+def halves(w: Workload) -> tuple[Workload, Workload]:
+    """The sequences of several queries, and those of one.
+
+    Raises
+    ------
+    InputError
+        When there are none of one kind.
+    """
+    long = [one for one in w.parts if one.queries > 1]
+    short = [one for one in w.parts if one.queries == 1]
+    if not long or not short:
+        raise InputError(
+            f"the question is {w}; POD attention fuses sequences of several queries with sequences of one: "
+            "give both, such as --lengths '512:2560, 1:4096 x 63'"
+        )
+    return w.having(long), w.having(short)
+
+
+def taken_in_turn(prefill: int, decode: int) -> Ints:
+    """One of the fewer kind, then of the other as many as there are more of them; what is left at the end."""
+    kind, few, many = (0, prefill, decode) if prefill <= decode else (1, decode, prefill)
+    each = many // few
+    turn = np.full(each + 1, 1 - kind, dtype=np.int64)
+    turn[0 if kind == 0 else -1] = kind
+    return np.concatenate([np.tile(turn, few), np.full(many - few * each, 1 - kind, dtype=np.int64)])
+
+
+def one_then_the_other(prefill: int, decode: int) -> Ints:
+    """All blocks of prefill before those of decode."""
+    return np.repeat(np.arange(2), [prefill, decode])
+
+
+def _listed(kernel: Kernel) -> Ints:
+    return np.concatenate([np.tile(launch.classes, launch.times) for launch in kernel.launches])
+
+
+def together(prefill: Kernel, decode: Kernel, name: str, order: Turns) -> Kernel:
+    """Two kernels as one grid, which has the resources of the larger block."""
+    (many, _, stretches), (others, _, more) = prefill.repeats.shape, decode.repeats.shape
+    repeats = np.zeros((many + others, 1, stretches + more), dtype=np.int64)
+    repeats[:many, :, :stretches], repeats[many:, :, stretches:] = prefill.repeats, decode.repeats
+    kinds = order(prefill.blocks, decode.blocks)
+    classes = np.empty(len(kinds), dtype=np.int64)
+    classes[kinds == 0], classes[kinds == 1] = _listed(prefill), many + _listed(decode)
+    return replace(
+        prefill,
+        name=name,
+        threads=max(prefill.threads, decode.threads),
+        registers_per_thread=max(prefill.registers_per_thread, decode.registers_per_thread),
+        segments=prefill.segments + decode.segments,
+        repeats=repeats,
+        launches=(Launch(classes),),
+        uses=prefill.uses + decode.uses,
+        buffers=max(prefill.buffers, decode.buffers, key=bytes_of),
+    )
+
+
+def pod(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, order: Turns | None) -> Schedule:
+    """The kernels of one batch: a grid of both halves in some order, or without one two launches."""
+    long, short = halves(w)
+    short = one_query(short)
+    tiles = PodTile(override(fa2_tile(long, gpu), shape, long, gpu), fa2_tile(short, gpu))
+    cut = replace(plan(short, gpu, tiles.decode), direct=True)
+    prefill = flash_forward(long, gpu, tiles.prefill, "prefill")
+    decode = renamed(flash_forward(short, gpu, tiles.decode, "decode", cut), DECODE_TENSORS)
+    kernels = [prefill, decode] if order is None else [together(prefill, decode, "pod", order)]
+    if cut.partial:
+        kernels.append(renamed(merge_states(short, gpu, cut), DECODE_TENSORS))
+    ranges = iter(cut.each or (cut.count,) * len(short.parts))
+    each = tuple(next(ranges) if one.queries == 1 else 1 for one in w.parts)
+    splits = Splits(max(each), each=each, chunk=cut.chunk) if cut.partial else cut
+    return flash_schedule(w, name, kernels, tiles, splits)
+
+
+TREE_MASK = "mask bits"
+PREFIX_TENSORS = {name: f"{name} prefix" for name in ("K", "V", "O", "LSE", "O partial", "LSE partial")}
+"""Names of the tensors of the shared part, beside those of each sequence's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTile:
+    """A tile that reads a custom mask."""
+
+    flash: FlashTile
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bits of the mask that a visit reads, in bytes."""
+        return self.flash.rows * self.flash.keys // 8
+
+    def __str__(self) -> str:
+        return f"{self.flash}, custom mask"
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeTile:
+    """The tiles of the shared prefix and of what follows it, and the splits of each."""
+
+    prefix: FlashTile
+    suffix: FlashTile
+    cut_prefix: Splits
+    cut_suffix: Splits
+
+    def __str__(self) -> str:
+        return f"prefix {self.prefix}; suffix {self.suffix}"
+
+
+def without_tree(w: Workload) -> Workload:
+    """The same with every key visited: the mask is looked at, no tile is left out by it."""
+    return replace(w, mask=Mask.full(), tree=None)
+
+
+def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """Attention of draft tokens that branch."""
+    whole = without_tree(w)
+    tile = TreeTile(override(fa2_tile(whole, gpu), shape, whole, gpu))
+    splits = plan(whole, gpu, tile.flash)
+    plain = flash_forward(whole, gpu, tile.flash, splits=splits)
+    masked = edited(plain, lambda op: op._replace(fp32=op.fp32 + MASK_INSTRUCTIONS * op.scores))
+    axes = {"h": Axis(w.heads_q), "bytes": Axis(sum(one.times * -(-one.queries * one.keys // 8) for one in w.parts))}
+    bits = Tensor(TREE_MASK, "bytes", 1)
+    reading = (replace(one, ops=tuple(_reading(bits, tile.mask_bytes, one.ops))) for one in masked.segments)
+    kernel = replace(masked, segments=tuple(reading), uses=(*masked.uses, bits.use(axes, "h")))
+    kernels = [kernel, *([merge_states(whole, gpu, splits)] if splits.partial else [])]
+    schedule = flash_schedule(whole, "flashinfer.tree", kernels, tile, splits)
+    return replace(schedule, useful_flops=w.matrix_flops(w.visible_pairs))
+
+
+def _reading(bits: Tensor, size: int, ops: Iterable[TileOp]) -> Iterator[TileOp]:
+    """A step whose scores read their bits of the mask where they are masked (`logits_mask`), once they are there."""
+    for op in ops:
+        yield op
+        if op.tensor == "S":
+            yield from (bits.load(size), bits.wait())
+
+
+def cascaded(w: Workload) -> tuple[Workload, Workload]:
+    """The queries of all sequences with the prefix, and each sequence with its own keys."""
+    plain = replace(w, prefix=0, page_size=0)
+    shared = replace(plain, mask=Mask.full()).of(Length(w.queries, w.prefix))
+    return shared, plain.having(Length(one.queries, one.keys - w.prefix, one.times) for one in w.parts)
+
+
+def _prefixed(kernel: Kernel, name: str) -> Kernel:
+    return replace(renamed(kernel, PREFIX_TENSORS), name=name)
+
+
+def cascade(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """The shared prefix once, each sequence's own keys, and the merge of both.
+
+    Raises
+    ------
+    InputError
+        When nothing is shared.
+    """
+    if not w.prefix:
+        raise InputError(f"flashinfer.cascade shares a prefix, the question is {w}; give one, --prefix N")
+    shared, own = cascaded(w)
+    own = one_query(own)
+    first, second = override(fa2_tile(shared, gpu), shape, shared, gpu), override(fa2_tile(own, gpu), shape, own, gpu)
+    tile = CascadeTile(first, second, plan(shared, gpu, first), plan(own, gpu, second))
+    kernels = [_prefixed(flash_forward(shared, gpu, first, splits=tile.cut_prefix), "prefix")]
+    if tile.cut_prefix.partial:
+        kernels.append(_prefixed(merge_states(shared, gpu, tile.cut_prefix), "combine prefix"))
+    kernels.append(flash_forward(own, gpu, second, "suffix", tile.cut_suffix))
+    if tile.cut_suffix.partial:
+        kernels.append(merge_states(own, gpu, tile.cut_suffix))
+    kernels.append(merge(w))
+    schedule = flash_schedule(own, "flashinfer.cascade", kernels, tile, tile.cut_suffix)
+    once = w.prefix * w.heads_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
+    peak, useful = schedule.peak_memory_bytes + once, w.matrix_flops(w.visible_pairs)
+    return replace(schedule, peak_memory_bytes=peak, useful_flops=useful)
+
+
+def merge(w: Workload) -> Kernel:
+    """Both states of every row read, one written (`MergeStateInPlaceKernel`)."""
+    rows = w.heads_q * w.queries
+    out, sums = rows * w.head_dim_v * w.output_bytes, rows * 4
+    accesses = [Access("O", out), Access("O prefix", out), Access("LSE", sums), Access("LSE prefix", sums)]
+    return streaming("merge", [*accesses, Access("O merged", out, True)], elements=rows * w.head_dim_v)
+
+
 RECORDS = (
     record("flashinfer.fa2", partial(fa2, name="flashinfer.fa2", write=None)),
     record("flashinfer.fa3", partial(fa3, name="flashinfer.fa3", paged=False)),
     record("flashinfer.fa3-paged", partial(fa3, name="flashinfer.fa3-paged", paged=True)),
     record("vllm.flashinfer", partial(fa2, name="vllm.flashinfer", write=lambda w, n: [cache_write(w, n)])),
     record("sglang.flashinfer", partial(fa2, name="sglang.flashinfer", write=store_cache)),
+    record("flashinfer.pod", partial(pod, name="flashinfer.pod", order=taken_in_turn)),
+    record("flashinfer.pod-streams", partial(pod, name="flashinfer.pod-streams", order=one_then_the_other)),
+    record("flashinfer.pod-serial", partial(pod, name="flashinfer.pod-serial", order=None)),
+    record("flashinfer.tree", tree),
+    record("flashinfer.cascade", cascade),
 )
