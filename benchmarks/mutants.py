@@ -40,8 +40,8 @@ ROOMS = {
         14,
         (
             "choose", "cudnn", "flash_attention", "flash_attention_4", "flashinfer", "natten", "serving", "registry",
-            "trtllm_tiles", "builds", "host", "fused/fits", "fused/splits", "fused/tile", "fused/order",
-            "fused/varlen_order", "linear/shape", "own/least_time",
+            "trtllm", "builds", "host", "fused/fits", "fused/splits", "fused/tile", "fused/order",
+            "linear/shape", "own/least_time",
         ),
     ),
     "attnsim/models/hardware": (9, ("*.py",)),
