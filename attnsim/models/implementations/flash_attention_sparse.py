@@ -94,7 +94,7 @@ class _Operations(Operations):
     """The producer reads what is told of each key tile, while the tile before is copied and multiplied."""
 
     def __init__(self, w: Workload, tile: FlashTile, told: Told) -> None:
-        super().__init__(w, tile, lse=True)
+        super().__init__(w, tile)
         self.told = told
 
     def look_up(self) -> tuple[TileOp, ...]:

@@ -191,7 +191,7 @@ def _kernel(w: Workload, gpu: Gpu, masked: MaskTile, counts: TileCounts, entry: 
             (COUNTS, "lists", COUNTS_BYTES), (LIST, "entries", ENTRY_BYTES), (TABLE, "lists blocks", 1)
         )
     )  # fmt: skip
-    ops = _Operations(w, tile, lse=True)
+    ops = _Operations(w, tile)
 
     def begin(short: int) -> Iterator[TileOp]:
         yield from (table.load(across), table.wait()) if masked.scanned else (read.load(), read.wait())

@@ -141,7 +141,7 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
     none = np.zeros_like(visits)
     # A kernel that needs a mask anywhere has it in every tile; whole boxes run one without.
     (steps, masked), inverse = classes(visits, visits if (visits != whole).any() else none)
-    ops, missing = _Operations(w, flash, lse=True), np.zeros_like(steps)
+    ops, missing = _Operations(w, flash), np.zeros_like(steps)
     mean = max(1.0, float(visits.sum() * flash.keys / w.seq_kv) * w.group) / w.group
     axes = {
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(len(none) * flash.rows, flash.rows),

@@ -79,24 +79,23 @@ def flash_forward(
     pack = w.group if tile.pack_gqa else 1
     whole, kinds = _kinds(w, tile, splits, pack)
     axes = _axes(w, tile, splits)
-    rows_outermost = len(w.parts) > 1 and tile.order == "ascending" and not tile.persistent and pack < w.group
-    q, k, v = operands(w, seen=_window(w, whole), override=_heads_apart(w, tile, whole) if rows_outermost else None)
-    direct = results(w, lse, "b h g i direct")
-    merged = partial_results(w, "b h g s i merged")
-    listed = Tensor(
-        PAGES, "p", 4, override=Override("read by one row tile of a head", sharers=float(w.heads_q // pack))
-    )
-    ops = Operations(w, tile, lse)
+    heads_outermost = len(w.parts) > 1 and tile.order == "ascending" and not tile.persistent and pack < w.group
+    q, k, v = operands(w, seen=_window(w, whole), override=_heads_apart(w, whole) if heads_outermost else None)
+    numbers = Override("blocks of a head share the page numbers of all sequences", sharers=float(w.heads_q // pack))
+    listed = Tensor(PAGES, "p", 4, override=numbers)
+    stored = [
+        (results(w, lse, f"b h g s i {of}", of == "merged"), kinds.partial == (of == "merged"))
+        for of in ("merged", "direct")
+        if axes[of].tiles_of.any()
+    ]
+    ops = Operations(w, tile)
     body = LOOPS[tile.loop](ops, k, v, kinds.steps, kinds.masked, kinds.missing_keys)
-    stored = ((direct, kinds.partial == 0), (merged, kinds.partial > 0))
     nest = with_ends(ops, q, body, kinds.steps, kinds.missing_rows, stored, fetch_clks)
     if w.page_size and not tile.looks_up_pages:
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
-    tensors = (
-        q, k, v, *(merged if axes["merged"].tiles_of.any() else ()), *(direct if axes["direct"].tiles_of.any() else ()),
-        *((listed,) if w.page_size or tile.looks_up_pages else ()),
-    )  # fmt: skip
-    grid, rule = ("h g b s i", "run") if rows_outermost else ("b h g s i", "byte")
+    tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
+    tensors += [listed] if w.page_size or tile.looks_up_pages else []
+    grid, rule = ("h g b s i", "run") if heads_outermost else ("b h g s i", "byte")
     launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)
     return tiled_kernel(w, tile, name, nest, launches, uses_of(tensors, axes, grid, rule))
 
@@ -108,18 +107,11 @@ def operands(w: Workload, **of_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
     return Tensor("Q", "b h g i", w.head_dim * e), k, v
 
 
-def results(w: Workload, lse: bool = True, axes: str = "b h g i") -> tuple[Tensor, ...]:
-    """O and the log-sum-exp of each row, where it is written."""
-    out = Tensor("O", axes, w.head_dim_v * w.output_bytes, written=True)
-    return (out, Tensor("LSE", axes, 4, written=True)) if lse else (out,)
-
-
-def partial_results(w: Workload, axes: str) -> tuple[Tensor, Tensor]:
-    """The same of a range of keys, in fp32 for a combine kernel."""
-    return (
-        Tensor("O partial", axes, w.head_dim_v * 4, written=True),
-        Tensor("LSE partial", axes, 4, written=True),
-    )
+def results(w: Workload, lse: bool = True, axes: str = "b h g i", partial: bool = False) -> tuple[Tensor, ...]:
+    """O and the log-sum-exp of each row, where it is written; of a range of keys both, in fp32 for a combine kernel."""
+    suffix, size = (" partial", 4) if partial else ("", w.output_bytes)
+    out = Tensor(f"O{suffix}", axes, w.head_dim_v * size, written=True)
+    return (out, Tensor(f"LSE{suffix}", axes, 4, written=True)) if lse or partial else (out,)
 
 
 def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
@@ -147,10 +139,10 @@ def _window(w: Workload, whole: RowTiles) -> tuple[Ints, NDArray[np.float64]] | 
     return whole.touched_keys, np.maximum(1.0, visits / np.maximum(1, whole.touched_keys))
 
 
-def _heads_apart(w: Workload, tile: FlashTile, whole: RowTiles) -> Override:
+def _heads_apart(w: Workload, whole: RowTiles) -> Override:
     """How K and V are shared in a grid with heads outermost and sequences of different lengths inside."""
-    counts, seen = np.array([one.times for one in w.parts]), np.array([one.keys for one in w.parts])
-    seen = whole.touched_keys if w.mask.is_windowed else seen
+    counts = np.array([one.times for one in w.parts])
+    seen = whole.touched_keys if w.mask.is_windowed else [one.keys for one in w.parts]
     blocks = float(counts @ np.bincount(whole.part) * w.group)
     between = int(counts @ seen) * (w.head_dim + w.head_dim_v) * w.element_bytes
     return Override("each head of a group walks the whole batch", sharers=blocks, rounds=w.group, apart_bytes=between)

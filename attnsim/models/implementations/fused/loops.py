@@ -45,28 +45,14 @@ def page_bytes(w: Workload, keys: int) -> int:
     return 4 * pages(w, keys)
 
 
-def sizes(missing: Ints) -> list[int]:
-    """By how much tiles are shorter than whole: every amount that there is, 0 for whole ones first."""
-    return sorted(set(missing.tolist()))
-
-
 class Operations:
     """The tile operations of a flash kernel, per warpgroup where they compute and per block where they load."""
 
-    def __init__(self, w: Workload, tile: FlashTile, lse: bool) -> None:
-        self.w, self.tile, self.lse = w, tile, lse
+    def __init__(self, w: Workload, tile: FlashTile) -> None:
+        self.w, self.tile = w, tile
         self.rows = tile.rows // tile.warpgroups
         self.d, self.dv = tile.compiled(w)
         self.readers = tile.readers // tile.warpgroups
-
-    def load(self, tensor: str, keys: int) -> TileOp:
-        """K or V of so many keys."""
-        width = self.w.head_dim if tensor == "K" else self.w.head_dim_v
-        return TileOp("load", tensor, bytes=keys * width * self.w.element_bytes)
-
-    def load_q(self, rows: int) -> TileOp:
-        """Q of so many rows."""
-        return TileOp("load", "Q", bytes=rows * self.w.head_dim * self.w.element_bytes)
 
     def look_up(self) -> tuple[TileOp, ...]:
         """What is read to learn which key tile is next, once for each: nothing where they follow one another."""
@@ -84,33 +70,20 @@ class Operations:
 
     def scores(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
         """S = Q K^T."""
-        e, keys = self.w.element_bytes, self.tile.keys
-        q_reads = 0 if self.tile.q_in_registers else self.rows * self.d * e * self.tile.across
-        return self._product(
-            TileOp(
-                kind,
-                "S",
-                flops=2 * self.rows * keys * self.d,
-                smem_bytes=self.readers * self.tile.read_columns(keys) * self.d * e + q_reads,
-            )
-        )
-
-    def _product(self, op: TileOp) -> TileOp:
-        """With its instructions where those of the kernel are counted; of wgmma the step's count has them."""
-        return product(op) if self.tile.counts and self.tile.path == "mma_sync" else op
+        tile, e = self.tile, self.w.element_bytes
+        q_reads = 0 if tile.q_in_registers else self.rows * self.d * e * tile.across
+        return self._product(kind, "S", self.d, self.readers * tile.read_columns(tile.keys) * self.d * e + q_reads)
 
     def output(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
         """O += P V."""
-        e, keys = self.w.element_bytes, self.tile.keys
-        p_reads = self.rows * keys * e * self.tile.across if self.tile.p_in_smem else 0
-        return self._product(
-            TileOp(
-                kind,
-                "O",
-                flops=2 * self.rows * keys * self.dv,
-                smem_bytes=self.readers * keys * self.tile.read_columns(self.dv) * e + p_reads,
-            )
-        )
+        tile, e = self.tile, self.w.element_bytes
+        p_reads = self.rows * tile.keys * e * tile.across if tile.p_in_smem else 0
+        return self._product(kind, "O", self.dv, self.readers * tile.keys * tile.read_columns(self.dv) * e + p_reads)
+
+    def _product(self, kind: Literal["mma", "mma_async"], tensor: str, columns: int, smem_bytes: int) -> TileOp:
+        """With its instructions where those of the kernel are counted; of wgmma the step's count has them."""
+        op = TileOp(kind, tensor, flops=2 * self.rows * self.tile.keys * columns, smem_bytes=smem_bytes)
+        return product(op) if self.tile.counts and self.tile.path == "mma_sync" else op
 
     def softmax(self, masked: bool, first: bool = False) -> TileOp:
         """Online softmax of one tile and the rescaling of O; `first`: it is the block's first tile."""
@@ -130,13 +103,6 @@ class Operations:
             fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + mask
             op = TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=exps, fp32=fp32)
         return dropped(op, scores, DROPOUT_BITS, DROPOUT_INSTRUCTIONS) if self.w.dropout else op
-
-    def stores(self, rows: int, partial: bool) -> tuple[TileOp, ...]:
-        """O and LSE of the valid rows, in fp32 where a combine kernel merges them."""
-        suffix = " partial" if partial else ""
-        width = self.w.head_dim_v * (4 if partial else self.w.output_bytes)
-        out = TileOp("store", f"O{suffix}", bytes=rows * width)
-        return (out, TileOp("store", f"LSE{suffix}", bytes=rows * 4)) if self.lse or partial else (out,)
 
 
 def fa2(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missing: Ints) -> Nest:

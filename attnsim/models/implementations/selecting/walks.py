@@ -200,7 +200,7 @@ def forward(
     lse : bool
         Whether the log-sum-exps of rows are stored.
     """
-    ops, e = Operations(w, tile, lse=lse), w.element_bytes
+    ops, e = Operations(w, tile), w.element_bytes
     q = Tensor("Q", "b h g i", w.head_dim * e)
     k, v = walk.over(Tensor("K", "b h j", w.head_dim * e), Tensor("V", "b h j", w.head_dim_v * e))
     o = Tensor("O", "b h g i", w.head_dim_v * w.output_bytes, written=True)
