@@ -93,7 +93,9 @@ def _peeled(name: str, begin: Any, end: Any, turn: Callable[..., Operations], un
 def apart(nests: Sequence[Nest]) -> Nest:
     """Blocks of as many classes, each of which runs a nest of its own."""
     each = np.eye(len(nests), dtype=np.int64)
-    return [(segment, here * count) for nest, here in zip(nests, each, strict=True) for segment, count in nest]
+    return [
+        (segment, here * np.asarray(count)) for nest, here in zip(nests, each, strict=True) for segment, count in nest
+    ]
 
 
 @cache

@@ -95,9 +95,12 @@ def flash_forward(
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
     tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
     tensors += [listed] if w.page_size or tile.looks_up_pages else []
-    grid, rule = ("h g b s i", "run") if heads_outermost else ("b h g s i", "byte")
+    if heads_outermost:
+        uses = uses_of(tensors, axes, "h g b s i", "run")
+    else:
+        uses = uses_of(tensors, axes, "b h g s i")
     launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)
-    return tiled_kernel(w, tile, name, nest, launches, uses_of(tensors, axes, grid, rule))
+    return tiled_kernel(w, tile, name, nest, launches, uses)
 
 
 def operands(w: Workload, **of_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
