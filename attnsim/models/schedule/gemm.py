@@ -9,11 +9,11 @@ import numpy as np
 
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
-from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import BLOCK, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, Path
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Kernel, Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Operand:
     tensor: str
     element_bytes: int = 2
     shared_by: int = 1
+    override: Override | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class GemmTile:
         return f"{self.m} x {self.n} x {self.k}"
 
 
+MOST_LISTED = 1 << 16
+"""C tiles of a matrix up to which a launch lists them all, where both the last row and the last column are shorter."""
 BATCHED = by_hand(GemmTile(128, 128, 32, stages=3, warps=4), "tile of cuBLAS's batched GEMMs (closed), in 3 stages")
 
 
@@ -73,6 +76,7 @@ def gemm(
     dtype: str,
     path: Path = "mma_sync",
     tile: GemmTile | None = None,
+    parts: int = 1,
 ) -> Kernel:
     """A batched GEMM C[m, n] = A[m, k] B[k, n], one block per C tile, `stages` steps of k in flight.
 
@@ -88,23 +92,25 @@ def gemm(
     path : str
     tile : GemmTile, optional
         Default `BATCHED`, narrowed to 64 columns where n is no larger.
+    parts : int
+        Ranges of whole steps that k is cut into, each with a C of its own (split-K); the last has what is left.
     """
     m, n, k = shape
     tile = tile or replace(BATCHED, n=64 if n <= 64 else BATCHED.n)
     group = max(a.shared_by, b.shared_by)
     axes = {
-        "b": Axis(batch // group), "g": Axis(group),
+        "b": Axis(batch // group), "g": Axis(group), "s": Axis(parts, cuts="k"),
         "m": Axis(m, tile.m), "n": Axis(n, tile.n), "k": Axis(k, tile.k),
     }  # fmt: skip
-    left = Tensor(a.tensor, "b m k" if a.shared_by > 1 else "b g m k", a.element_bytes)
-    right = Tensor(b.tensor, "b k n" if b.shared_by > 1 else "b g k n", b.element_bytes)
-    out = Tensor(c.tensor, "b g m n", c.element_bytes, written=True)
+    left = Tensor(a.tensor, "b m k" if a.shared_by > 1 else "b g m k", a.element_bytes, override=a.override)
+    right = Tensor(b.tensor, "b k n" if b.shared_by > 1 else "b g k n", b.element_bytes, override=b.override)
+    out = Tensor(c.tensor, "b g s m n", c.element_bytes, written=True)
     flops, smem_bytes = 2 * tile.m * tile.n * tile.k, tile.operand_bytes(a.element_bytes)
     product = TileOp("mma", c.tensor, flops=flops, smem_bytes=smem_bytes)
 
     def c_tile(rows: int, columns: int, steps: Ints, missing_k: Ints) -> Nest:
-        """What blocks of one size of C tile run; none of `steps` where a block's is of another size."""
-        short, here = int(missing_k.max()), np.minimum(steps, 1)
+        """What a block of one size does, of `steps` steps: none where a class has blocks of another size."""
+        short, filled, whole = int(missing_k.max()), np.minimum(steps, tile.stages), steps - (missing_k > 0)
 
         def loads(whole: bool) -> tuple[TileOp, TileOp]:
             depth = tile.k - short * (not whole)
@@ -114,43 +120,52 @@ def gemm(
             yield from (left.wait(), right.wait(), product)
             yield from loads(whole) if load_next else ()
 
-        filled, whole = np.minimum(steps, tile.stages), steps - (missing_k > 0)
         return [
-            *once("prologue", [BLOCK], here),
+            *once("prologue", [BLOCK], steps > 0),
             *loop("fill", filled, loads, whole=whole),
             *loop("k step", steps, turn, load_next=steps - filled, whole=whole - filled),
-            *once(f"store {rows} x {columns}", [out.store(rows * columns)], here),
+            *once(f"store {rows} x {columns}", [out.store(rows * columns)], steps > 0),
         ]
 
     def blocks(missing_m: Ints, missing_n: Ints, steps: Ints, missing_k: Ints) -> Nest:
-        return [
-            segment
-            for y, x in dict.fromkeys(zip(missing_m.tolist(), missing_n.tolist(), strict=True))
-            for segment in c_tile(tile.m - y, tile.n - x, steps * ((missing_m == y) & (missing_n == x)), missing_k)
-        ]
+        sizes = dict.fromkeys(zip(missing_m.tolist(), missing_n.tolist(), strict=True))
+        of_size = ((y, x, steps * ((missing_m == y) & (missing_n == x))) for y, x in sizes)
+        return [one for y, x, turns in of_size for one in c_tile(tile.m - y, tile.n - x, turns, missing_k)]
 
-    steps, missing_k = np.array(axes["k"].tiles), axes["k"].missing[-1]
-    short_m, short_n = (axes[x].missing if axes[x].missing[-1] else axes[x].missing[-1:] for x in "mn")
-    kernel = declared(
-        name, axes, "b g m n", (left, right, out),
-        {"missing_m": short_m[:, None], "missing_n": short_n, "steps": steps, "missing_k": missing_k}, blocks,
-        each=1 if short_n[-1] else axes["n"].tiles, rule="piece", threads=tile.warps * 32, registers_per_thread=232,
-        path="simt" if dtype == "fp32" else path, dtype=dtype, step="k step",
+    missing_m, missing_n = (np.unique([0, axes[x].short]) for x in "mn")
+    most = -(-axes["k"].tiles // parts)
+    rest = axes["k"].tiles - most * (parts - 1)
+    ends = [(most, 0), (rest, axes["k"].short)]
+    steps, missing_k = np.array(ends if parts > 1 and ends[0] != ends[1] else ends[1:]).T[..., None, None]
+    return declared(
+        name, axes, "b g s m n", (left, right, out),
+        {"missing_m": missing_m[:, None], "missing_n": missing_n, "steps": steps, "missing_k": missing_k}, blocks,
+        launches=lambda kinds: _order(kinds, axes["m"], axes["n"], batch, parts), rule="run",
+        threads=tile.warps * 32, registers_per_thread=232, path="simt" if dtype == "fp32" else path, dtype=dtype,
         buffers=(
             ("A", tile.stages * tile.m * tile.k * a.element_bytes),
             ("B", tile.stages * tile.n * tile.k * b.element_bytes),
         ),
+        step="k step",
     )  # fmt: skip
-    m_tiles, n_tiles = axes["m"].tiles, axes["n"].tiles
-    sharers = m_tiles * n_tiles
-    uses = (
-        TensorUse(a.tensor, m * k * a.element_bytes, max(1, batch // a.shared_by), sharers * a.shared_by),
-        TensorUse(b.tensor, k * n * b.element_bytes, max(1, batch // b.shared_by), sharers * b.shared_by),
-        TensorUse(c.tensor, m * n * c.element_bytes, batch, written=True),
-    )
-    rows = kernel.launches[0]
-    if len(rows.rows) > 1 and short_m[-1]:
-        grid = rows.classes.reshape(m_tiles, n_tiles)
-        regular = (Launch(grid[0], (m_tiles - 1) * batch),) if m_tiles > 1 else ()
-        kernel = replace(kernel, launches=(*regular, Launch(grid[-1], batch)))
-    return replace(kernel, uses=uses)
+
+
+def _order(kinds: Ints, m: Axis, n: Axis, batch: int, parts: int = 1) -> tuple[Launch, ...]:
+    """Blocks in the order of the grid: parts, then rows, then columns of C tiles.
+
+    Parameters
+    ----------
+    kinds : ndarray of int, shape [1 or 2, 1 or 2, 1 or 2]
+        Classes by part, row and column: of all but the last, and of the last, where that differs.
+    m, n : Axis
+    batch, parts : int
+    """
+    if len(kinds) > 1:
+        return (*_order(kinds[:1], m, n, parts - 1), *_order(kinds[1:], m, n, 1)) * batch
+    matrices = batch * parts
+    if kinds.size == 1:
+        return (Launch.alike(m.tiles * n.tiles * matrices, kinds.item()),)
+    row, last = (np.append(np.full(n.tiles - 1, kinds[0, at, 0]), kinds[0, at, -1]) for at in (0, -1))
+    if not m.short:
+        return (Launch(row, m.tiles * matrices),)
+    return (*(Launch(row, (m.tiles - 1) * matrices) for _ in range(m.tiles > 1)), Launch(last, matrices))

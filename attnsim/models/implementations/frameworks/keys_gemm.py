@@ -8,18 +8,13 @@ of at least as many steps as the GEMM keeps in flight, or up to twice as many wh
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import summed
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
-from attnsim.models.schedule.schedule import Kernel, Launch, Path
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Kernel, Path
 
 Sizes = tuple[int, int, int]
 """m, n, k."""
@@ -84,39 +79,14 @@ def keys_gemm(
     parts = _parts(-(-gpu.sm.count // tiles), k)
     if parts == 1:
         return [gemm(name, batch, shape, a, b, c, dtype=dtype, path=path)]
-    length, partial = part_length(k, parts), Operand(f"{c.tensor} partial", 4)
-    rest = k - length * (parts - 1)
-    alike = parts if rest == length else parts - 1
-    main = gemm(name, batch * alike, (m, n, length), a, b, partial, dtype=dtype, path=path)
-    if alike < parts:
-        main = _joined(main, gemm(name, batch, (m, n, rest), a, b, partial, dtype=dtype, path=path))
-    sharers = tiles // batch * parts
-    uses = (
-        TensorUse(a.tensor, m * k * a.element_bytes, max(1, batch // a.shared_by), sharers * a.shared_by),
-        TensorUse(b.tensor, k * n * b.element_bytes, max(1, batch // b.shared_by), sharers * b.shared_by),
-        TensorUse(partial.tensor, m * n * 4, batch * parts, written=True),
-    )
-    size = batch * m * n
+    partial, size = Operand(f"{c.tensor} partial", 4), batch * m * n
     reads, writes = (partial.tensor, size * parts * 4), (c.tensor, size * c.element_bytes)
-    return [replace(main, uses=uses), summed(sum_name(c.tensor), reads, writes, size * parts)]
+    return [
+        gemm(name, batch, shape, a, b, partial, dtype=dtype, path=path, parts=parts),
+        summed(sum_name(c.tensor), reads, writes, size * parts),
+    ]
 
 
 def sum_name(tensor: str) -> str:
     """Name of the kernel that adds up the parts of a result."""
     return f"add parts of {tensor}"
-
-
-def _joined(first: Kernel, second: Kernel) -> Kernel:
-    """One launch with the blocks of two that differ in their loop nests only; it uses what the first does."""
-    classes, width = len(first.repeats), len(first.segments)
-    repeats = np.zeros((classes + len(second.repeats), 1, width + len(second.segments)), dtype=np.int64)
-    repeats[:classes, :, :width] = first.repeats
-    repeats[classes:, :, width:] = second.repeats
-    last = tuple(replace(segment, name=f"{segment.name}, last part") for segment in second.segments)
-    launches = tuple(Launch(launch.classes + classes, launch.times) for launch in second.launches)
-    return replace(
-        first,
-        segments=(*first.segments, *last),
-        repeats=repeats,
-        launches=(*first.launches, *launches),
-    )

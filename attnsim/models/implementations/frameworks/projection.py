@@ -17,6 +17,7 @@ Biases and conversions are in the epilogue. Operands come from shared memory whi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from attnsim.by_hand import by_hand
@@ -24,16 +25,19 @@ from attnsim.models.calibrations.numbers import GPU_NUMBERS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path
 from attnsim.models.question.workload import DTYPE_BYTES
+from attnsim.models.schedule.axes import Override
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path
-from attnsim.models.schedule.uses import TensorUse
 
 CLUSTER = by_hand(2, "blocks that share each read of the L2 in a GEMM of cuBLAS (closed), where the GPU has clusters")
 """A cluster of 2 x 2 halves both operands; cuBLAS's kernels for Hopper have 2 x 1 in their names more often."""
 RASTER = by_hand(8, "columns of C tiles that a GEMM of cuBLAS (closed) walks together")
 """CUTLASS's largest swizzle (``threadblock_swizzle.h``)."""
 
+RASTERED = Override(
+    "cuBLAS walks groups of columns, whose B stays in the L2 while A passes through", sharers=1.0, rounds=math.inf
+)
 ROTARY_INSTRUCTIONS = by_hand(2.0, "FP32-lane instructions per element of a rotary embedding")
 """A multiplication by the cosine, a fused one by the sine of its neighbour."""
 
@@ -162,22 +166,18 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
     """
     e, wide = DTYPE_BYTES[dtype], max(2, DTYPE_BYTES[dtype])
     chosen = cut(product, gpu, dtype)
-    (m, n, k), (a, b, c) = product.shape, product.tensors
-    splits = chosen.splits
+    (m, n, _), (a, b, c), splits = product.shape, product.tensors, chosen.splits
     out = Operand(c, wide) if splits == 1 else Operand(f"{c} partial", 4)
-    parts = product.batch * splits
-    main = gemm(
-        product.name, parts, (m, n, k // splits), Operand(a, e), Operand(b, e), out, dtype=dtype, path=gemm_path(gpu),
-        tile=chosen.tile,
-    )  # fmt: skip
-    main = replace(main, multicast=CLUSTER if gpu.features.clusters else 1)
+    left, right = Operand(a, e), Operand(b, e)
     if product.batch == 1:
         sweeps = max(1.0, -(-n // chosen.tile.n) / RASTER)
-        main = replace(main, uses=(
-            TensorUse(a, m * k * e, 1, passes_per_block=sweeps),
-            TensorUse(b, k * n * e, 1),
-            TensorUse(out.tensor, m * n * out.element_bytes, splits, written=True),
-        ))  # fmt: skip
+        left = replace(left, override=replace(RASTERED, passes_per_block=sweeps))
+        right = replace(right, override=RASTERED)
+    main = gemm(
+        product.name, product.batch, product.shape, left, right, out, dtype=dtype, path=gemm_path(gpu),
+        tile=chosen.tile, parts=splits,
+    )  # fmt: skip
+    main = replace(main, multicast=CLUSTER if gpu.features.clusters else 1)
     if splits == 1:
         return [main], chosen
     sums = [Access(out.tensor, m * n * 4 * splits), Access(c, m * n * wide, True)]
