@@ -168,4 +168,6 @@ def _order(kinds: Ints, m: Axis, n: Axis, batch: int, parts: int = 1) -> tuple[L
     row, last = (np.append(np.full(n.tiles - 1, kinds[0, at, 0]), kinds[0, at, -1]) for at in (0, -1))
     if not m.short:
         return (Launch(row, m.tiles * matrices),)
-    return (*(Launch(row, (m.tiles - 1) * matrices) for _ in range(m.tiles > 1)), Launch(last, matrices))
+    if m.tiles * n.tiles > MOST_LISTED:
+        return (Launch(row, m.tiles - 1), Launch(last)) * matrices
+    return (Launch(np.vstack([*[row] * (m.tiles - 1), last]), matrices),)
