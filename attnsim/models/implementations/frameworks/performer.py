@@ -170,7 +170,7 @@ def _padding(w: Workload, whole: Workload) -> list[Kernel]:
 
 
 def _full(w: Workload, m: int, path: Path, gpu: Gpu) -> list[Kernel]:
-    """Sums z of K', D = Q' z (its m numbers a head not counted), the state S = K'^T V, and O = Q' S / D."""
+    """Sums z of K', D = Q' z, the state S = K'^T V, and O = Q' S / D."""
     e, dv, heads, kv_heads = w.element_bytes, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
     rows, kv_rows = heads * w.seq_q, kv_heads * w.seq_kv
     queries, keys, sums = ("Q'", rows * m * e), ("K'", kv_rows * m * e), ("z", kv_heads * m * e)
@@ -178,7 +178,7 @@ def _full(w: Workload, m: int, path: Path, gpu: Gpu) -> list[Kernel]:
     q, k, v, o = Operand("Q'", e), Operand("K'", e), Operand("V", e), Operand("O", w.output_bytes)
     return [
         summed("sum K'", keys, sums, kv_rows * m),
-        over_rows("D = Q' z", [queries], totals, rows, m),
+        over_rows("D = Q' z", [queries, sums], totals, rows, m),
         *keys_gemm("S = K'^T V", kv_heads, (m, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, path=path, gpu=gpu),
         gemm("O = Q' S", heads, (w.seq_q, dv, m), q, Operand("S", e, w.group), o, dtype=w.dtype, path=path),
         elementwise("O / D", [out, totals], out, rows * dv, broadcast=True),
