@@ -9,25 +9,26 @@ S and P have 16 bits and rows of :func:`score_stride` elements. Two forms, by pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from attnsim.arrays import Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, TURN, counts_of, kernel_label, registers_of
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
-from attnsim.models.schedule.instructions import LANES, StepCounts, together
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.instructions import LANES, together
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
+from attnsim.models.schedule.operation import STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.uses import TensorUse
 
 HEAD_DIMS = (64, 128, 256)
 NAMES = {"fused": "attnsim.naive", "separate": "attnsim.naive-passes"}
@@ -39,6 +40,8 @@ WARP_COLUMNS = 1024
 SOFTMAX = "naive_softmax"
 SUMS = "sums"
 """Part of what a warp does once: the log-sum-exp, behind the store of P."""
+PARTS = (TURN, "", SUMS)
+"""Of a softmax that holds its rows: a piece of a row, what a warp does once, and what of that follows the store."""
 PIECE_COLUMNS = 256
 """Scores of a row that a warp takes at once; those beyond the row's end it skips."""
 PASS_WARPS = 4
@@ -210,32 +213,25 @@ def _pass(name: str, w: Workload, gpu: Gpu) -> Kernel:
 
 
 def _softmax(w: Workload, gpu: Gpu) -> Kernel:
-    tile, rows = softmax_tile(w.seq_kv), _rows(w)
-    whole, rest = divmod(rows, tile.rows)
-    launched = [(count, blocks) for count, blocks in ((tile.rows, whole), (rest, int(rest > 0))) if blocks]
-    if tile.sweeps == 1:
-        label = kernel_label(SOFTMAX, tile.constants(w.dtype))
-        counts = tuple(counts_of(label, gpu, part) for part in (TURN, "", SUMS))
-        segments = tuple(_held_rows(w, count, tile, counts) for count, _ in launched)
-        repeats = np.eye(len(segments), dtype=np.int64)[:, None, :]
-    else:
-        segments, repeats = loop_nest(_two_sweeps(w.seq_kv, tile))
-    kernel = Kernel(
-        name=SOFTMAX,
-        threads=tile.threads,
-        registers_per_thread=0,
-        segments=segments,
-        repeats=repeats,
-        launches=tuple(Launch.alike(blocks, kind) for kind, (_, blocks) in enumerate(launched)),
-        uses=(
-            TensorUse("S", 2 * w.seq_kv, rows, passes_per_block=tile.sweeps),
-            TensorUse("P", 2 * w.seq_kv, rows, written=True),
-            TensorUse("LSE", 4, rows, written=True),
-        ),
+    """P and LSE of the rows of S: rows that stay in registers, or one that is read twice."""
+    tile = softmax_tile(w.seq_kv)
+    axes = {"r": Axis(_rows(w), tile.rows), "j": Axis(w.seq_kv, tile.warps * WARP_COLUMNS)}
+    s, p = Tensor("S", "r j", 2, times=tile.sweeps), Tensor("P", "r j", 2, written=True)
+    lse = Tensor("LSE", "r", 4, written=True)
+
+    def blocks(missing_rows: Ints) -> Nest:
+        if tile.sweeps == 1:
+            return by_size("rows", missing_rows, lambda n: _held_rows(w, gpu, tile, tile.rows - n, (s, p, lse)))
+        return _two_sweeps(axes["j"], tile, (s, p, lse))
+
+    last = int(axes["r"].short > 0)
+    kernel = declared(
+        SOFTMAX, axes, "r", (s, p, lse), {"missing_rows": np.unique([0, axes["r"].short])}, blocks,
+        launches=tuple(Launch.alike(n, kind) for kind, n in enumerate((axes["r"].tiles - last, last)) if n),
+        threads=tile.threads, registers_per_thread=0, dtype="fp32",
         buffers=(("maxima, sums", tile.shared_memory_bytes),) if tile.warps > 1 else (),
-        dtype="fp32",
         step="rows, 4 a block" if tile.sweeps == 1 else "weights",
-    )
+    )  # fmt: skip
     return _with_registers(kernel, tile.constants(w.dtype), gpu)
 
 
@@ -258,52 +254,46 @@ def _pieces(w: Workload) -> tuple[int, float]:
     return PIECE_COLUMNS * len(first), PIECE_COLUMNS * float(hidden.sum()) / w.seq_q
 
 
-def _held_rows(w: Workload, rows: int, tile: SoftmaxTile, counts: Sequence[StepCounts | None]) -> Segment:
+def _held_rows(
+    w: Workload, gpu: Gpu, tile: SoftmaxTile, rows: int, tensors: tuple[Tensor, Tensor, Tensor]
+) -> Iterator[TileOp]:
     """The whole of a block whose rows stay in registers; counts of pieces, of what each warp does, and behind P."""
-    seq_kv, exps, lanes = w.seq_kv, rows * exponentiated(w.seq_kv), rows * tile.warps * LANES
-    pieces, each, behind = counts
-    worked = _work("P", rows * seq_kv, exps)
+    s, p, lse = tensors
+    scores, exps, lanes = rows * w.seq_kv, rows * exponentiated(w.seq_kv), rows * tile.warps * LANES
+    pieces, each, behind = (counts_of(kernel_label(SOFTMAX, tile.constants(w.dtype)), gpu, part) for part in PARTS)
+    worked = _work("P", scores, exps)
     if pieces and each:
         columns, hidden = _pieces(w)
         masked = pieces.hiding(round(rows * hidden), 0)
         of_pieces = pieces.softmax(rows * columns, exps, 0, masked)._replace(scores=0)
         worked = together("P", of_pieces, each.work("P", lanes))
-    return Segment(
-        f"rows, {rows} a block",
-        (
-            TileOp("load", "S", bytes=2 * rows * seq_kv),
-            TileOp("wait", "S"),
-            worked,
-            TileOp("delay", "step"),
-            TileOp("store", "P", bytes=2 * rows * seq_kv),
-            *((behind.work("LSE", lanes),) if behind else ()),
-            TileOp("store", "LSE", bytes=4 * rows),
-        ),
-    )
+    yield from (s.load(scores), s.wait(), worked, STEP, p.store(scores))
+    if behind:
+        yield behind.work("LSE", lanes)
+    yield lse.store(rows)
 
 
-def _two_sweeps(seq_kv: int, tile: SoftmaxTile) -> Nest:
-    """Segments of a block whose row is read twice, and how often each runs."""
-    chunk = tile.warps * WARP_COLUMNS
-    whole, rest = divmod(seq_kv, chunk)
+def _two_sweeps(columns: Axis, tile: SoftmaxTile, tensors: tuple[Tensor, Tensor, Tensor]) -> Nest:
+    """A block whose row is read twice: for its maximum and sum, and for its weights."""
+    s, p, lse = tensors
+    turns, whole = columns.tiles, columns.tiles - (columns.short > 0)
 
-    def first(columns: int) -> tuple[TileOp, ...]:
-        exps = exponentiated(columns) + tile.threads  # each thread rescales its sum
-        return (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), _work("S", columns, exps))
+    def size(whole: bool) -> int:
+        return columns.tile - columns.short * (not whole)
 
-    def second(columns: int) -> tuple[TileOp, ...]:
-        worked = _work("P", columns, exponentiated(columns))
-        loaded = (TileOp("load", "S", bytes=2 * columns), TileOp("wait", "S"), worked)
-        return (*loaded, TileOp("store", "P", bytes=2 * columns))
+    def first(whole: bool) -> tuple[TileOp, ...]:
+        exps = exponentiated(size(whole)) + tile.threads  # each thread rescales its sum
+        return s.load(size(whole)), s.wait(), _work("S", size(whole), exps)
 
-    meeting = (TileOp("vector", "P", exps=tile.threads), TileOp("delay", "step"))
+    def second(whole: bool) -> tuple[TileOp, ...]:
+        work = _work("P", size(whole), exponentiated(size(whole)))
+        return s.load(size(whole)), s.wait(), work, p.store(size(whole))
+
     return [
-        (Segment("maximum and sum", first(chunk)), whole),
-        (Segment("maximum and sum, last", first(rest)), int(rest > 0)),
-        (Segment("across the row", meeting), 1),
-        (Segment("weights", second(chunk)), whole),
-        (Segment("weights, last", second(rest)), int(rest > 0)),
-        (Segment("log-sum-exp", (TileOp("store", "LSE", bytes=4),)), 1),
+        *loop("maximum and sum", turns, first, whole=whole),
+        *once("across the row", (TileOp("vector", "P", exps=tile.threads), STEP)),
+        *loop("weights", turns, second, whole=whole),
+        *once("log-sum-exp", [lse.store()]),
     ]
 
 
