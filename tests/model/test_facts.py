@@ -84,3 +84,26 @@ def test_schedule_is_what_the_source_says(fact: tuple[str, ...]) -> None:
         if (found := value(schedule, field)) != (float(want) if want.isdigit() else want)
     ]
     assert not wrong, [*wrong, *gap[1:]]
+
+
+WHOLE = [fact for fact in FACTS if not any(word in fact[4] for word in ("MLA", "MoBA", "window"))]
+
+
+@pytest.mark.parametrize(
+    "fact", [fact for fact in WHOLE if "mamba" not in fact[2]], ids=lambda fact: f"{fact[2]}:{fact[1]}"
+)
+def test_memory_gives_and_takes_every_tensor_once_at_least(fact: tuple[str, ...]) -> None:
+    """Compulsory bytes of Q, K, V and O are the tensors' own, whatever the tile, and no fewer are asked for."""
+    w = workload(fact[4])
+    main = IMPLEMENTATIONS[fact[2]].build(w, load_gpu(fact[3]), None).main
+    rows, keys = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
+    sizes = {
+        "Q": rows * w.head_dim * w.element_bytes,
+        "O": rows * w.head_dim_v * w.output_bytes,
+        "K": keys * w.head_dim * w.element_bytes,
+        "V": keys * w.head_dim_v * w.element_bytes,
+    }
+    for use in main.uses:
+        if use.tensor in sizes:
+            asked = main.requested()["store" if use.written else "load", use.tensor]
+            assert use.unique_bytes == sizes[use.tensor] <= asked, use.tensor

@@ -262,7 +262,7 @@ def test_a_load_of_nothing_is_renamed_as_its_wait_is() -> None:
 
 def test_loads_that_began_before_their_block_are_not_issued_again() -> None:
     """Both loads of the second block: four of 100 bytes in all."""
-    ahead = kernel(TileOp("prefetch"), LOAD, LOAD, WAIT, WAIT, blocks=2)
+    ahead = kernel(LOAD, LOAD, WAIT, WAIT, TileOp("prefetch"), blocks=2)
     assert sum(played(ahead).loaded) == 400
 
 

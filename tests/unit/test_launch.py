@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked
 from attnsim.models.question.selection import Selection
+from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.launch import Launch
+from attnsim.models.schedule.row_tiles import classes, row_tiles
 
 
 @pytest.mark.parametrize("each", [1, 2, 3])
@@ -27,6 +30,21 @@ def test_a_grid_is_the_same_however_it_is_held() -> None:
     assert held.same(Launch(np.repeat(rows, 4))) and held.same(Launch(rows.copy(), each=4))
     assert not held.same(Launch(rows, 2, each=4)) and not held.same(Launch(rows[::-1], each=4))
     assert not held.same(Launch(rows, each=2))
+
+
+def test_ranges_of_keys_are_equal_but_for_the_last() -> None:
+    """Ten tiles of 64 keys in three ranges: four, four and two; of what two causal row tiles see, half each."""
+    full = Workload(1, 1, 128, 64, seq_kv=640)
+    assert [row_tiles(full, 64, 64, split=n, splits=3).steps.tolist() for n in range(3)] == [[4, 4], [4, 4], [2, 2]]
+    causal = Workload(1, 1, 128, 64, seq_kv=640, mask=Mask.causal())  # 9 and 10 tiles
+    halves = [row_tiles(causal, 64, 64, split=n, splits=2, of_seen=True).steps.tolist() for n in range(2)]
+    assert halves == [[5, 5], [4, 5]]
+
+
+def test_classes_are_the_distinct_rows_of_a_table() -> None:
+    for far in (1, 1 << 20):  # counted, and sorted where the values lie far apart
+        (one, two), of = classes(np.array([5, 3, 5, 3]) * far, np.array([1, 1, 2, 1]))
+        assert (one.tolist(), two.tolist(), of.tolist()) == ([3 * far, 5 * far, 5 * far], [1, 1, 2], [1, 0, 2, 0])
 
 
 @pytest.mark.parametrize("text", ["top 16x64, compress 32 step 16, window 512", "top 3x512", "top 2x128, anywhere"])
