@@ -130,7 +130,10 @@ def places(scope: ast.AST, text: str) -> list[ast.AST]:
         wanted = ast.unparse(ast.parse(text))
     except SyntaxError:  # slices in a subscript
         return []
-    found = {(n.lineno, n.col_offset, n.end_col_offset): n for n in inner(scope) if ast.unparse(n) == wanted}  # type: ignore[attr-defined]
+    found: dict[tuple[int, int, int], ast.AST] = {}
+    for node in inner(scope):
+        if ast.unparse(node) == wanted:  # a call that is a statement is the statement
+            found.setdefault((node.lineno, node.col_offset, node.end_col_offset), node)  # type: ignore[attr-defined]
     return list(found.values())
 
 
