@@ -43,8 +43,8 @@ def test_ranges_of_keys_are_equal_but_for_the_last() -> None:
 
 def test_classes_are_the_distinct_rows_of_a_table() -> None:
     for far in (1, 1 << 20):  # counted, and sorted where the values lie far apart
-        (one, two), of = classes(np.array([5, 3, 5, 3]) * far, np.array([1, 1, 2, 1]))
-        assert (one.tolist(), two.tolist(), of.tolist()) == ([3 * far, 5 * far, 5 * far], [1, 1, 2], [1, 0, 2, 0])
+        (one, two), of = classes(np.array([5, 3, 5, 3] * 2) * far, np.array([1, 1, 2, 1] * 2))
+        assert (one.tolist(), two.tolist(), of.tolist()) == ([3 * far, 5 * far, 5 * far], [1, 1, 2], [1, 0, 2, 0] * 2)
 
 
 @pytest.mark.parametrize("text", ["top 16x64, compress 32 step 16, window 512", "top 3x512", "top 2x128, anywhere"])
