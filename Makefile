@@ -32,7 +32,7 @@ imports: $(STAMP) ## which part may import which
 unit: $(STAMP) ## pytest, on JOBS processes; says what it skipped and why
 	$(BIN)/python -m pytest -n $(JOBS) -rs
 
-sizes: ## lines of Python by part, and the longest files
+sizes: ## lines that hold code, by folder, beside their budget
 	@$(PYTHON) benchmarks/sizes.py
 
 outputs: $(STAMP) ## write every output shown in a document, notebook or picture anew

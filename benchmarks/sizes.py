@@ -1,32 +1,119 @@
-"""Lines of Python in `attnsim/`: `python benchmarks/sizes.py`, by part, and the longest files."""
+"""Lines that hold code, room by room, beside their budget: `python benchmarks/sizes.py [--write]`.
+
+A line holds code if a token stands on it that is not part of a docstring, an import or a comment. A room is a folder of
+`attnsim` or of `attnsim/models`, as in docs/architecture.md; `beside` are the modules in no folder.
+`benchmarks/budget.csv` says how many lines a room may hold, and how much of the kernels may be written by hand where
+the rest is declared. A test fails when a count is past its budget; `--write` sets the budget to the counts of today.
+"""
 
 from __future__ import annotations
 
+import ast
+import csv
+import io
+import sys
+import tokenize
 from collections import Counter
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "attnsim"
-BEFORE = 52_687
-"""Lines before the tree was reshaped (commit ce82554)."""
-LONGEST = 12
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "attnsim"
+BUDGET = Path(__file__).with_name("budget.csv")
+
+DERIVING = {"models/schedule/nest.py", "models/schedule/axes.py", "models/schedule/kernel_file.py"}
+"""The modules that make segments for everybody: of loops, of declarations, of a file."""
+
+OVERRIDES = {"sharers", "rounds", "apart_bytes", "scattered"}
+"""Arguments of a declared `Tensor` that replace what its axes say of sharing."""
+
+SEGMENTS, USES, REPLACED = "functions that build segments", "tensor uses written out", "overrides of sharing"
+
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 def main() -> None:
-    """Print the table."""
-    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
-    parts: Counter[str] = Counter()
-    files: Counter[str] = Counter()
-    for path, count in lines.items():
-        part, *inner = path.relative_to(PACKAGE).parts[:-1] or (".",)
-        for name in (part, f"{part}/{inner[0]}" if inner else ""):
-            parts[name] += count if name else 0
-            files[name] += 1
-    for name in sorted(filter(None, parts)):
-        print(f"{parts[name]:7,}  {files[name]:4} files  {'    ' * name.count('/')}{name}")
-    total = sum(lines.values())
-    print(f"{total:7,}  {len(lines):4} files  all; {total - BEFORE:+,} beside {BEFORE:,}\n")
-    for path in sorted(lines, key=lambda path: -lines[path])[:LONGEST]:
-        print(f"{lines[path]:7,}  {path.relative_to(PACKAGE)}")
+    """Print the counts beside the budget, or make them the budget."""
+    present = counts()
+    if "--write" in sys.argv[1:]:
+        rows = [("counted", "most"), *present.items()]
+        BUDGET.write_text("".join(f"{name},{most}\n" for name, most in rows), encoding="utf-8")
+    most, files = budget(), Counter(room(path) for path in PACKAGE.rglob("*.py"))
+    print("  lines   budget  files")
+    for name, count in present.items():
+        grown = count - most.get(name, 0)
+        print(f"{count:7,}  {count - grown:7,}  {files[name] or '':5}  {name}{f'   {grown:+,}' if grown else ''}")
+    inside = sum(present[name] for name in files)
+    tests = [len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py")]
+    print(f"{inside:7,}           {sum(files.values()):5}  attnsim")
+    print(f"{inside - present.get('ptx', 0):7,}           {sum(files.values()) - files['ptx']:5}  outside attnsim/ptx")
+    print(f"{sum(tests):7,}           {len(tests):5}  tests, lines of any kind")
+
+
+def budget() -> dict[str, int]:
+    """How much there may be of each thing that is counted."""
+    with BUDGET.open(encoding="utf-8") as file:
+        return {row["counted"]: int(row["most"]) for row in csv.DictReader(file)}
+
+
+def past_budget(present: dict[str, int], most: dict[str, int]) -> dict[str, int]:
+    """The counts that are larger than their budget, or have none."""
+    return {name: count for name, count in present.items() if count > most.get(name, -1)}
+
+
+def counts() -> dict[str, int]:
+    """Lines of each room that hold code, and what kernels have written by hand."""
+    lines: Counter[str] = Counter()
+    by_hand = {SEGMENTS: 0, USES: 0, REPLACED: 0}
+    for path in PACKAGE.rglob("*.py"):
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix()
+        lines[room(path)] += len(code_lines(text))
+        if name.startswith("models/"):
+            tree = ast.parse(text)
+            by_hand[SEGMENTS] += 0 if name in DERIVING else len(functions_that_call("Segment", tree))
+            if room(path) != "models/schedule":
+                by_hand[USES] += len(calls("TensorUse", tree))
+                by_hand[REPLACED] += sum(
+                    one.arg in OVERRIDES for call in calls("Tensor", tree) for one in call.keywords
+                )
+    return dict(sorted(lines.items())) | by_hand
+
+
+def room(path: Path) -> str:
+    """The room that a module of the package is in."""
+    folders = path.relative_to(PACKAGE).parts[:-1]
+    return "/".join(folders[: 1 + (folders[:1] == ("models",))]) or "beside"
+
+
+def code_lines(text: str) -> set[int]:
+    """The numbers of a module's lines that hold code."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.Expr) and is_text(node.value)):
+            lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return lines
+
+
+def is_text(value: ast.expr) -> bool:
+    """Whether a value is text, which as a statement of its own is a docstring."""
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def calls(name: str, tree: ast.AST) -> list[ast.Call]:
+    """The calls of what has this name, by itself or in a module."""
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call for call in found if name in (getattr(call.func, "id", ""), getattr(call.func, "attr", ""))]
+
+
+def functions_that_call(name: str, tree: ast.AST) -> set[ast.AST]:
+    """The innermost functions around calls of this name; the tree itself stands for what is in none."""
+    inner = {call: tree for call in calls(name, tree)}
+    for node in ast.walk(tree):  # outer functions come before those in them
+        if isinstance(node, ast.FunctionDef):
+            inner |= {call: node for call in calls(name, node)}
+    return {*inner.values()}
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ the wake-up of those who wait for a load) takes the leaf of the warpgroup or the
 nothing else due then.
 
 Nothing is defined here. `engine.py` says what a replay is, and `tests/unit/test_twin.py` holds this file to it.
-Arrays are made, and answers read, by :mod:`attnsim.simulator.twin`. Longer than most because what is compiled as one
-piece, and the numbers that it reads, stand in one file.
+Arrays are made, and answers read, by :mod:`attnsim.simulator.twin`.
 """
 
 from __future__ import annotations
