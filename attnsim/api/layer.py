@@ -40,7 +40,7 @@ GEMM_NUMBERS = by_hand(
 
 GEMM_HALF_WIDTH = 0.34
 """Half-width of the 90 % interval of a projection's log time: 1,250 measured GEMMs of five GPUs, none of them fitted
-(`benchmarks/projection_errors.py`)."""
+(docs/design/sparse-and-layer.md)."""
 
 
 def layer(
