@@ -1,6 +1,7 @@
 """Every notebook runs from top to bottom, prints what its committed outputs say, and is kept clean."""
 
 import ast
+import copy
 import re
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def test_a_number_that_changed_is_told(tmp_path: Path) -> None:
     path = _written(_book("print(1 + 1)", "import sys; print('x', file=sys.stderr)"), tmp_path)
     now = executed(path)
     assert list(text_outputs(now)) == [(0, "stdout: 2\n"), (1, "stderr: x\n")]
-    was = executed(path)
+    was = copy.deepcopy(now)
     was.cells[0].outputs[0].text = "3\n"
     assert stale_cells(now, now) == []
     (told,) = stale_cells(was, now)

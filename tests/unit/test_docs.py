@@ -28,6 +28,7 @@ def test_commands_are_answered(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("attnsim.reports.pictures.LOOKS", ((False, False),))  # no output shows the other three
     write_files(DOCUMENTS[name], tmp_path)
     seen = set()
     for language, content in blocks(DOCUMENTS[name]):

@@ -205,7 +205,7 @@ def test_a_component_that_comes_in_sizes_is_found_again_and_holds() -> None:
         assert found[name] == pytest.approx(true, rel=0.35), name
     check = left_out(drawn(), lambda group: group.laboratory, RATIOS)
     assert 0.85 <= np.mean(list(check.inside.values())) <= 0.95
-    assert measured(drawn(), RATIOS).sd.keys() == RATIOS.keys()
+    assert found.keys() == RATIOS.keys()
 
 
 def test_the_committed_widths_hold_nine_steps_in_ten_with_their_pair_of_gpus_left_out() -> None:

@@ -101,10 +101,11 @@ def test_the_gpus_run_every_implementation_of_every_mechanism() -> None:
     assert not any(find_implementation(record).windows for _, record in known - run)
 
 
-@pytest.mark.parametrize("gpu_id", GPUS)
-def test_the_players_agree_on_every_implementation_of_every_mechanism(gpu_id: str) -> None:
+@pytest.mark.parametrize(("turn", "gpu_id"), [*enumerate(GPUS)], ids=GPUS)
+def test_the_players_agree_on_every_implementation_of_every_mechanism(turn: int, gpu_id: str) -> None:
+    """On each GPU at two of the lengths."""
     seen = set()
-    for _, record, w, kernels in questions(gpu_id, LENGTHS):
+    for _, record, w, kernels in questions(gpu_id, LENGTHS[turn % 3 :: 3]):
         for item in kernels:
             kernel, program, sms, slots = thinned(item, load_gpu(gpu_id).sm.count)
             order = b"".join(launch.classes.tobytes() for launch in kernel.launches)
@@ -113,7 +114,7 @@ def test_the_players_agree_on_every_implementation_of_every_mechanism(gpu_id: st
                 seen.add(key)
                 told = f"{kernel.name} of {record} on {gpu_id}: {w}, {sms} SMs, {kernel.blocks} blocks"
                 assert not both(kernel, program, sms, slots), told
-    assert len(seen) > 200
+    assert len(seen) > 100
 
 
 def thinned(item: Prepared, sms: int) -> tuple[Kernel, Program, int, int]:

@@ -30,7 +30,7 @@ from tests.unit.answering import refusal
 TRUST = Trust("extrapolated", 0.5, 2.0, None, (Reason("borrowed", "borrowed numbers"),))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def report() -> Report:
     rows = published_rows()[::100]
     served = (Served(rows[0], "flash-attn.3, hopper", 0.01 * rows[0].measured_s, TRUST),)
