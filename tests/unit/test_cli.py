@@ -32,15 +32,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.out
 
 
-def start(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "import sys; from attnsim.cli import main; sys.exit(main())", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "predict", *QUESTION, "--window", "256")
     rows = [words[0] for words in map(str.split, text.splitlines()) if words[2:3] in (["us"], ["ms"])]
@@ -163,16 +154,6 @@ def test_a_new_gpu_is_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.Cap
     assert "hypothetical GPU" in text
 
 
-def test_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    from attnsim.api import ALGORITHMS
-    from attnsim.models.hardware.files import builtin_gpu_ids
-    from attnsim.models.implementations.choose import IMPLEMENTATIONS
-
-    gpus, algorithms = run(capsys, "gpus"), run(capsys, "algorithms", "-v")
-    assert all(name in gpus for name in builtin_gpu_ids())
-    assert all(name in algorithms for name in (*ALGORITHMS, *IMPLEMENTATIONS))
-
-
 def test_roofline_and_demo_write_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("attnsim.plots.roofline")
     picture = tmp_path / "one.png"
@@ -201,22 +182,6 @@ def test_a_reader_that_goes_away_is_no_crash() -> None:
     command = f'{sys.executable} -c "{script}" gpus --json | head -1'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stdout == "[\n" and "Traceback" not in done.stderr and "Exception" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "absent"),
-    [
-        (["--help"], ["numpy", "yaml", "pydantic", "rich"]),
-        (["predict", *QUESTION], ["pandas", "matplotlib", "scipy", "joblib", "pint"]),
-    ],
-)
-def test_starting_up_loads_little(arguments: list[str], absent: list[str]) -> None:
-    script = (
-        f"import sys; from attnsim.cli import main; main({arguments!r})\n"
-        f"heavy = set({absent!r}) & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_details_come_when_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,12 +234,6 @@ def test_a_number_format_that_only_the_changed_gpu_has(capsys: pytest.CaptureFix
     assert "a100-sxm4-80gb, unchanged\na100-sxm4-80gb (sm_80) has no fp8 tensor cores" in before
     assert "naive" in after and "90 % range" in after
     assert "has no fp8 tensor cores" in refusal(capsys, "predict", *a100, "--set", "sm.count=2x")
-
-
-def test_clocks_of_a_changed_gpu_say_which_is_which(capsys: pytest.CaptureFixture[str]) -> None:
-    long = ["--gpu", "l4", "--batch", "8", "--heads", "32", "--seq", "8k", "--head-dim", "128", "--algorithm", "flash"]
-    text = " ".join(run(capsys, "predict", *long, "--set", "power.limit=0.5x", "--tiles", "shipped").split())
-    assert re.search(r"SM clock: flash unchanged \d+ MHz \([a-z ]+\), flash changed \d+ MHz", text)
 
 
 @pytest.mark.parametrize(

@@ -14,21 +14,6 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS, check_pages, 
 from attnsim.models.implementations.implementation import facts
 from attnsim.models.question.case_row import parse_row
 
-EARLIER = {
-    "pytorch": "torch.baddbmm",
-    "hf_eager": "transformers.eager",
-    "gather": "transformers.gather",
-    "flash_attn_v2": "flash-attn.2",
-    "flash_attn_v3_varlen": "sglang.vit-fa3",
-    "flash_attn_v4_cute": "flash-attn.4-sm80",
-    "flash_attention": "sglang.fa3-sm80",
-    "fa3": "sglang.fa3",
-    "vllm_flash_attn_fa3": "vllm.flash-attn-3",
-    "cudnn_9.27": "nvidia.cudnn",
-    "trtllm": "tensorrt-llm.attention",
-    "trtllm_mla": "tensorrt-llm.mla-hopper",
-    "fused": "attnsim.sparse",
-}
 ROW = {"gpu": "h100-sxm5-80gb", "batch": "1", "heads_q": "8", "seq_q": "1024", "head_dim": "128", "causal": "1"}
 
 
@@ -43,11 +28,6 @@ def test_a_name_is_a_library_and_a_kernel_and_no_other_record_has_it(name: str) 
 
 def test_the_file_of_records_has_those_that_are_built_and_no_others() -> None:
     assert set(facts()) == set(IMPLEMENTATIONS)
-
-
-@pytest.mark.parametrize(("earlier", "name"), EARLIER.items())
-def test_earlier_names_and_those_of_tables_stand_for_the_record(earlier: str, name: str) -> None:
-    assert find_implementation(earlier).name == name
 
 
 @pytest.mark.parametrize(

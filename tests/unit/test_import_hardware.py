@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -213,29 +212,6 @@ def test_mutated_files_are_read_or_refused_in_one_line(data: st.DataObject, name
         written.write_text(gpu_to_yaml(found.gpu), encoding="utf-8")
         if found.format != "nvidia-smi" and found.gpu.id not in attnsim.builtin_gpu_ids():
             assert load_gpu(str(written)) == found.gpu
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab 1é", max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab 1é", max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_value_anywhere_in_a_description(data: st.DataObject, tmp_path: Path) -> None:
-    content: Any = json.loads((DATA / "llmcompass_a100.json").read_text(encoding="utf-8"))
-    node = content
-    while True:
-        key = data.draw(st.sampled_from(sorted(node)))
-        if not isinstance(node[key], dict) or data.draw(st.booleans()):
-            node[key] = data.draw(JSON)
-            break
-        node = node[key]
-    path = tmp_path / "any.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    outcome(path)
 
 
 class FakeNvml:

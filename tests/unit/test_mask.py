@@ -43,12 +43,6 @@ def test_columns_are_the_keys_that_a_row_tile_sees(
     assert mask.columns(first, last - 1, seq_q, seq_kv) == expected
 
 
-@given(masks, masks, lengths, lengths)
-def test_and_is_the_intersection(one: Mask, other: Mask, seq_q: int, seq_kv: int) -> None:
-    both = matrix(one, seq_q, seq_kv) & matrix(other, seq_q, seq_kv)
-    assert (matrix(one & other, seq_q, seq_kv) == both).all()
-
-
 @given(masks, lengths, lengths, st.integers(1, 24), st.integers(1, 24))
 def test_visits_are_the_tiles_with_anything_visible_between_first_and_last(
     mask: Mask, seq_q: int, seq_kv: int, rows: int, keys: int
@@ -83,14 +77,6 @@ def test_a_window_counts_the_query_itself() -> None:
     assert Mask.sliding_window(3).visible_pairs(100, 100) == 3 * 100 - 3
     assert Mask.sliding_window(3, causal=False).visible_pairs(100, 100) == 5 * 100 - 6
     assert Mask.sliding_window(100).visible_pairs(100, 100) == Mask.causal().visible_pairs(100, 100) == 5050
-
-
-def test_what_a_mask_is_called() -> None:
-    assert [str(m) for m in (Mask.full(), Mask.causal(), Mask.sliding_window(8))] == [
-        "full",
-        "causal",
-        "causal window 8",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,16 @@
 """Scaling, units, traffic, waves, tornado, split: rows as predicted, all within the axes, labels clear of others."""
 
 import csv
-import inspect
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
@@ -97,22 +95,6 @@ def drawn(pictures: dict[str, Picture]) -> Callable[[str, str], Figure]:
 
 
 PICTURES = ("scaling", "units", "traffic", "waves", "tornado", "split")
-
-
-@pytest.mark.parametrize(("name", "width"), [("scaling", "page"), *((name, "column") for name in PICTURES)])
-def test_no_text_leaves_the_page_or_covers_another(drawn: Callable[[str, str], Figure], name: str, width: str) -> None:
-    figure = drawn(name, width)
-    FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
-    _, _, wide, tall = figure.bbox.extents
-    boxes = []
-    for one in texts_of(figure):
-        left, low, right, high = map(float, one.get_window_extent().extents)
-        assert left >= 0 and right <= wide and low >= 0 and high <= tall, one.get_text()
-        boxes.append((one.get_text(), left, low, right, high))
-    for (first, *one_box), (second, *other_box) in combinations(boxes, 2):
-        across = min(one_box[2], other_box[2]) - max(one_box[0], other_box[0])
-        up = min(one_box[3], other_box[3]) - max(one_box[1], other_box[1])
-        assert min(across, up) < 0.15 * (one_box[3] - one_box[1]), f"{first!r} covers {second!r}"
 
 
 @pytest.mark.parametrize(("name", "style"), [*zip(PICTURES, ("light", *STYLES, "light"), strict=True)])
@@ -418,13 +400,6 @@ def test_a_timeline_has_a_lane_a_warpgroup_and_a_strip_of_kernels() -> None:
     assert any("longest kernel" in text.get_text() for text in longest.texts)
     rows = attnsim.plot.rows("timeline", found, ["flash-3", "naive"])
     assert {row["warpgroup"] for row in rows if row["panel"] == "flash-3" and row["unit"] == "tensor"} == {0, 1, 2}
-
-
-def test_the_facade_says_how_a_picture_looks() -> None:
-    for name in ("roofline", "timeline", "scaling", "units", "traffic", "waves", "tornado", "split"):
-        draw = getattr(attnsim.plot, name)
-        assert list(inspect.signature(draw).parameters)[-3:] == ["ax", "style", "width"]
-        assert 'style : {"light", "dark", "print", "latex"}' in draw.__doc__ and draw.__name__ == name
 
 
 def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) -> None:

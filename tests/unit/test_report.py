@@ -395,15 +395,6 @@ def test_what_a_picture_shows_is_said_with_its_numbers(drawn: Drawn, report: Rep
     assert [(one.dark, one.narrow) for one in drawn["busy"][0].images][-1] == (False, False)
 
 
-def test_many_gpus_get_a_picture_each(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TOGETHER", 1), ("FRAMES", 1), ("LOOKS", ((False, False),))):
-        monkeypatch.setattr(pictures, name, value)
-    (roofline,) = pictures.roofline_pictures(report.cases[0], "roofline-1")
-    assert roofline.name == "roofline-1-1" and roofline.caption.startswith("h100-sxm5-80gb, without 1 that gain less: ")
-    (units,) = pictures.units_pictures(report.cases[0], "units-1")
-    assert units.name == "units-1-1" and "flash on h100-sxm5-80gb takes" in units.alt
-
-
 HOSTILE = st.text(
     st.sampled_from("<>\"'&;=/\\`*_[](){}|#!~$@:-+.0123456789 \t\n\u202e\ud800\x00ab\u20ac" + "htpsw"), max_size=40
 ) | st.sampled_from(
@@ -615,15 +606,6 @@ def test_a_narrow_page_shows_that_tables_scroll_and_breaks_no_cell_at_every_word
         return [Math.round(range.getBoundingClientRect().height / line), words];
     }).filter(([high, words]) => words > 2 && high > words / 2 + 1)"""
     assert tab.evaluate(lines) == []
-
-
-def test_dark_and_narrow_pages_get_pictures_of_their_own(opened: Callable[..., Tab]) -> None:
-    used = []
-    for width, dark in ((1280, False), (1280, True), (360, False), (360, True)):
-        tab = opened(width, 800, dark=dark)
-        used.append(tab.evaluate("[...document.images].map(image => image.currentSrc.slice(-200))"))
-    roofline, units, timeline = zip(*used, strict=True)
-    assert (len(set(roofline)), len(set(units)), len(set(timeline))) == (4, 4, 4)
 
 
 def test_every_link_and_table_is_reached_with_the_keyboard_in_order(opened: Callable[..., Tab]) -> None:

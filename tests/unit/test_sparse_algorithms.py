@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from attnsim.api import ALGORITHMS, compare, predict, predict_table
+from attnsim.api import compare, predict, predict_table
 from attnsim.cli.app import app
 from attnsim.errors import InputError
 from attnsim.models.mask import block_patterns
@@ -16,7 +16,6 @@ from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.sparse import SPARSE
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.softmax import visible
 
 A100, V100 = "a100-sxm4-80gb", "v100-sxm2-32gb"
 QUESTION = Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64)
@@ -40,19 +39,6 @@ def test_a_named_pattern_runs_its_own_mask_inside_the_band(item) -> None:  # typ
     assert causal.workload.mask == pattern & Mask.causal()
     given = predict(replace(QUESTION, mask=Mask.parse("window 64, global 3")), A100, item.name, baseline=False)
     assert given.workload.mask == Mask.parse("window 64, global 3") and "the default" not in given.trust.reason
-
-
-@pytest.mark.parametrize("item", SPARSE, ids=lambda item: item.name)
-def test_every_sparse_algorithm_is_defined_by_its_reference(item) -> None:  # type: ignore[no-untyped-def]
-    w = replace(item.example, heads_q=1, heads_kv=1, seq_q=256, seq_kv=256)
-    w = replace(w, mask=Mask.parse("neighborhood 16x16 window 5x5")) if item.name == "neighborhood" else w
-    draw = np.random.default_rng(0)
-    q, k, v = (draw.standard_normal((1, 1, 256, 64)) for _ in range(3))
-    seen = visible(w.mask, 256, 256)
-    scores = np.where(seen, q[0, 0] @ k[0, 0].T / 8, -np.inf)
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-1e9))
-    expected = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300) @ v[0, 0]
-    assert item.reference(w, q, k, v)[0, 0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_compare_predicts_an_algorithm_once_for_each_implementation_of_it() -> None:
@@ -138,12 +124,6 @@ def test_bad_questions_get_one_line(algorithm: str, options: dict[str, str], sai
     assert said in str(caught.value)
 
 
-def test_a_fused_backward_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"attnsim.sparse has no bwd kernels"):
-        predict(QUESTION.with_passes("bwd"), A100, "bigbird", implementation="attnsim.sparse")
-    assert predict(QUESTION.with_passes("bwd"), A100, "bigbird", baseline=False).implementation == "torch.flex-mask"
-
-
 def test_a_case_table_names_the_pattern_and_who_runs_it() -> None:
     row = {"gpu": A100, "algorithm": "longformer", "batch": 1, "heads_q": 12, "seq_q": 4096, "head_dim": 64}
     frame = pd.DataFrame([row | {"implementation": name} for name in ("gather", "attnsim.sparse", "")])
@@ -160,11 +140,6 @@ def test_gather_takes_the_block_given() -> None:
     assert "9 blocks of 64 keys gathered for each of 64 blocks" in small.notes[0]
     assert "3 blocks of 256 keys gathered for each of 16 blocks" in large.notes[0]
     assert (small.flops_executed or 0) < (large.flops_executed or 0)  # smaller blocks fit the window better
-
-
-def test_the_sparse_names_are_in_the_registry_in_their_order() -> None:
-    names = [name for name, item in ALGORITHMS.items() if item.group == "sparse"]
-    assert names[0] == "sparse" and set(names) >= {"longformer", "bigbird", "strided", "block-list"}
 
 
 def test_many_draws_are_looked_up_as_few_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,20 @@
 """The study file: what is read, what is refused and how, and the points that axes make."""
 
-import random
-import string
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.mask.mask import Mask
-from attnsim.studies.axes import COLUMNS
 from attnsim.studies.points import RATES, changed, counts, figures, point
-from attnsim.studies.study_file import StudyEntry, read_study, study_of
+from attnsim.studies.study_file import read_study, study_of
 from tests.unit.answering import refusal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.yaml"
@@ -216,87 +213,6 @@ def test_every_figure_can_be_an_axis() -> None:
                 study_of(study(change={key: values}))
         else:
             assert len(study_of(study(change={key: values}))) == 2
-
-
-TEXT = EXAMPLE.read_text(encoding="utf-8")
-PIECES = [
-    "[", "]", "{", "}", ":", "- ", "\n", "  ", "'", '"', "&a", "*a", "!!python/object:os.system", "null",
-    "1e999", ".nan",
-    "-1", "0x", "x", "2x", "TB/s", "é", "\t", "#", "2024-13-45", "true", "<<: ", "0", "1" * 30,
-]  # fmt: skip
-
-
-def mutated(draw: random.Random) -> str:
-    """The example with some of its characters, lines or numbers spoilt."""
-    text = TEXT
-    for _ in range(draw.randint(1, 4)):
-        at = draw.randrange(len(text))
-        match draw.randint(0, 4):
-            case 0:
-                text = text[:at] + draw.choice(PIECES) + text[at:]
-            case 1:
-                text = text[:at] + text[at + draw.randint(1, 12) :]
-            case 2:
-                text = text[:at] + draw.choice(string.printable) + text[at + 1 :]
-            case 3:
-                lines = text.splitlines()
-                lines[draw.randrange(len(lines))] = draw.choice(lines)
-                text = "\n".join(lines)
-            case 4:
-                words = text.split(" ")
-                words[draw.randrange(len(words))] = draw.choice(PIECES)
-                text = " ".join(words)
-        if not text:
-            return text
-    return text
-
-
-def test_a_mutated_file_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
-    draw, path = random.Random(5), tmp_path / "study.yaml"
-    refused = 0
-    for _ in range(250):
-        path.write_text(mutated(draw), encoding="utf-8")
-        try:
-            found = read_study(path)
-            point(found.columns(0, 1), 0)
-        except InputError as error:
-            refused += 1
-            assert "\n" not in str(error) and len(str(error)) < 600
-    assert 50 < refused < 250
-
-
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(string.printable, max_size=8)
-    | st.sampled_from(PIECES)
-)
-PARTS = st.sampled_from(["from", "to", "steps", "scale"]) | st.text(string.ascii_lowercase, max_size=6)
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PARTS, inner, max_size=4), max_leaves=6
-)
-KEYS = st.sampled_from(sorted(StudyEntry.model_fields))
-FIELD_NAMES = st.sampled_from(sorted({*COLUMNS.values(), "shape"}))
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    keys=st.dictionaries(KEYS, VALUES, max_size=2),
-    fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=3),
-    figures_given=st.dictionaries(st.sampled_from(sorted(FIELDS)), VALUES, max_size=2),
-)
-def test_any_values_are_read_or_refused(
-    keys: dict[str, Any], fields: dict[str, Any], figures_given: dict[str, Any]
-) -> None:
-    content = {**study(change=figures_given, workload={**WORKLOAD, **fields}), **keys}
-    try:
-        found = study_of(content)
-    except InputError as error:
-        assert "\n" not in str(error)
-        return
-    point(found.columns(0, 1), 0)
 
 
 def test_lengths_are_an_axis_of_replays(tmp_path: Path) -> None:
