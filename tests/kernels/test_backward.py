@@ -8,13 +8,12 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.backward import exercise, flash_backward, variants
+from attnsim.kernels.backward import exercise, flash_backward
 from attnsim.kernels.cpu_device import CpuDevice
-from attnsim.kernels.variant import compile_variant
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
-from attnsim.models.implementations.own.backward import MAIN, TILES, choose_tile
+from attnsim.models.implementations.own.backward import TILES, choose_tile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward, visible
@@ -200,14 +199,6 @@ def test_heads_of_a_group_add_up(cpu_device: CpuDevice) -> None:
     assert np.array_equal(one["dQ"], many["dQ"])
     for name in ("dK", "dV"):
         assert decode(one[name])[:, 0] == pytest.approx(decode(many[name]).sum(axis=1), abs=0.01)
-
-
-@pytest.mark.parametrize("arch", ["80", "90"])
-def test_nothing_spills_at_the_most_registers(arch: str) -> None:
-    for variant in variants():
-        if variant.entry == MAIN and "Half" in variant.label:
-            resources = compile_variant(variant, arch).resources(MAIN)
-            assert resources.spill_bytes == resources.stack_bytes == 0, variant.label
 
 
 def test_inputs_of_another_forward_pass_are_refused(cpu_device: CpuDevice) -> None:

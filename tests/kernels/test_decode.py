@@ -11,12 +11,12 @@ from attnsim.errors import InputError
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.decode import decode_attention, variants
 from attnsim.kernels.exercising import exercise_attention
-from attnsim.kernels.variant import compile_variant
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import decode as own_decode
 from attnsim.models.implementations.own.decode import TILES, choose_splits, choose_tile
+from attnsim.models.implementations.own.resources import registers_of
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
@@ -148,15 +148,6 @@ def test_warps_meet_only_before_and_after_the_loop(cpu_device: CpuDevice) -> Non
     assert combine.counters.barriers == w.heads_q
 
 
-@pytest.mark.parametrize("arch", ["80", "86", "89", "90", "100"])
-def test_no_spills(arch: str) -> None:
-    for variant in variants():
-        if ("ELEMENT", "Bfloat16") not in variant.defines:
-            continue  # the same code but for the MMA's name
-        resources = compile_variant(variant, arch).resources(variant.entry)
-        assert (resources.spill_bytes, resources.stack_bytes) == (0, 0), variant.label
-
-
 @pytest.mark.parametrize("head_dim", TILES)
 def test_two_blocks_an_sm_where_the_tile_counts_on_them(head_dim: int) -> None:
     """Registers do not undo what the tile's shared memory was chosen for."""
@@ -164,7 +155,7 @@ def test_two_blocks_an_sm_where_the_tile_counts_on_them(head_dim: int) -> None:
     for gpu in AMPERE_AND_NEWER:
         tile = choose_tile(w, gpu)
         variant = next(one for one in variants() if one.defines == tile.constants("bf16"))
-        registers = compile_variant(variant, "90").resources(variant.entry).registers
+        registers = registers_of(variant.label, load_gpu("h100-sxm5-80gb"), variant.threads)
         allocated = tile.threads // 32 * -(-registers * 32 // 256) * 256
         assert gpu.sm.registers // allocated >= tile.blocks_per_sm(gpu), f"{tile} on {gpu.id}"
 

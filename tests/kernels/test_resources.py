@@ -20,6 +20,7 @@ from attnsim.kernels.resources import (
 )
 from attnsim.kernels.variant import Variant, source_hash
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.implementations.own.linear_tiles import CAUSAL, OUTPUT, STATE, block_of
 from attnsim.models.implementations.own.resources import registers_of
 
 REWRITE = "run: attnsim kernels check --write, and look at what changed"
@@ -63,6 +64,18 @@ def test_the_compiler_still_says_the_same(variant: Variant, arch: str) -> None:
 def test_nothing_spills_and_no_array_lies_in_local_memory() -> None:
     slow = [key for key, row in golden().items() if row.spill_bytes or row.stack_bytes]
     assert not slow, slow
+
+
+def test_registers_leave_room_for_the_blocks_that_are_counted_on() -> None:
+    """Two on an SM of unfused attention; of linear attention with S in registers as many as its ranges count on."""
+    for variant, arch in jobs([OPERATIONS["naive"], OPERATIONS["linear"]]):
+        row, blocks = golden()[variant.label, arch], 2
+        if variant.entry in (STATE, OUTPUT, CAUSAL):
+            blocks = block_of(variant.entry, int(dict(variant.defines)["HEAD_DIM"])).residents
+        elif variant.entry.startswith("linear"):
+            continue
+        assert blocks * variant.threads * (-(-row.registers // 8) * 8) <= 65536, variant.label
+        assert row.shared_memory_bytes == variant.shared_memory_bytes, variant.label
 
 
 def test_the_text_is_sorted_and_survives_a_round_trip() -> None:
