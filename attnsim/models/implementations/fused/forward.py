@@ -81,8 +81,7 @@ def flash_forward(
     axes = _axes(w, tile, splits)
     heads_outermost = len(w.parts) > 1 and tile.order == "ascending" and not tile.persistent and pack < w.group
     q, k, v = operands(w, seen=_window(w, whole), override=_heads_apart(w, whole) if heads_outermost else None)
-    numbers = Override("blocks of a head share the page numbers of all sequences", sharers=float(w.heads_q // pack))
-    listed = Tensor(PAGES, "p", 4, override=numbers)
+    listed = Tensor(PAGES, "b p", 4)
     stored = [
         (results(w, lse, f"b h g s i {of}", of == "merged"), kinds.partial == (of == "merged"))
         for of in ("merged", "direct")
@@ -95,10 +94,7 @@ def flash_forward(
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
     tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
     tensors += [listed] if w.page_size or tile.looks_up_pages else []
-    if heads_outermost:
-        uses = uses_of(tensors, axes, "h g b s i", "run")
-    else:
-        uses = uses_of(tensors, axes, "b h g s i")
+    uses = uses_of(tensors, axes, "h g b s i", "run") if heads_outermost else uses_of(tensors, axes, "b h g s i")
     launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)
     return tiled_kernel(w, tile, name, nest, launches, uses)
 
@@ -125,10 +121,10 @@ def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
         "b": Axis(times),
         "h": Axis(w.heads_kv),
         "g": Axis(w.group // pack),
-        "s": Axis(tuple(np.maximum(merged, 1).tolist()), cuts="j"),
+        "s": Axis(tuple(np.maximum(merged, 1).tolist()), cuts="j p"),
         "i": Axis(tuple(n * pack for n in queries), tile.rows),
         "j": Axis(keys, tile.keys),
-        "p": Axis(pages_of(w)),
+        "p": Axis(tuple(pages(w, n) for n in keys)),
         "merged": Axis(tuple((merged > 0).tolist())),
         "direct": Axis(tuple((merged == 0).tolist())),
     }
