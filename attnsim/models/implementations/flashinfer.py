@@ -116,7 +116,7 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
     stay; each thread computes two exponentials a partial result, and the four warps merge theirs at the end.
     """
     width, runs = w.head_dim_v, merged_rows(w, splits)
-    (parts, sums, out), uses = merged(w, runs, columns=width)
+    (parts, sums, out, _), uses = merged(w, runs, columns=width)
     work = TileOp("vector", "O", exps=2 * LANES * WARPS, fp32=MERGE_INSTRUCTIONS * WARPS * width)
 
     def body(ranges: int) -> Nest:

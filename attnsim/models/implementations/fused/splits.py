@@ -80,12 +80,12 @@ def tiles_of(size: int, tile: int) -> list[tuple[int, int]]:
 def merged(
     w: Workload, runs: dict[int, int], rows: int = 1, columns: int = 1
 ) -> tuple[tuple[Tensor, ...], tuple[TensorUse, ...]]:
-    """Partial results O[s, r, c], their sums LSE[s, r] and O[r, c] of a merge, and how blocks of a tile share them.
+    """Partial results O[s, r, c] and LSE[s, r] of a merge, its O[r, c] and LSE[r], and how blocks of a tile share them.
 
-    Sums are read once for each tile of columns.
+    Partial sums are read once for each tile of columns.
     """
-    out = Tensor("O", "r c", w.output_bytes, written=True)
-    tensors = Tensor("O partial", "s r c", 4), Tensor("LSE partial", "s r", 4), out
+    final = Tensor("O", "r c", w.output_bytes, written=True), Tensor("LSE", "r", 4, written=True)
+    tensors = Tensor("O partial", "s r c", 4), Tensor("LSE partial", "s r", 4), *final
     axes = {"s": Axis(tuple(runs)), "r": Axis(tuple(runs.values()), rows), "c": Axis(w.head_dim_v, columns)}
     return tensors, uses_of(tensors, axes, "r c")
 
@@ -96,7 +96,7 @@ def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int
     A number of `splits` is that of all sequences.
     """
     width, runs = w.head_dim_v, merged_rows(w, of_all(splits))
-    (parts, sums, out), uses = merged(w, runs, rows_per_block, width)
+    (parts, sums, out, lse), uses = merged(w, runs, rows_per_block, width)
     kinds = [(ranges, *rows) for ranges, all_rows in runs.items() for rows in tiles_of(all_rows, rows_per_block)]
 
     def body(ranges: int, rows: int) -> Nest:
@@ -105,7 +105,7 @@ def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int
         return [
             *once("log-sum-exps", [sums.load(rows * ranges), sums.wait(), scale]),
             *loop("split", ranges, lambda: (parts.load(rows * width), parts.wait(), add)),
-            *once("store", [out.store(rows * width)]),
+            *once("store", [out.store(rows * width), lse.store(rows)]),
         ]
 
     buffers = (("LSE", rows_per_block * max(runs) * 4),)
@@ -163,15 +163,16 @@ def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kerne
     size, width = fa3_combine_tile(w)
     latency = (BLOCK,) if alone else ()
     width, runs = min(width, w.head_dim_v), merged_rows(w, of_all(splits))
-    (parts, sums, out), uses = merged(w, runs, size, width)
+    (parts, sums, out, lse), uses = merged(w, runs, size, width)
+    others = [(columns, across, False) for columns, across in tiles_of(w.head_dim_v - width, width)]
     kinds = [
-        (ranges, rows, columns, blocks * across)
+        (ranges, rows, columns, first, blocks * across)
         for ranges, all_rows in runs.items()
         for rows, blocks in tiles_of(all_rows, size)
-        for columns, across in tiles_of(w.head_dim_v, width)
+        for columns, across, first in ((width, 1, True), *others)  # the first block of a row writes its log-sum-exp
     ]
 
-    def body(ranges: int, rows: int, columns: int) -> Nest:
+    def body(ranges: int, rows: int, columns: int, first: bool) -> Nest:
         scale = TileOp("vector", "scale", exps=rows * ranges, fp32=SCALE_INSTRUCTIONS * rows * ranges)
         load, ahead = parts.load(rows * columns), min(ranges, IN_FLIGHT - 1)
 
@@ -184,7 +185,7 @@ def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kerne
         return [
             *once("log-sum-exps", [*latency, sums.load(rows * ranges), *[load] * ahead, sums.wait(), scale]),
             *loop("split", ranges, turn, load_next=ranges - ahead),
-            *once("store", [*latency, out.store(rows * columns)]),
+            *once("store", [*latency, out.store(rows * columns), *[lse.store(rows)] * first]),
         ]
 
     buffers = (("O", IN_FLIGHT * size * width * 4), ("LSE", size * max(runs) * 4))
