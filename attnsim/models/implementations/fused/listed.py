@@ -7,34 +7,6 @@ from typing import Any
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Override
-from attnsim.models.schedule.uses import TensorUse
-
-
-def keys_uses(w: Workload, counts: TileCounts, blocks: int, running: int) -> tuple[TensorUse, TensorUse]:
-    """How blocks that run at the same time share K and V.
-
-    A visit to a key tile that the row tile before visits too finds it in the L2. One that has no such neighbour (a
-    random block, a stride) reads it anew, and hits only if everything in between fits.
-
-    Parameters
-    ----------
-    w : Workload
-    counts : TileCounts
-        Of one head.
-    blocks : int
-        Consecutive blocks of a head of K and V; 0 where those of all heads are launched in turn.
-    running : int
-        Blocks that run at the same time.
-    """
-    touched, heads = counts.touched_keys, w.batch * w.heads_kv
-    passes = counts.fresh * counts.tiles.keys / touched if touched else 1.0
-    active = min(heads, -(-running // blocks)) if blocks else heads
-    sharing = max(1.0, running / active), max(1.0, passes)
-    e = w.element_bytes
-    return (
-        TensorUse("K", touched * w.head_dim * e, heads, *sharing),
-        TensorUse("V", touched * w.head_dim_v * e, heads, *sharing),
-    )
 
 
 def listed_keys(w: Workload, counts: TileCounts, blocks: int, running: int) -> dict[str, Any]:
