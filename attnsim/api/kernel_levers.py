@@ -15,7 +15,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile, meets
 from attnsim.models.implementations.implementation import Implementation, TileRequest
-from attnsim.models.implementations.own.sparse_tiles import SparseTile
+from attnsim.models.implementations.own.sparse import SparseTile
 from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.models.mechanisms import running
 from attnsim.models.mechanisms.choosing import check_runs

@@ -15,11 +15,14 @@ from attnsim.kernels.device import Array, Device
 from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
-from attnsim.models.implementations.own.sparse import LIST, MASKS, ROW_TILES, blocks_at_once
-from attnsim.models.implementations.own.sparse_tiles import (
+from attnsim.models.implementations.own.sparse import (
     ENTRY,
+    LIST,
+    MASKS,
+    ROW_TILES,
     TILES,
     SparseTile,
+    blocks_at_once,
     choose_tile,
     counts_of,
     following,

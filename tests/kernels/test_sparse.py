@@ -15,8 +15,7 @@ from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.sparse import list_blocks, sparse_forward
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.own.sparse import build
-from attnsim.models.implementations.own.sparse_tiles import TILES, SparseTile, following
+from attnsim.models.implementations.own.sparse import TILES, SparseTile, build, following
 from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -74,7 +73,7 @@ def test_every_tile_and_both_launch_orders(
     tile: SparseTile, together: bool, monkeypatch: pytest.MonkeyPatch, cpu_device: CpuDevice,
     assert_matches_schedule: AssertMatches,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("attnsim.models.implementations.own.sparse_tiles.ALONE_TOO_LONG", 0.0 if together else 1e9)
+    monkeypatch.setattr("attnsim.models.implementations.own.sparse.ALONE_TOO_LONG", 0.0 if together else 1e9)
     monkeypatch.setitem(TILES, tile.head_dim, (tile,))
     w = Workload(1, 3, 200, tile.head_dim, 1, 230, dtype="fp16", mask=Mask.parse("causal, window 60, global at 7 150"))
     q, k, v = inputs(w)
@@ -90,7 +89,7 @@ def test_blocks_that_take_one_row_tile_after_the_other(
     mask: str, tile: SparseTile, together: bool, monkeypatch: pytest.MonkeyPatch, assert_matches_schedule: AssertMatches
 ) -> None:
     """Long lists, lists of one visit and of none follow one another on the few blocks that one SM has room for."""
-    monkeypatch.setattr("attnsim.models.implementations.own.sparse_tiles.ALONE_TOO_LONG", 0.0 if together else 1e9)
+    monkeypatch.setattr("attnsim.models.implementations.own.sparse.ALONE_TOO_LONG", 0.0 if together else 1e9)
     monkeypatch.setitem(TILES, tile.head_dim, (tile,))
     device = CpuDevice(load_gpu("a100-sxm4-80gb").replace("sm.count", "=1"))
     w = Workload(1, 4, 340, tile.head_dim, 2, 350, dtype="fp16", mask=Mask.parse(mask))

@@ -10,7 +10,7 @@ import pytest
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
-from attnsim.models.implementations.own import flash, sparse, sparse_tiles
+from attnsim.models.implementations.own import flash, sparse
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
@@ -30,7 +30,7 @@ MOST = {("attnsim.flash", "l40s"): 0.0613}
     ("implementation", "tiles", "choice", "schedule_of"),
     [
         ("attnsim.flash", flash.able_tiles, flash.choose_tile, flash.schedule_of),
-        ("attnsim.sparse", sparse_tiles.able_tiles, sparse_tiles.choose_tile, sparse.schedule_of),
+        ("attnsim.sparse", sparse.able_tiles, sparse.choose_tile, sparse.schedule_of),
     ],
     ids=["dense", "sparse"],
 )

@@ -20,7 +20,7 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import sparse
-from attnsim.models.implementations.own.sparse_tiles import ROW_TILE_BYTES
+from attnsim.models.implementations.own.sparse import ROW_TILE_BYTES
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import tile_counts
 from attnsim.models.question.workload import Workload

@@ -39,7 +39,7 @@ Up to head_dim 128 a warp has 32 of 128 rows, so that it reads each fragment of 
 accumulators then take up to 192 registers. The shapes are those that FlashAttention-2 came to
 (``flash_fwd_launch_template.h`` in ``csrc/flash_attn/src`` of Dao-AILab/flash-attention), with a second buffer where
 the SM has room for it.
-Up to head_dim 128 those of 64 rows are the sparse kernel's (:mod:`attnsim.models.implementations.own.sparse_tiles`),
+Up to head_dim 128 those of 64 rows are the sparse kernel's (:mod:`attnsim.models.implementations.own.sparse`),
 for grids of few blocks.
 """
 
