@@ -23,7 +23,7 @@ from attnsim.models.implementations.own.decode import (
     VALUES,
     WEIGHTS,
 )
-from attnsim.models.implementations.own.linear_merging import AHEAD, RANGES, STORED
+from attnsim.models.implementations.own.linear import AHEAD, RANGES, STORED
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
     CHUNK,

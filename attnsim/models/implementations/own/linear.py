@@ -12,28 +12,64 @@ Nothing grows faster than the sequences, and in decoding nothing grows with them
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from attnsim.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.linear_kernels import (
-    causal_kernel,
-    decode_kernel,
-    output_kernel,
-    state_kernel,
-)
-from attnsim.models.implementations.own.linear_merging import reduce_kernel, scan_kernel
 from attnsim.models.implementations.own.linear_tiles import (
+    CAUSAL,
+    CHUNK,
+    DECODE,
+    KEYS,
     NAME,
+    OUTPUT,
+    PARTS,
+    REDUCE,
+    ROWS,
+    SCAN,
+    SLAB,
+    STATE,
+    WARPS,
+    Block,
     LinearTile,
+    block_of,
     causal_ranges,
     check_takes,
     is_causal,
+    lengths,
     row_ranges,
     state_ranges,
 )
+from attnsim.models.implementations.own.loading import FLYING, LOADING
+from attnsim.models.implementations.own.resources import TURN, counts_of, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.instructions import StepCounts, product, together
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NOTES = ("weights are phi(q) phi(k) with phi = elu + 1, not softmax's: another function of the same inputs",)
+PHI_INSTRUCTIONS = 6
+"""FP32-lane instructions per element of phi, its exponential apart: unpack, scale, add, compare, select, pack."""
+WEIGHT_INSTRUCTIONS = 4
+"""Per weight of a feature: times z, add to the sum, scale, pack."""
+FRAGMENT_BYTES = 512
+"""A 16 x 16 fragment of a 16-bit operand, as a warp reads it from shared memory."""
+DIAGONAL_BLOCKS = WARPS * (WARPS + 1) // 2
+"""Blocks of 16 x 16 in a chunk that are not above the diagonal."""
+RANGES = "ranges"
+"""Part of a turn that goes with the ranges that are there."""
+STORED = "+stores"
+"""Part behind the last stores; of `linear_reduce` behind the first of its two."""
+AHEAD = 8
+"""Partial states whose loads are in flight together, `kAhead` of ``kernels/cuda/linear_merge.cu``."""
+
+BESIDE = ("", LOADING, FLYING, STORED)
+"""Parts that grow with the ranges that a turn has."""
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -87,6 +123,290 @@ def _causal_kernels(w: Workload, gpu: Gpu, ranges: int) -> tuple[Kernel, ...]:
     before = [state_kernel(w, gpu, ranges, ranges - 1)] if ranges > 1 else []
     before += [scan_kernel(w, gpu, ranges - 1)] if ranges > 2 else []
     return *before, causal_kernel(w, gpu, ranges)
+
+
+def _kernel(
+    w: Workload, gpu: Gpu, block: Block, axes: Mapping[str, Axis], grid: str, tensors: tuple[Tensor, ...],
+    facts: Mapping[str, Ints], body: Callable[..., Nest], step: str,
+) -> Kernel:  # fmt: skip
+    """A kernel of linear attention from its declaration."""
+    tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
+    return declared(
+        block.kernel, axes, grid, tensors, facts, body, threads=block.threads, buffers=block.buffers, step=step,
+        registers_per_thread=registers_of(block.label(w.dtype), gpu, block.threads),
+        path="mma_sync" if tensor else "simt", dtype=w.dtype if tensor else "fp32",
+    )  # fmt: skip
+
+
+def _ranges(tiles: Axis, ranges: int, blocks: int) -> dict[str, Ints]:
+    """Of the first `blocks` of `ranges` ranges of tiles: how many, and by how much the last one is shorter."""
+    missing = np.where(np.arange(ranges) == ranges - 1, tiles.short, 0)
+    return {"steps": lengths(tiles.tiles, ranges)[:blocks], "missing": missing[:blocks]}
+
+
+def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
+    """`blocks` of `ranges` ranges of each key head, fp32 partial states."""
+    block = block_of(STATE, w.head_dim)
+    d, row, stages = w.head_dim, w.head_dim * w.element_bytes, dict(block.shape)["STAGES"]
+    facts = _ranges(Axis(w.seq_kv, KEYS), ranges, blocks)
+    summed = min(w.seq_kv, int(facts["steps"].sum()) * KEYS)
+    axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "r": Axis(blocks, cuts="j"), "j": Axis(summed, KEYS)}
+    k, v = Tensor("K", "b h j", row), Tensor("V", "b h j", row)
+    state = Tensor("State partial", "b h r", 4 * d * d, written=True)
+    sums = Tensor("Normalizer partial", "b h r", 4 * d, written=True)
+    counts = counts_of(block.label(w.dtype), gpu)
+    multiply = product(_state_product(d)) if counts else _state_product(d)
+
+    def body(steps: Ints, missing: Ints) -> Nest:
+        filled, whole, short = np.minimum(steps, stages - 1), steps - (missing > 0), int(missing.max())
+
+        def loads(whole: bool) -> tuple[TileOp, TileOp]:
+            keys = KEYS - short * (not whole)
+            return k.load(keys), v.load(keys)
+
+        def turn(load_next: bool, next_whole: bool, missing: int = 0) -> Iterator[TileOp]:
+            yield from (k.wait(), v.wait(), STEP, phi((KEYS - missing) * d, "phi(K)", counts))
+            yield from loads(next_whole) if load_next else ()
+            yield multiply
+
+        return [
+            *once("prologue", [BLOCK]),
+            *loop("fill", filled, loads, whole=whole),
+            *loop("step", steps - 1, turn, load_next=steps - filled, next_whole=whole - filled),
+            *by_size("last step", missing, lambda n: turn(False, False, n)),
+            *once("epilogue", (BLOCK, state.store(), sums.store())),
+        ]
+
+    return _kernel(w, gpu, block, axes, "b h r", (k, v, state, sums), facts, body, "key tile")
+
+
+def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """Ranges of row tiles; each warp multiplies slabs of its own with the state in shared memory."""
+    block = block_of(OUTPUT, w.head_dim)
+    d, stages = w.head_dim, dict(block.shape)["STAGES"]
+    axes = {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "r": Axis(ranges, cuts="i"),
+        "i": Axis(w.seq_q, ROWS),
+    }  # fmt: skip
+    state, sums = Tensor("State", "b h", 2 * d * d), Tensor("Normalizer", "b h", 4 * d)
+    q = Tensor("Q", "b h g i", d * w.element_bytes)
+    o = Tensor("O", "b h g i", d * w.output_bytes, written=True)
+    _, weighed, rounded, following = (counts_of(block.label(w.dtype), gpu, part) for part in PARTS)
+
+    def row_tile(rows: int, last: bool, next_rows: int = 0) -> Iterator[TileOp]:
+        slabs = -(-rows // SLAB)
+        elements, fragments = slabs * SLAB * d, slabs * (d // 16) * (SLAB // 16 + d // 16)
+        multiply = TileOp("mma", "O", flops=2 * elements * d, smem_bytes=fragments * FRAGMENT_BYTES)
+        yield from (q.wait(), STEP, features(elements, "weights", PHI_INSTRUCTIONS + WEIGHT_INSTRUCTIONS, weighed))
+        yield from (
+            product(multiply) if weighed else multiply,
+            _rounded(elements, rounded),
+            *[BLOCK] * last,
+            o.store(rows),
+        )
+        if next_rows and following:
+            yield following.work("next Q", elements)
+        if next_rows:
+            yield q.load(next_rows)
+
+    def body(steps: Ints, missing: Ints) -> Nest:
+        filled, whole, short = np.minimum(steps, stages), steps - (missing > 0), int(missing.max())
+
+        def turn(load_next: bool, next_whole: bool) -> Iterator[TileOp]:
+            return row_tile(ROWS, False, load_next * (ROWS - short * (not next_whole)))
+
+        return [
+            *once("prologue", (BLOCK, state.load())),
+            *loop("fill", filled, lambda whole: [q.load(ROWS - short * (not whole))], whole=whole),
+            *once("wait S", (sums.load(), sums.wait(), state.wait())),
+            *loop("step", steps - 1, turn, load_next=steps - filled, next_whole=whole - filled),
+            *by_size("last step", missing, lambda n: row_tile(ROWS - n, True)),
+        ]
+
+    facts = _ranges(axes["i"], ranges, ranges)
+    return _kernel(w, gpu, block, axes, "b h g r", (state, sums, q, o), facts, body, "row tile")
+
+
+def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """Ranges of chunks in order; all but the first of a head begin with the state before them."""
+    block = block_of(CAUSAL, w.head_dim)
+    d, row = w.head_dim, w.head_dim * w.element_bytes
+    axes = {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "r": Axis(ranges, cuts="i before"),
+        "i": Axis(w.seq_q, CHUNK), "before": Axis(ranges - 1),
+    }  # fmt: skip
+    q, k, v = Tensor("Q", "b h g i", row), Tensor("K", "b h i", row), Tensor("V", "b h i", row)
+    state, sums = Tensor("State partial", "b h before", 4 * d * d), Tensor("Normalizer partial", "b h before", 4 * d)
+    o = Tensor("O", "b h g i", d * w.output_bytes, written=True)
+    counted, weights, rounded, updated = (counts_of(block.label(w.dtype), gpu, part) for part in PARTS)
+    products = *_chunk_products(d, weights), _rounded(CHUNK * d, rounded)
+    averages = updated.work("S / z", d * d) if updated else TileOp("vector", "S / z", fp32=2 * d * d)
+    update = product(_state_product(d)) if updated else _state_product(d)
+
+    def outputs(rows: int) -> Iterator[TileOp]:
+        yield from (q.wait(), k.wait(), v.wait(), STEP, phi(2 * rows * d, "phi(Q), phi(K)", counted), *products)
+
+    def turn(missing: int) -> Iterator[TileOp]:
+        rows = CHUNK - missing
+        yield from (*outputs(CHUNK), o.store(CHUNK), q.load(rows), update, k.load(rows), v.load(rows), averages)
+
+    def body(steps: Ints, missing: Ints, later: Ints) -> Nest:
+        only, short, whole = missing * (steps == 1), int(missing.max()), steps - (missing > 0)
+        return [
+            *once("prologue", [BLOCK]),
+            *by_size("first chunk", only, lambda n: (x.load(CHUNK - n) for x in (q, k, v))),
+            *once("state before", (sums.load(), sums.wait(), state.load(), state.wait()), later),
+            *loop("chunk", steps - 1, lambda next_whole: turn(short * (not next_whole)), next_whole=whole - 1),
+            *by_size("last chunk", missing, lambda n: (*outputs(CHUNK - n), BLOCK, o.store(CHUNK - n))),
+        ]
+
+    facts = _ranges(axes["i"], ranges, ranges) | {"later": (np.arange(ranges) > 0).astype(np.int64)}
+    earlier = (state, sums) if ranges > 1 else ()
+    return _kernel(w, gpu, block, axes, "b h g r", (q, k, v, *earlier, o), facts, body, "chunk")
+
+
+def features(elements: int, name: str, each: int, counts: StepCounts | None = None) -> TileOp:
+    """Work on so many elements of phi, `each` instructions where nobody counted them."""
+    if counts:
+        return counts.work(name, elements, elements)
+    return TileOp("vector", name, exps=elements, fp32=each * elements)
+
+
+def phi(elements: int, name: str, counts: StepCounts | None = None) -> TileOp:
+    """Read from shared memory and written there."""
+    return features(elements, name, PHI_INSTRUCTIONS, counts)._replace(smem_bytes=4 * elements)
+
+
+def _state_product(d: int) -> TileOp:
+    """S += phi(K)^T V for `KEYS` keys by warps in a 2 x 2 grid, and z by a column of ones, padded to eight."""
+    fragments = KEYS // 16 * WARPS * d // 16
+    return TileOp("mma", "S", flops=2 * KEYS * d * (d + 8), smem_bytes=fragments * FRAGMENT_BYTES)
+
+
+def _chunk_products(d: int, counts: StepCounts | None) -> tuple[TileOp, ...]:
+    """A = phi(Q) phi(K)^T up to the diagonal, the weights, and O = W (S / z) + P V."""
+    deep, scores = d // 16, DIAGONAL_BLOCKS * 16 * 16
+    estimated = TileOp("vector", "weights", fp32=WEIGHT_INSTRUCTIONS * CHUNK * d + 3 * scores)
+    weights = counts.work("weights", CHUNK * d) if counts else estimated
+    output_fragments = WARPS * deep * (1 + deep) + DIAGONAL_BLOCKS * deep
+    ops = (
+        TileOp("mma", "A", flops=2 * scores * d, smem_bytes=deep * (WARPS + DIAGONAL_BLOCKS) * FRAGMENT_BYTES),
+        weights,
+        TileOp("mma", "O", flops=2 * (CHUNK * d + scores) * d, smem_bytes=output_fragments * FRAGMENT_BYTES),
+    )
+    return tuple(product(op) if counts and op.flops else op for op in ops)
+
+
+def _rounded(elements: int, counts: StepCounts | None) -> TileOp:
+    """So many elements of O rounded to 16 bits in Q's place and read again."""
+    worked = counts.work("O", elements) if counts else TileOp("vector", "O")
+    return worked._replace(smem_bytes=4 * elements)
+
+
+def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
+    """A block reads the state of a key head, steps through the new tokens for all its query heads, and writes it."""
+    block = block_of(DECODE, w.head_dim)
+    block.slots(gpu)  # refuses a GPU that is too small
+    d, row = w.head_dim, w.head_dim * w.element_bytes
+    axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "t": Axis(w.seq_q)}
+    sizes = {"State": 4 * d * d, "Normalizer": 4 * d}
+    before = [Tensor(name, "b h", size, in_place=True) for name, size in sizes.items()]
+    after = [Tensor(name, "b h", size, written=True) for name, size in sizes.items()]
+    k, v, q = Tensor("K", "b h t", row), Tensor("V", "b h t", row), Tensor("Q", "b h t g", row)
+    o = Tensor("O", "b h t g", d * w.output_bytes, written=True)
+    token = (
+        k.load(), v.load(), q.load(w.group), k.wait(), v.wait(), q.wait(), STEP,
+        phi(d * (1 + w.group), "phi(K), phi(Q)"), TileOp("mma", "S", flops=2 * d * d * (1 + w.group)), o.store(w.group),
+    )  # fmt: skip
+    nest = [
+        *once("read the state", (BLOCK, *(one.load() for one in before))),
+        *once("wait", (one.wait() for one in before)),
+        *loop("token", w.seq_q, lambda: token),
+        *once("write the state", (one.store() for one in after)),
+    ]
+    return _kernel(w, gpu, block, axes, "b h", (*before, k, v, q, *after, o), {}, lambda: nest, "token")
+
+
+Stores = Callable[[int, bool, bool, tuple[TileOp, ...]], tuple[TileOp, ...]]
+"""What a turn stores: of how many ranges it adds, whether it is the first, and the last one; and the work behind."""
+
+
+def _merge_axes(w: Workload, block: Block, ranges: int) -> dict[str, Axis]:
+    """A block has as many rows x of S as its threads hold."""
+    rows = Axis(w.head_dim, 4 * block.threads // w.head_dim)
+    return {
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "x": rows, "r": Axis(ranges, AHEAD), "later": Axis(ranges - 1),
+    }  # fmt: skip
+
+
+def _merge_kernel(
+    w: Workload, gpu: Gpu, block: Block, axes: Mapping[str, Axis], stores: Stores, written: tuple[Tensor, ...]
+) -> Kernel:
+    """Partial states of a head added up, and their z.
+
+    Addresses come before the loads of up to `AHEAD` ranges, which begin and are waited for together. What a turn of the
+    loop does from that wait to the next adds these and begins the loads of the following ones.
+    """
+    d, rows, turns, short = w.head_dim, axes["x"].tile, axes["r"].tiles, axes["r"].short
+    partials = Tensor("State partial", "b h r x", 4 * d), Tensor("Normalizer partial", "b h r x", 4)
+    label = block.label(w.dtype)
+    counts = {part: counts_of(label, gpu, part) for part in (TURN, *BESIDE, *(RANGES + one for one in BESIDE))}
+
+    def work(part: str, **ranges: int) -> tuple[TileOp, ...]:
+        """What a part does with the ranges that it goes with, one of each counted with it."""
+        many = {part: 1, **{RANGES + one: n - 1 for one, n in ranges.items()}}
+        ops = [one.work("S", rows * d * n) for name, n in many.items() if (one := counts[name])]
+        return (together("S", *ops),) if ops else ()
+
+    def loads(here: int) -> Iterator[TileOp]:
+        yield from (one.load(here * rows) for one in partials)
+        yield from work(FLYING, **{FLYING: here})
+
+    def turn(added: int, loaded: int, first: bool) -> Iterator[TileOp]:
+        ranges = {"": added, LOADING: loaded} if loaded else {"": added}
+        yield from (one.wait() for one in partials)
+        yield from work(TURN if loaded else "", **ranges) or [TileOp("vector", "S", fp32=rows * (d + 1) * added)]
+        yield from stores(added, first, not loaded, () if loaded else work(STORED, **{STORED: added}))
+        yield from loads(loaded) if loaded else ()
+
+    def added(first: bool, next_whole: bool) -> Iterator[TileOp]:
+        return turn(AHEAD, AHEAD - short * (not next_whole), first)
+
+    ahead = AHEAD - short * (turns == 1)
+    nest = [
+        *once("first ranges", (*work(LOADING, **{LOADING: ahead}), *loads(ahead))),
+        *loop(f"{AHEAD} ranges", turns - 1, added, first=1, next_whole=turns - 1 - (short > 0)),
+        *once("last ranges", turn(AHEAD - short, 0, turns == 1)),
+    ]
+    return _kernel(w, gpu, block, axes, "b h x", (*partials, *written), {}, lambda: nest, "ranges")
+
+
+def reduce_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """All ranges: S / z in 16 bits, and z."""
+    block = block_of(REDUCE, w.head_dim)
+    axes = _merge_axes(w, block, ranges)
+    state = Tensor("State", "b h x", 2 * w.head_dim, written=True)
+    sums = Tensor("Normalizer", "b h x", 4, written=True)
+
+    def stores(added: int, first: bool, last: bool, behind: tuple[TileOp, ...]) -> tuple[TileOp, ...]:
+        rows = axes["x"].tile
+        return (STEP, sums.store(rows), *behind, state.store(rows)) if last else ()
+
+    return _merge_kernel(w, gpu, block, axes, stores, (state, sums))
+
+
+def scan_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
+    """Sums up to each range, in place; the first is one already."""
+    block = block_of(SCAN, w.head_dim)
+    axes = _merge_axes(w, block, ranges)
+    state = Tensor("State partial", "b h later x", 4 * w.head_dim, written=True)
+    sums = Tensor("Normalizer partial", "b h later x", 4, written=True)
+
+    def stores(added: int, first: bool, last: bool, behind: tuple[TileOp, ...]) -> tuple[TileOp, ...]:
+        kept = axes["x"].tile * (added - first)
+        return *[STEP] * first, state.store(kept), sums.store(kept), *behind
+
+    return _merge_kernel(w, gpu, block, axes, stores, (state, sums))
 
 
 RECORD = record(NAME, build, peak_bytes=peak_memory_bytes)
