@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
 from attnsim.by_hand import by_hand
-from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.nest import apart, loop_nest, once
+from attnsim.models.schedule.operation import STEP, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.models.schedule.uses import TensorUse
 
@@ -68,23 +67,23 @@ def streaming(
     bounds = sorted({0, count, *(left for _, left in shares)})
     part = elements // count
     fp32, int32 = round(part * fp32_per_element), part * int32_per_element
-    work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32), TileOp("delay", "step")
+    work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32), STEP
 
-    def block(tag: str, first: int) -> Segment:
+    def block(first: int) -> tuple[TileOp, ...]:
         moved = [(a, n + (first < left)) for a, (n, left) in zip(accesses, shares, strict=True) if n or first < left]
         loads = [TileOp("load", a.tensor, bytes=n) for a, n in moved if not a.written]
         stores = [TileOp("store", a.tensor, bytes=n) for a, n in moved if a.written]
-        return Segment(tag, (*loads, *(TileOp("wait", load.tensor) for load in loads), *work, *stores))
+        return *loads, *(TileOp("wait", load.tensor) for load in loads), *work, *stores
 
     tags = [*(f"block with odd bytes {n}" for n in range(1, len(bounds) - 1)), "block"]
-    segments = tuple(block(tag, first) for tag, first in zip(tags, bounds, strict=False))
+    segments, repeats = loop_nest(apart([once(tag, block(first)) for tag, first in zip(tags, bounds, strict=False)]))
     launches = tuple(Launch.alike(end - begin, number) for number, (begin, end) in enumerate(pairwise(bounds)))
     return Kernel(
         name=name,
         threads=threads,
         registers_per_thread=32,
         segments=segments,
-        repeats=np.eye(len(segments), dtype=np.int64)[:, None, :],
+        repeats=repeats,
         launches=launches,
         uses=tuple(TensorUse(a.tensor, a.bytes, 1, written=a.written, in_place=not a.written) for a in accesses),
         dtype="fp32",
