@@ -74,7 +74,7 @@ class Axis:
     @property
     def short(self) -> int:
         """By how many elements the last tile is shorter than a whole one, of an axis of one size."""
-        return self.tiles * self.tile - int(self.sizes[0])
+        return self.tiles * self.tile - int(_listed(self.count())[0])
 
     @property
     def missing(self) -> Ints:
@@ -164,7 +164,7 @@ class Tensor:
             run = outer[outer.index(shared[0]) :] if shared else []
             tiled = own.difference(outer) | own.intersection(run)
             sharers = math.prod(tiles[a] for a in run)
-            rounds = float(_listed(touches)[0]) if np.any(sharers > touches) else math.inf
+            rounds = float(_listed(touches)[0]) if _listed(sharers) != _listed(touches) else math.inf
         elif rule == "tile":
             tiled = own.difference(outer)
         elif rule == "piece" and shared:

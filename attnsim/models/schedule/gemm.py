@@ -132,7 +132,7 @@ def gemm(
         of_size = ((y, x, steps * ((missing_m == y) & (missing_n == x))) for y, x in sizes)
         return [one for y, x, turns in of_size for one in c_tile(tile.m - y, tile.n - x, turns, missing_k)]
 
-    missing_m, missing_n = (np.unique([0, axes[x].short]) for x in "mn")
+    missing_m, missing_n = (np.array(sorted({0, axes[x].short})) for x in "mn")
     most = -(-axes["k"].tiles // parts)
     rest = axes["k"].tiles - most * (parts - 1)
     ends = [(most, 0), (rest, axes["k"].short)]
