@@ -22,11 +22,11 @@ from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass,
 from attnsim.models.implementations.frameworks.gather_blocks import Gathering, choose_block, gathering
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.schedule.uses import TensorUse
 
 NAME = "transformers.gather"
 INDEX = "block index"
@@ -126,14 +126,22 @@ class _Kernels:
         written = Access(f"{tensor} gathered", copied * self.e, True)
         kernel = streaming(f"gather {tensor}", [*reads, written], elements=copied)
         running = min(kernel.blocks, self.gpu.sm.count * occupancy(kernel, self.gpu).blocks_per_sm)
-        sharers = min(running, kernel.blocks / self.kv_heads)
-        touched = sizes.touched_keys * width * self.e
-        uses = (
-            TensorUse(INDEX, sizes.index_bytes, 1, running),
-            TensorUse(tensor, touched, self.kv_heads, max(1.0, sharers), sizes.passes),
-            TensorUse(written.tensor, written.bytes, 1, written=True),
+        axes = {
+            "heads": Axis(self.kv_heads),
+            "touched": Axis(sizes.touched_keys),
+            "copied": Axis(copied // self.kv_heads),
+        }
+        together = Override(
+            "blocks that run at the same time copy blocks of one head after the other",
+            sharers=max(1.0, min(running, kernel.blocks / self.kv_heads)), passes_per_block=sizes.passes,
+        )  # fmt: skip
+        told = Override("every head reads the same index", sharers=running)
+        tensors = (
+            Tensor(INDEX, "", sizes.index_bytes, override=told),
+            Tensor(tensor, "heads touched", width * self.e, override=together),
+            Tensor(written.tensor, "heads copied", self.e, written=True),
         )
-        return replace(kernel, uses=uses)
+        return replace(kernel, uses=uses_of(tensors, axes, "heads"))
 
     def _product(self, name: str, batch: int, shape: tuple[int, int, int], tensors: tuple[str, str, str]) -> Kernel:
         """A batched GEMM; the query heads of a group read the same B."""
@@ -156,7 +164,7 @@ class _Kernels:
         elements = every * columns
         scores, mask = {f"S{tag}": elements}, f"mask{tag}"
         added = self._pass(mask, scores | {mask: elements}, scores, int32=BROADCAST_INSTRUCTIONS)
-        shared = TensorUse(mask, rows * columns * self.e, 1, passes_per_block=self.heads)
+        (shared,) = uses_of([Tensor(mask, "", rows * columns * self.e, times=self.heads)], {}, "")
         yield replace(added, uses=tuple(shared if use.tensor == mask else use for use in added.uses))
         sides = [(f"S{tag}", elements * self.e)], (f"P{tag}", elements * self.e)
         yield softmax(f"softmax{tag}", *sides, every, columns, even=False)
