@@ -76,27 +76,6 @@ def test_eager_performer_goes_fourteen_times_over_the_features_of_q() -> None:
     assert eager == 14 * 8 * 4096 * 256 * 2 and fused == 5 / 14 * eager
 
 
-@pytest.mark.parametrize(
-    ("name", "mask"),
-    [
-        *itertools.product(("performer-pytorch.eager", "performer-pytorch.fused", "attnsim.linear"), MASKS),
-        ("linformer.eager", Mask.full()),
-        ("efficient-attention.eager", Mask.full()),
-    ],
-    ids=str,
-)
-def test_every_tensor_that_is_written_is_read_and_every_one_read_is_there(name: str, mask: Mask) -> None:
-    w = Workload(2, 4, 700, 64, heads_kv=2, mask=mask)
-    there, unread = {"Q", "K", "V", "W", "E", "F"}, set()
-    for kernel in find_implementation(name).build(w, A100, None).kernels:
-        moved = [(op.kind, op.tensor) for segment in kernel.segments for op in segment.ops if op.bytes]
-        loaded, stored = ({tensor for kind, tensor in moved if kind == one} for one in ("load", "store"))
-        assert loaded <= there, (kernel.name, loaded - there)
-        unread = (unread - loaded) | stored
-        there |= stored
-    assert unread - {"LSE"} == {"O"}
-
-
 def test_long_sums_are_split_until_every_sm_has_a_block() -> None:
     w = Workload(1, 4, 65536, 64)
     for name, kernel in (("efficient-attention.eager", "S = K'^T V"), ("linformer.eager", "E K")):

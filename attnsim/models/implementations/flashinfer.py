@@ -109,14 +109,14 @@ def plan(w: Workload, gpu: Gpu, tile: FlashTile) -> Splits:
     )
 
 
-def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
+def merge_states(w: Workload, gpu: Gpu, splits: Splits, lse: bool = False) -> Kernel:
     """The kernel that merges partial results: a block a row of a head, four of them at a time, sixteen in flight.
 
     `PersistentVariableLengthMergeStatesKernel` of ``include/flashinfer/attention/cascade.cuh``: as many blocks as fit
     stay; each thread computes two exponentials a partial result, and the four warps merge theirs at the end.
     """
     width, runs = w.head_dim_v, merged_rows(w, splits)
-    (parts, sums, out, _), uses = merged(w, runs, columns=width)
+    (parts, sums, out, final), uses = merged(w, runs, columns=width)
     work = TileOp("vector", "O", exps=2 * LANES * WARPS, fp32=MERGE_INSTRUCTIONS * WARPS * width)
 
     def body(ranges: int) -> Nest:
@@ -132,7 +132,7 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits) -> Kernel:
         return [
             *once("first", [rest, *[load] * (ahead - 1), sums.load(ranges), sums.wait()]),
             *loop("split", steps, turn, load_next=steps - ahead),
-            *once("store", [work, out.store(width)]),
+            *once("store", [work, out.store(width), *[final.store()] * lse]),
         ]
 
     buffers = (("O", STAGES * WARPS * width * 4), ("LSE", LANES * WARPS * 4))
@@ -353,10 +353,10 @@ def cascade(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     tile = CascadeTile(first, second, plan(shared, gpu, first), plan(own, gpu, second))
     kernels = [_prefixed(flash_forward(shared, gpu, first, splits=tile.cut_prefix), "prefix")]
     if tile.cut_prefix.partial:
-        kernels.append(_prefixed(merge_states(shared, gpu, tile.cut_prefix), "combine prefix"))
+        kernels.append(_prefixed(merge_states(shared, gpu, tile.cut_prefix, lse=True), "combine prefix"))
     kernels.append(flash_forward(own, gpu, second, "suffix", tile.cut_suffix))
     if tile.cut_suffix.partial:
-        kernels.append(merge_states(own, gpu, tile.cut_suffix))
+        kernels.append(merge_states(own, gpu, tile.cut_suffix, lse=True))
     kernels.append(merge(w))
     schedule = flash_schedule(own, "flashinfer.cascade", kernels, tile, tile.cut_suffix)
     once = w.prefix * w.heads_kv * (w.head_dim + w.head_dim_v) * w.element_bytes

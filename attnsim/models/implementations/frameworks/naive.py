@@ -183,7 +183,7 @@ def _forward(b: _Sizes) -> list[Kernel]:
         rows = ("R", b.heads * w.seq_q)
         kernels.append(b.over_scores("is -inf", {"S": s}, {"B": 1}))
         kernels.append(one_pass("all", [("B", b.pairs)], [rows], b.pairs))
-        kernels.append(b.over_scores("where", {"P": p}, {"P": p}))
+        kernels.append(one_pass("where", [("P", b.pairs * p), rows], [("P", b.pairs * p)], b.pairs))
     weights = "P"
     if b.cast:
         kernels.append(b.over_scores("cast P", {"P": p}, {"P'": s}))
@@ -232,8 +232,8 @@ def _backward(b: _Sizes) -> list[Kernel]:
         kernels += [b.copy(t, n, c, b.e) for t, n in elements.items()]
     if w.group > 1:
         for t in ("dK", "dV"):
-            size = elements[t] * b.e
-            kernels.append(one_pass(f"sum {t}", [(t, size)], [(f"{t} sum", size // w.group)], elements[t]))
+            size, read = elements[t] * b.e, f"{t}'" if b.copies else t
+            kernels.append(one_pass(f"sum {t}", [(read, size)], [(f"{t} sum", size // w.group)], elements[t]))
     return kernels
 
 
