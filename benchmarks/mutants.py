@@ -40,7 +40,7 @@ ROOMS = {
         14,
         (
             "choose", "cudnn", "flash_attention", "flash_attention_4", "flashinfer", "natten", "serving", "registry",
-            "trtllm", "builds", "host", "fused/fits", "fused/splits", "fused/tile", "fused/order",
+            "trtllm", "builds", "host", "fused/splits", "fused/tile", "fused/order",
             "linear/shape", "own/least_time",
         ),
     ),

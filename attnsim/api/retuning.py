@@ -13,7 +13,7 @@ from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import COUNTED
-from attnsim.models.implementations.fused.fits import KEYS, ROWS, accumulators_that_fit
+from attnsim.models.implementations.fused.tile import KEYS, ROWS, accumulators_that_fit
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.lending import lent

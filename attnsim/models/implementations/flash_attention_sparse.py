@@ -18,7 +18,6 @@ import numpy as np
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
-from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import (
     flash_peak_bytes,
     operands,
@@ -29,7 +28,7 @@ from attnsim.models.implementations.fused.forward import (
 from attnsim.models.implementations.fused.listed import all_at_once, busy_rows, listed_keys
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
-from attnsim.models.implementations.fused.tile import FlashTile, with_tile
+from attnsim.models.implementations.fused.tile import FlashTile, check_tile, with_tile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload

@@ -16,8 +16,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.flash_attention_sparse import ListedTile, Told, counts_of, listed_schedule
-from attnsim.models.implementations.fused.fits import check_tile
-from attnsim.models.implementations.fused.tile import FlashTile
+from attnsim.models.implementations.fused.tile import FlashTile, check_tile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.documents import Documents, Prefix
 from attnsim.models.question.workload import Workload

@@ -17,10 +17,9 @@ from attnsim.models.implementations.fused.building import (
     override,
     override_backward,
 )
-from attnsim.models.implementations.fused.fits import fits
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, fits
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule

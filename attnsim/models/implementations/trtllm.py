@@ -38,7 +38,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import alike, flash_schedule, override
-from attnsim.models.implementations.fused.forward import block_begins, flash_forward, flash_peak_bytes
+from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.last_block import merging_last
 from attnsim.models.implementations.fused.splits import cache_write, store_cache
 from attnsim.models.implementations.fused.tile import FlashTile, Order
@@ -487,23 +487,11 @@ def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: Splits, at_once:
 def _xqa(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     """XQA: the heads of a group against keys that its warps share out."""
     tile, splits = override(xqa_tile(w, gpu), shape, w, gpu), Splits(xqa_splits(w, gpu))
-    main = flash_forward(within_window(w, XQA_TILE), gpu, tile, MAIN, splits, lse=False)
-    begins = block_begins(*tile.compiled(w), fragments=-(-tile.rows // FRAGMENT))
-    main = replace(_beginning(main, begins), launched_early=gpu.compute_capability_number >= EARLY_LAUNCHES)
+    main = flash_forward(
+        within_window(w, XQA_TILE), gpu, tile, MAIN, splits, lse=False, fragments=-(-tile.rows // FRAGMENT)
+    )
+    main = replace(main, launched_early=gpu.compute_capability_number >= EARLY_LAUNCHES)
     return _merged(w, main, tile, splits, xqa_merged(w)), tile, splits
-
-
-def _beginning(kernel: Kernel, begins: TileOp) -> Kernel:
-    """The kernel whose blocks begin with another latency."""
-
-    def edit(op: TileOp) -> TileOp:
-        return begins if (op.kind, op.tensor) == (begins.kind, begins.tensor) else op
-
-    segments = [
-        replace(one, ops=tuple(map(edit, one.ops))) if one.name.startswith("prologue") else one
-        for one in kernel.segments
-    ]
-    return replace(kernel, segments=tuple(segments))
 
 
 def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, splits: Splits = UNCUT) -> Schedule:

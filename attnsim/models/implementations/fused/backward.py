@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.models.implementations.fused.dropout import dropped
-from attnsim.models.implementations.fused.loops import DROPOUT_BITS
+from attnsim.models.implementations.fused.loops import DROPOUT_BITS, dropped
 from attnsim.models.implementations.fused.order import ABSENT_CLKS, grid_of_heads
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload

@@ -8,10 +8,9 @@ from dataclasses import replace
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import flash_backward
-from attnsim.models.implementations.fused.fits import check_tile
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes, partial_rows
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, with_tile
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, check_tile, with_tile
 from attnsim.models.implementations.implementation import Builder, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

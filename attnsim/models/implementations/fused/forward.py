@@ -58,6 +58,7 @@ def flash_forward(
     splits: Splits = UNCUT,
     lse: bool = True,
     fetch_clks: int = 0,
+    fragments: int = 1,
 ) -> Kernel:
     """The forward kernel of `w` on `tile`.
 
@@ -74,6 +75,8 @@ def flash_forward(
         Whether the log-sum-exp of each row is written, fp32.
     fetch_clks : int
         Latency of finding a block's tile, where a scheduler has to search for it.
+    fragments : int
+        As in :func:`block_begins`.
     """
     w = w.bounded()
     pack = w.group if tile.pack_gqa else 1
@@ -89,7 +92,7 @@ def flash_forward(
     ]
     ops = Operations(w, tile)
     body = LOOPS[tile.loop](ops, k, v, kinds.steps, kinds.masked, kinds.missing_keys)
-    nest = with_ends(ops, q, body, kinds.steps, kinds.missing_rows, stored, fetch_clks)
+    nest = with_ends(ops, q, body, kinds.steps, kinds.missing_rows, stored, fetch_clks, fragments)
     if w.page_size and not tile.looks_up_pages:
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
     tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
@@ -255,6 +258,7 @@ def partial_rows(w: Workload, splits: Splits) -> int:
 def with_ends(
     ops: Operations, q: Tensor, body: Nest, steps: Ints, missing_rows: Ints,
     stored: Sequence[tuple[Sequence[Tensor], NDArray[np.bool_]]], fetch_clks: int = 0,
+    fragments: int = 1,
 ) -> Nest:  # fmt: skip
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
@@ -263,7 +267,7 @@ def with_ends(
     """
     tile = ops.tile
     fetch = (TileOp("delay", "fetch", clks=fetch_clks),) if fetch_clks else ()
-    begins, absent = block_begins(*tile.compiled(ops.w)), missing_rows == tile.rows
+    begins, absent = block_begins(*tile.compiled(ops.w), fragments), missing_rows == tile.rows
 
     def ends(tensors: Sequence[Tensor], missing: int) -> Iterator[TileOp]:
         rows = tile.rows - missing

@@ -15,7 +15,6 @@ import numpy as np
 
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
-from attnsim.models.implementations.fused.dropout import dropped
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor
@@ -26,6 +25,11 @@ from attnsim.models.schedule.operation import STEP, TileOp
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 8, 2
 """Of a score: random bits, and widening, comparison and masking of two scores at a time (`Dropout::apply_dropout`)."""
+PHILOX_BITS = 128
+PHILOX_ROUNDS = 7
+MULTIPLICATIONS, PIPE_TURNS, LOGIC = 2, 2, 4
+"""Of a round: multiplications, what each takes of its pipe, and instructions on the integer lanes."""
+LANES = 32
 POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
 """Rounding down (2), three multiply-adds of degree 3, exponent (``flash_attn/cute/utils.py`` of
 Dao-AILab/flash-attention, `ex2_emulation`)."""
@@ -43,6 +47,33 @@ def pages(w: Workload, keys: int) -> int:
 def page_bytes(w: Workload, keys: int) -> int:
     """Bytes of page numbers that a visit to a tile of so many keys reads: those of K, which are V's too."""
     return 4 * pages(w, keys)
+
+
+def dropped(op: TileOp, scores: int, bits: int, each: int) -> TileOp:
+    """The operation with the dropout of so many scores: random numbers are made in registers, and none is moved.
+
+    Philox in seven rounds gives 128 bits (``csrc/flash_attn/src/philox.cuh`` of Dao-AILab/flash-attention). A round is
+    two multiplications of 32 bits to 64, which take the FP32 lanes twice, two exclusive ors and the two additions of
+    its key. FlashAttention-1 spends 16 of the bits on a score (`apply_dropout_16bits` of ``fmha/softmax.h``, v1.0.9),
+    FlashAttention-2 8 (``dropout.h``). The backward pass makes the same numbers again.
+
+    Parameters
+    ----------
+    op : TileOp
+        Counted by pipe or not.
+    scores : int
+    bits : int
+        Random bits of a score.
+    each : int
+        Integer instructions of a score beside them: extracted, compared, selected.
+    """
+    calls = scores * bits // PHILOX_BITS
+    multiplied, integer = calls * PHILOX_ROUNDS * MULTIPLICATIONS, calls * PHILOX_ROUNDS * LOGIC + scores * each
+    return op._replace(
+        fp32=op.fp32 + PIPE_TURNS * multiplied,
+        int32=op.int32 + integer,
+        issues=op.issues + (multiplied + integer) // LANES * (op.issues > 0),
+    )
 
 
 class Operations:
