@@ -7,6 +7,12 @@ block is walked whole however little of it is seen. flex-block-attn (``flex_bloc
 Tencent-Hunyuan, commit 4ca54be, `fwd_attend_ker`, on ThunderKittens) has whole blocks only, of 64 keys or multiples;
 its producer and its one to three consumer warpgroups read a byte for each tile of keys, walked or not. Making the mask
 is not part of either.
+
+Its backward, `flex_attention_backward`, is one grid, first the blocks for dK and dV and then those for dQ: of each
+head of K and V the blocks of keys walk the queries that see them, the heads of a group in turn (`q_num_blocks`,
+`full_q_num_blocks`), then the blocks of queries of each of its heads walk the keys that they see. Those seen in part
+come first. Its tiles are those of the backward without a BlockMask, for dQ with rows and keys exchanged (`BLOCK_M2`,
+`BLOCK_N2`). Every step looks up its block and the one after.
 """
 
 from __future__ import annotations
@@ -16,27 +22,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flex import choose_backward, choose_tile
-from attnsim.models.implementations.flex_mask_backward import backward
+from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, BackwardOps, dot_do_o
 from attnsim.models.implementations.fused.building import override
 from attnsim.models.implementations.fused.forward import flash_peak_bytes, operands, results, tiled_kernel
 from attnsim.models.implementations.fused.listed import all_at_once, listed_keys
 from attnsim.models.implementations.fused.loops import WAIT_Q, Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.selecting.torch_passes import LIST as SELECTED
+from attnsim.models.implementations.selecting.walks import Walk, keys_outside, rows_outside
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.buffers import bytes_of
 from attnsim.models.schedule.nest import by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 
 NAME, SCANNED = "torch.flex-mask", "tencent.flex-block-attn"
+LOOKED_UP = 8
+"""Bytes of two entries of a list."""
 MASK_BLOCK = 128
 """Queries and keys of a block of the mask (`_DEFAULT_SPARSE_BLOCK_SIZE`)."""
 COUNTS, LIST, TABLE = "block counts", "block list", "block table"
@@ -218,6 +230,66 @@ def _kernel(w: Workload, gpu: Gpu, masked: MaskTile, counts: TileCounts, entry: 
         inverse = inverse[np.argsort(-steps[inverse], kind="stable")]
     uses = uses_of((q, k, v, *((table,) if masked.scanned else (read, listed)), *stored), axes, "b h g i")
     return tiled_kernel(w, tile, entry, nest, (Launch(inverse, heads),), uses)
+
+
+def queries_tile(tile: BackwardTile) -> BackwardTile:
+    """The tile of the blocks for dQ."""
+    return replace(tile, rows=tile.keys, keys=tile.rows)
+
+
+def walks_of(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, function: int) -> tuple[Walk, Walk]:
+    """What blocks of a head of K and V walk for dK and dV, and blocks of a head for dQ."""
+
+    def walk(visits: Ints, partial: Ints, tiles: int, height: int, width: int, times: int) -> Walk:
+        """Tiles of `height` outside, of `width` passing, each list walked `times` times over."""
+        place = np.arange(tiles) * height // block
+        each = times * -(-block // width)
+        return Walk(each * visits[place], LOOKED_UP, each * partial[place], function)
+
+    queries, keys = -(-w.seq_q // tile.keys), -(-w.seq_kv // tile.keys)
+    return (
+        walk(counts.key_visits, counts.key_partial, keys, tile.keys, tile.rows, w.group),
+        walk(counts.visits, counts.partial, queries, tile.keys, tile.rows, 1),
+    )
+
+
+def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, function: int) -> list[Kernel]:
+    """Row sums of dO and O, then the one kernel."""
+    by_keys, by_rows = walks_of(w, tile, counts, block, function)
+    one = replace(w, heads_q=w.heads_kv)  # a block sums over the heads of a group itself
+    keys = keys_outside(one, tile, by_keys, "keys")
+    rows = rows_outside(w, queries_tile(tile), by_rows, tile.keys, "rows")
+    outer = max(keys.repeats.shape[1], rows.repeats.shape[1])
+    repeats = np.zeros(
+        (len(keys.repeats) + len(rows.repeats), outer, len(keys.segments) + len(rows.segments)), np.int64
+    )
+    repeats[: len(keys.repeats), : keys.repeats.shape[1], : len(keys.segments)] = keys.repeats
+    repeats[len(keys.repeats) :, : rows.repeats.shape[1], len(keys.segments) :] = rows.repeats
+    of_rows = np.tile(rows.launches[0].rows + len(keys.repeats), w.group)
+    axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q), "j": Axis(w.seq_kv)}
+    heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
+    entries = (int(by_keys.steps.sum()) * kv + int(by_rows.steps.sum()) * heads) * LOOKED_UP
+    axes["byte"] = Axis(max(1, entries // heads))
+    down, across, why = len(by_keys.steps), len(by_rows.steps), "blocks of keys and of queries are one grid"
+    by_all = Override(why, sharers=down + 1.0), Override(why, sharers=across * w.group + 1.0)
+    ops = BackwardOps(one, tile, KEYS_OUTSIDE)
+    uses = (
+        *uses_of((replace(tensor, override=by_all[0]) for tensor in (ops.q, ops.do, *ops.statistics)), axes, "b h g"),
+        *uses_of((replace(tensor, override=by_all[1]) for tensor in (ops.k, ops.v)), axes, "b h"),
+        *uses_of((Tensor(SELECTED, "byte", 1),), axes, "b h g"),
+        *uses_of((replace(tensor, axes="b h j") for tensor in ops.outputs), axes, "b h"),
+        *uses_of((ops.dq,), axes, "b h g"),
+    )
+    merged = replace(
+        keys,
+        name="flex_attention_backward",
+        buffers=max(keys.buffers, rows.buffers, key=bytes_of),
+        segments=(*keys.segments, *rows.segments),
+        repeats=repeats,
+        launches=(Launch(np.concatenate([keys.launches[0].rows, of_rows]), kv),),
+        uses=uses,
+    )
+    return [dot_do_o(w), merged]
 
 
 RECORDS = (record(NAME, build), record(SCANNED, build_scanned))
