@@ -77,7 +77,8 @@ def test_compulsory_bytes_are_inputs_read_once_and_everything_written() -> None:
     }
     split = build("flash-attn.2", Workload(1, 8, 1, 64, seq_kv=8192, passes="decode"))
     parts = split.splits.count
-    assert parts > 1 and compulsory(split) == 2 * 8 * 8192 * 64 * 2 + 2 * 8 * 64 * 2 + parts * 8 * (64 + 1) * 4
+    out, partial = 8 * (64 * 2 + 4), parts * 8 * (64 + 1) * 4  # with the log-sum-exp of each row
+    assert parts > 1 and compulsory(split) == 2 * 8 * 8192 * 64 * 2 + 8 * 64 * 2 + out + partial
 
 
 def test_a_pass_in_place_reads_what_was_there_before() -> None:
@@ -86,8 +87,8 @@ def test_a_pass_in_place_reads_what_was_there_before() -> None:
     once = Schedule("scale", "scale", (kernel,), "", 2 * size)
     assert once.compulsory() == {("scale", "load", "Q"): size, ("scale", "store", "Q"): size}
     assert replay(once, A100, Numbers(), cache="cold").hbm_read_bytes == size
-    made = streaming("make", [Access("Q", size, written=True)], elements=size)
-    assert compulsory(replace(once, kernels=(made, kernel))) == size
+    sort = streaming("sort", [Access("Q", size, written=True), Access("Q", size)], elements=size)
+    assert compulsory(replace(once, kernels=(sort, kernel))) == size
 
 
 @pytest.mark.parametrize(("passes", "factor"), [("fwd", 1.0), ("decode", 1.0), ("bwd", 2.5), ("fwd+bwd", 3.5)])

@@ -42,7 +42,8 @@ def streaming(
 ) -> Kernel:
     """A kernel that reads and writes each tensor once, in blocks of about `block_bytes` of its largest tensor.
 
-    Blocks have equal shares, to a byte.
+    Blocks have equal shares, to a byte. A tensor is changed in place where its read is named before its write; named
+    after it, what is read is what the kernel has written.
 
     Parameters
     ----------
@@ -67,6 +68,7 @@ def streaming(
     bounds = sorted({0, count, *(left for _, left in shares)})
     part = elements // count
     fp32, int32 = round(part * fp32_per_element), part * int32_per_element
+    begins_written = {access.tensor: access.written for access in reversed(accesses)}
     work = TileOp("vector", name, exps=exps // count, fp32=fp32, int32=int32), STEP
 
     def block(first: int) -> tuple[TileOp, ...]:
@@ -85,7 +87,10 @@ def streaming(
         segments=segments,
         repeats=repeats,
         launches=launches,
-        uses=tuple(TensorUse(a.tensor, a.bytes, 1, written=a.written, in_place=not a.written) for a in accesses),
+        uses=tuple(
+            TensorUse(a.tensor, a.bytes, 1, written=a.written, in_place=not (a.written or begins_written[a.tensor]))
+            for a in accesses
+        ),
         dtype="fp32",
         step="block",
     )

@@ -383,8 +383,8 @@ def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]
     entries = w.batch * w.heads_kv * w.seq_q * chosen(w).top
     sort = [
         Access(LIST, 2 * entries * INDEX_BYTES),
-        Access("order", entries * SORT_BYTES // 2),
         Access("order", entries * SORT_BYTES // 2, True),
+        Access("order", entries * SORT_BYTES // 2),
         Access("queries", entries * INDEX_BYTES, True),
     ]
     steps = -(-walkers(chosen(w), w.seq_q) // tile.keys.rows)
