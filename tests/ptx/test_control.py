@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from attnsim.ptx import program
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.faults import Deadlock, OutOfBounds, UnsupportedInstruction
 from attnsim.ptx.run import run
+from attnsim.ptx.straight import Line
+from attnsim.ptx.syntax import Instruction, Register
 
 Launch = Callable[..., Counters]
 
@@ -254,3 +257,11 @@ def test_names_in_scopes_of_inline_assembly_are_their_own(launch: Launch) -> Non
     launch(source, {"out": out})
     thread = np.arange(32)
     np.testing.assert_array_equal(out[:32], np.where(thread < 5, thread, thread + 1) + 7)
+
+
+def test_an_instruction_on_a_tape_writes_its_first_operand_and_one_that_nobody_knows_may_write_any() -> None:
+    first, second, third = (Register(f"%r{number}", "u32") for number in (1, 2, 3))
+    unknown = Line(Instruction("add", ("u32",), (first, second, third), None, (), "add", 1), lambda mask: None)
+    assert (unknown.writes, unknown.reads) == ({"%r1", "%r2", "%r3"}, {"%r1", "%r2", "%r3"})
+    known = replace(unknown, code=cast(Any, object()))
+    assert (known.writes, known.reads) == ({"%r1"}, {"%r2", "%r3"})

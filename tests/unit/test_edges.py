@@ -4,10 +4,12 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import joblib
 import numpy as np
+import pandas as pd
 import pytest
 
-from attnsim import InputError, Mask, Workload, load_gpu, predict
+from attnsim import InputError, Mask, Workload, load_gpu, predict, predict_table
 from attnsim.api import tables
 from attnsim.api.roofline import Roofline
 from attnsim.models.calibrations.numbers import Numbers
@@ -128,3 +130,14 @@ def test_rows_name_an_implementation_under_algorithm_where_it_is_none() -> None:
     row = {"gpu": "h100-sxm5-80gb", "batch": "1", "heads_q": "8", "seq_q": "1024", "head_dim": "128"}
     found = [tables.implementation_of(parse_row(row | {"algorithm": name})) for name in ("flash", "FA3", "nothing")]
     assert found == [None, "fa3", None]
+
+
+def test_rows_shared_out_over_workers_are_answered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = {"gpu": "h100-sxm5-80gb", "algorithm": "linear", "batch": 1, "heads_q": 4, "head_dim": 64}
+    frame = pd.DataFrame([shape | {"seq_q": 64 * number} for number in range(1, 31)])
+    alone = predict_table(frame, processes=1, progress=False)
+    monkeypatch.setattr(tables, "IN_ONE_PROCESS", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    with joblib.parallel_config(backend="threading"):
+        shared = predict_table(frame, processes=2, progress=False)
+    assert alone["predicted_s"].notna().all() and shared.equals(alone)
