@@ -48,4 +48,5 @@ def _masked(w: Workload, first: int, keys: int) -> list[bool]:
         seen &= key >= place - w.mask.left
     tiles = seen.reshape(len(queries), -1, keys)
     visited = tiles.any(axis=(0, 2))
-    return [bool(masked) for masked in ~tiles.all(axis=(0, 2))[visited][::-1]]
+    masked = np.asarray(~tiles.all(axis=(0, 2)))
+    return [bool(one) for one in masked[visited][::-1]]

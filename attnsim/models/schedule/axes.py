@@ -23,12 +23,12 @@ from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.models.schedule.uses import TensorUse
 
-Rule = Literal["byte", "tile", "piece", "run"]
+Rule = Literal["byte", "tile", "run"]
 """Which blocks share a piece of a tensor; a piece has all of the tensor's tiled axes and one place along the others.
 
 ``byte``: the blocks that touch each byte. ``tile``: they too, of pieces that are no larger than what a block touches.
-``piece``: all blocks that touch any byte of the piece. ``run``: the blocks from the first to the last in launch order
-that touch the same bytes; `rounds` is how often each byte is met again.
+``run``: the blocks from the first to the last in launch order that touch the same bytes; `rounds` is how often each
+byte is met again.
 """
 
 
@@ -167,8 +167,6 @@ class Tensor:
             rounds = float(_listed(touches)[0]) if _listed(sharers) != _listed(touches) else math.inf
         elif rule == "tile":
             tiled = own.difference(outer)
-        elif rule == "piece" and shared:
-            sharers = math.prod(tiles[a] for a in outer if a not in own - tiled)
         sizes = {a: tiles[a] if self.by_tile else axes[a].count() for a in own}
         if self.seen is not None:
             (part,) = (a for a in tiled if axes[a].tile > 1)

@@ -37,24 +37,12 @@ def check_nothing_hidden(w: Workload, told: str) -> None:
         )
 
 
-def tiles_of(batch: int, shape: Sizes) -> int:
-    """C tiles of the products."""
-    m, n, _ = shape
-    return batch * -(-m // 128) * -(-n // (64 if n <= 64 else 128))
-
-
-def part_length(k: int, parts: int) -> int:
-    """Keys of a part, whole steps; the last has what is left."""
-    steps = -(-k // STEP)
-    return STEP * -(-steps // parts)
-
-
 def _parts(wanted: int, k: int) -> int:
     """Parts of k: as many as wanted, or up to twice as many where they are then equal."""
     steps = -(-k // STEP)
     wanted = min(wanted, max(1, steps // STAGES))
     equal = (n for n in range(wanted, min(2 * wanted, steps // STAGES) + 1) if k % (n * STEP) == 0)
-    return next(equal, -(-k // part_length(k, wanted)))
+    return next(equal, -(-steps // -(-steps // wanted)))  # none of which is empty
 
 
 def keys_gemm(
@@ -75,7 +63,7 @@ def keys_gemm(
         Whose SMs are to be filled.
     """
     m, n, k = shape
-    tiles = tiles_of(batch, shape)
+    tiles = batch * -(-m // 128) * -(-n // (64 if n <= 64 else 128))
     parts = _parts(-(-gpu.sm.count // tiles), k)
     if parts == 1:
         return [gemm(name, batch, shape, a, b, c, dtype=dtype, path=path)]
@@ -83,10 +71,5 @@ def keys_gemm(
     reads, writes = (partial.tensor, size * parts * 4), (c.tensor, size * c.element_bytes)
     return [
         gemm(name, batch, shape, a, b, partial, dtype=dtype, path=path, parts=parts),
-        summed(sum_name(c.tensor), reads, writes, size * parts),
+        summed(f"add parts of {c.tensor}", reads, writes, size * parts),
     ]
-
-
-def sum_name(tensor: str) -> str:
-    """Name of the kernel that adds up the parts of a result."""
-    return f"add parts of {tensor}"
