@@ -23,9 +23,6 @@ BUDGET = Path(__file__).with_name("budget.csv")
 DERIVING = {"models/schedule/nest.py", "models/schedule/axes.py", "models/schedule/kernel_file.py"}
 """The modules that make segments for everybody: of loops, of declarations, of a file."""
 
-OVERRIDES = {"sharers", "rounds", "apart_bytes", "scattered"}
-"""Arguments of a declared `Tensor` that replace what its axes say of sharing."""
-
 SEGMENTS, USES, REPLACED = "functions that build segments", "tensor uses written out", "overrides of sharing"
 
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -72,9 +69,7 @@ def counts() -> dict[str, int]:
             by_hand[SEGMENTS] += 0 if name in DERIVING else len(functions_that_call("Segment", tree))
             if room(path) != "models/schedule":
                 by_hand[USES] += len(calls("TensorUse", tree))
-                by_hand[REPLACED] += sum(
-                    one.arg in OVERRIDES for call in calls("Tensor", tree) for one in call.keywords
-                )
+                by_hand[REPLACED] += len(calls("Override", tree))
     return dict(sorted(lines.items())) | by_hand
 
 

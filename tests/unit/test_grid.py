@@ -332,15 +332,6 @@ def test_a_long_block_that_is_left_waits_for_its_sm_and_the_memory(heads: int, s
     assert fast == pytest.approx(exact, rel=0.015)
 
 
-def test_blocks_that_no_launch_has_are_not_the_longest() -> None:
-    """A product whose rows divide has none of the last rows' blocks (50 % too slow before)."""
-    s = find_implementation("efficient-attention.eager").build(Workload(1, 16, 131_072, 64), A100, None)
-    s = replace(s, kernels=s.kernels[2:3])
-    fast, exact = (replay(s, A100, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
-    assert not s.main.class_counts.all() and executions(s.main) > WHOLE * grid.BUDGET
-    assert fast == pytest.approx(exact, rel=0.005)
-
-
 def test_the_time_waited_goes_by_the_work_not_by_the_last_block() -> None:
     """Where few blocks are left for a last round (by a fifth of the kernel's time too short before)."""
     w = Workload(1, 16, 100, 128, 2, seq_kv=131072, mask=CAUSAL)
