@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -27,6 +28,7 @@ from attnsim.simulator.replay import replay
 from attnsim.simulator.smaller import Chip, smaller
 from attnsim.simulator.trace import trace
 from attnsim.simulator.unit_costs import unit_costs
+from attnsim.validation.fitting.problem import Problem
 
 H100 = load_gpu("h100-sxm5-80gb")
 OPS = (
@@ -141,3 +143,11 @@ def test_rows_shared_out_over_workers_are_answered_in_order(monkeypatch: pytest.
     with joblib.parallel_config(backend="threading"):
         shared = predict_table(frame, processes=2, progress=False)
     assert alone["predicted_s"].notna().all() and shared.equals(alone)
+
+
+def test_a_difference_is_taken_forward_up_to_the_bound_and_backward_beyond() -> None:
+    """Of a square at 0.75: forward to 1 it is 1.75; at 1, backward to 0.75, too."""
+    problem: Any = SimpleNamespace(rows=[0], keys=[("", "")], doubts=lambda: np.ones(1))
+    problem.residuals = lambda units, owner="": units**2
+    found = [Problem.jacobian(problem, np.array([unit]), 0.25)[0, 0] for unit in (0.75, 1.0)]
+    assert found == [1.75, 1.75]
