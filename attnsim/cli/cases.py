@@ -25,7 +25,7 @@ def cases_of(flags: QuestionFlags, given: list[str], layers: bool = False) -> li
     ------
     InputError
     """
-    from attnsim.studies.case_words import each_once, name_of, weighted
+    from attnsim.studies.hardware_case import each_once, name_of, weighted
 
     if not given:
         return [_case(flags, layers)]
@@ -56,7 +56,7 @@ def _case(flags: QuestionFlags, layers: bool) -> Case:
 
 def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:
     """The command's flags with those of one case in their place."""
-    from attnsim.studies.case_words import HOW, is_file, pairs_of
+    from attnsim.studies.hardware_case import HOW, is_file, pairs_of
 
     if not is_file(what):
         return _with(flags, pairs_of(what), f"--case {shown(what)}")
@@ -69,7 +69,7 @@ def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:
 
 
 def _with(flags: QuestionFlags, content: dict[str, Any], where: str) -> QuestionFlags:
-    from attnsim.studies.case_words import flag_of
+    from attnsim.studies.hardware_case import flag_of
 
     known = [one.name for one in fields(QuestionFlags)]
     changes: dict[str, Any] = {}

@@ -116,11 +116,9 @@ def hardware(
     from attnsim.cli.cases import cases_of
     from attnsim.cli.search_hardware import print_best, print_search
     from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.case_words import asked
-    from attnsim.studies.hardware_rows import rows_of
-    from attnsim.studies.hardware_search import search_hardware
+    from attnsim.studies.hardware_case import asked
+    from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
     from attnsim.studies.hardware_space import Space
-    from attnsim.studies.hardware_split import split_best
     from attnsim.studies.prices import Prices
 
     look.check_asked(context, plot)

@@ -14,8 +14,7 @@ from attnsim.wording import ratio_text
 if TYPE_CHECKING:
     from attnsim.api.splitting import Split
     from attnsim.studies.hardware_machines import Design
-    from attnsim.studies.hardware_search import HardwareSearch
-    from attnsim.studies.hardware_split import MixAnswer
+    from attnsim.studies.hardware_search import HardwareSearch, MixAnswer
 
 SHOWN = 10
 """Machines printed at most."""

@@ -28,7 +28,7 @@ from attnsim.plots.timeline import timeline_of
 from attnsim.plots.units import units
 from attnsim.reports.front import front
 from attnsim.reports.sentences import anew_sentences, bound_sentences
-from attnsim.studies.case_words import asked
+from attnsim.studies.hardware_case import asked
 from attnsim.studies.hardware_search import search_hardware
 from attnsim.studies.hardware_space import Space
 

@@ -38,7 +38,7 @@ def pareto(
     Parameters
     ----------
     rows : sequence of dict
-        As `attnsim.studies.hardware_rows` makes them: objectives under ``time_s``, ``energy_j``, ``power_w``,
+        As `attnsim.studies.hardware_search` makes them: objectives under ``time_s``, ``energy_j``, ``power_w``,
         ``area_mm2``, ``cost_usd`` or a figure's key, with their low and high ends; ``feasible``, ``front`` and
         ``unchanged``.
     objectives : (str, str)

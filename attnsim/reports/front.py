@@ -5,8 +5,7 @@ from __future__ import annotations
 from attnsim.models.hardware.merits import RESULTS
 from attnsim.plots.pareto import pareto
 from attnsim.plots.sheet import Picture
-from attnsim.studies.hardware_rows import rows_of
-from attnsim.studies.hardware_search import HardwareSearch
+from attnsim.studies.hardware_search import HardwareSearch, rows_of
 
 
 def front(found: HardwareSearch, question: str) -> Picture:

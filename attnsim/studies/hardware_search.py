@@ -15,15 +15,20 @@ from itertools import product
 from typing import Any
 
 from attnsim.api.asking import read_conditions
+from attnsim.api.ratios import Ratio
+from attnsim.api.splitting import MOST, Split, differing, shared_out
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2
+from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.cost import cost_usd
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.interval import Interval
+from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_answer import Mix, compared
-from attnsim.studies.hardware_case import Case
-from attnsim.studies.hardware_machines import INFEASIBLE, Asked, Design
-from attnsim.studies.hardware_space import Space, check_name
+from attnsim.studies.hardware_case import Answered, Case, speedup_of
+from attnsim.studies.hardware_machines import INFEASIBLE, Asked, Design, Mix, compared
+from attnsim.studies.hardware_space import Space, check_name, with_figures
 from attnsim.studies.prices import Prices
 
 POINTS = 200
@@ -198,3 +203,116 @@ def _evolve(asked: Asked, weight: float, points: int, seed: int) -> None:
             constraints=limits, init="sobol", popsize=8, maxiter=points, tol=1e-3, polish=False,
             rng=np.random.default_rng(seed),
         )  # fmt: skip
+
+
+def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
+    """The unchanged machine and every other as a plain record, SI units."""
+    front = {id(one) for one in found.front}
+    machines = (found.unchanged, *found.machines)
+    return [_row(number, one, found, id(one) in front) for number, one in enumerate(machines)]
+
+
+def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[str, Any]:
+    answer = one.answer
+    results = answer.results if answer else dict.fromkeys(RESULTS)
+    ratio = answer.speedup if answer else None
+    cases = found.mix.cases if len(found.mix.cases) > 1 else ()
+    parts = answer.predictions if answer else [None] * len(cases)
+    return {
+        "machine": number,
+        "unchanged": number == 0,
+        **one.figures,
+        **{column: value for name, ends in results.items() for column, value in _ends(name, ends).items()},
+        **{f"time_s of {case.name}": part and part.time_s for case, part in zip(cases, parts, strict=False)},
+        **{
+            f"speedup of {case.name}": (own := part and speedup_of(base, part)) and own.value
+            for case, base, part in zip(cases, found.mix.base, parts, strict=False)
+        },
+        "speedup": ratio and ratio.value,
+        "speedup_low": ratio and ratio.low,
+        "speedup_high": ratio and ratio.high,
+        "bound": _joined([part.bound or "" for part in answer.predictions]) if answer else None,
+        "tile": _joined([part.tile for part in answer.predictions]) if answer else "",
+        "trust": _joined([part.trust.level for part in answer.predictions]) if answer else None,
+        "feasible": not one.broken,
+        "front": front,
+        "breaks": "; ".join(one.broken),
+    }
+
+
+def _ends(name: str, ends: Interval | None) -> dict[str, float | None]:
+    typical, low, high = (ends.typical, ends.low, ends.high) if ends else (None, None, None)
+    return {column(name): typical, column(name, "low"): low, column(name, "high"): high}
+
+
+def _joined(words: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(words))
+
+
+@dataclass(frozen=True, slots=True)
+class MixAnswer:
+    """A machine's answers to all workloads of a mix, as one that can be split."""
+
+    mix: Mix
+    answers: tuple[Answered, ...]
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of the mix's calls; None where one does not fit the memory."""
+        times = [one.time_s for one in self.answers]
+        pairs = zip(self.mix.calls, times, strict=True)
+        return None if None in times else sum(number * (time or 0.0) for number, time in pairs)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What makes the machine hypothetical."""
+        return self.answers[0].changes
+
+    def speedup_over(self, other: MixAnswer) -> Ratio | None:
+        """How many times faster than another machine."""
+        return compared(other.answers, self.answers, self.mix)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types."""
+        return {"time_s": self.time_s, "changes": list(map(str, self.changes))}
+
+
+def split_best(
+    found: HardwareSearch, algorithm: str | None = None, *, implementation: str | None = None, cache: str = "warm",
+    launch: str = "stream",
+) -> Split[MixAnswer] | None:  # fmt: skip
+    """Split the speedup of the best machine within the limits among its figures (:func:`attnsim.split`).
+
+    Parameters
+    ----------
+    found : HardwareSearch
+    algorithm, implementation, cache, launch
+        As the search had them. Tiles are the shipped ones.
+
+    Returns
+    -------
+    Split or None
+        None where no machine keeps the limits, or the best one has fewer than two changed figures.
+
+    Raises
+    ------
+    InputError
+        When it differs in more than `MOST`, or its figures cannot stand without one another.
+    """
+    if not found.feasible:
+        return None
+    machine = with_figures(found.space.gpu, found.feasible[0].figures)
+    number = len(differing(found.space.gpu, machine))
+    if number < 2:
+        return None
+    if number > MOST:
+        raise InputError(
+            f"the best machine has {number} changed figures, of which every subset is replayed; most: {MOST}"
+        )
+    conditions = read_conditions(cache=cache, launch=launch)
+
+    def answered(gpu: Gpu) -> MixAnswer:
+        cases = found.mix.cases
+        return MixAnswer(found.mix, tuple(one.answered(gpu, algorithm, implementation, conditions) for one in cases))
+
+    return shared_out(found.space.gpu, machine, answered)

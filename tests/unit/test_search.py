@@ -28,13 +28,10 @@ from attnsim.models.implementations.own import flash as own_flash
 from attnsim.models.llm.files import load_model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_answer import Mix
 from attnsim.studies.hardware_case import Case, Layer, speedup_of
-from attnsim.studies.hardware_machines import Design
-from attnsim.studies.hardware_rows import rows_of
-from attnsim.studies.hardware_search import HardwareSearch, search_hardware
+from attnsim.studies.hardware_machines import Design, Mix
+from attnsim.studies.hardware_search import HardwareSearch, rows_of, search_hardware, split_best
 from attnsim.studies.hardware_space import Limit, Range, Space
-from attnsim.studies.hardware_split import split_best
 from attnsim.studies.prices import Prices
 from attnsim.studies.search import measure_tiles, search_tiles
 from tests.unit.answering import refusal
