@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from attnsim.api.densities import densities
     from attnsim.api.energy import energy
     from attnsim.api.explaining import Explanation, explain
-    from attnsim.api.layer import attention_share, layer
-    from attnsim.api.layer_split import split_layer
+    from attnsim.api.layer import attention_share, layer, split_layer
     from attnsim.api.lifted import explain_kernel, predict_kernel, trace_kernel
+    from attnsim.api.prediction import Predictions
     from attnsim.api.ratios import Ratio
-    from attnsim.api.results import Predictions
     from attnsim.api.roofline import Roofline
     from attnsim.api.splitting import Split, split
     from attnsim.api.tracing import trace
@@ -69,11 +68,10 @@ _HOMES = {
     "api.densities": "densities",
     "api.energy": "energy",
     "api.explaining": "Explanation explain",
-    "api.layer": "attention_share layer",
-    "api.layer_split": "split_layer",
+    "api.layer": "attention_share layer split_layer",
     "api.lifted": "explain_kernel predict_kernel trace_kernel",
+    "api.prediction": "Predictions",
     "api.ratios": "Ratio",
-    "api.results": "Predictions",
     "api.roofline": "Roofline",
     "api.splitting": "Split split",
     "api.tracing": "trace",

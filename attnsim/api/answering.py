@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from attnsim.api.asking import Conditions, Question, ask, check_selected, read_algorithm, read_conditions, read_gpus
 from attnsim.api.playing import play
-from attnsim.api.prediction import Prediction, prediction
-from attnsim.api.results import Predictions
+from attnsim.api.prediction import Prediction, Predictions, prediction
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation, match

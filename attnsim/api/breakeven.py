@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from attnsim.api.against import BLOCK, PATTERNS, Against, Grown
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_conditions, read_gpu
 from attnsim.api.crossover import bisected
+from attnsim.api.densities import BLOCK, PATTERNS, Against, Grown
 from attnsim.api.density import BreakEven
 from attnsim.api.prediction import Prediction
 from attnsim.errors import InputError, nearest, shown

@@ -1,19 +1,192 @@
-"""Kernels under masks of growing density: dense flash attention, and sparse ones that visit what the mask shows."""
+"""Kernels under masks of growing density: dense flash attention, and sparse ones that visit what the mask shows.
+
+`Grown` plays one sparse kernel against the dense one, mask by mask.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, cast
 
-from attnsim.api.against import BLOCK, PATTERNS
 from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_conditions, read_gpus
-from attnsim.api.prediction import Prediction
-from attnsim.api.results import Predictions
+from attnsim.api.asking import Conditions, ask, read_conditions, read_gpus
+from attnsim.api.building import scheduled
+from attnsim.api.prediction import Prediction, Predictions
+from attnsim.api.ratios import Ratio, speedup
 from attnsim.errors import InputError, nearest, shown
+from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+
+BLOCK = 64
+"""Tokens of a block of the patterns where none is named: BigBird's."""
+
+PATTERNS: dict[str, Callable[[int, int, Mask], Mask]] = {
+    "random": lambda blocks, block, band: Mask(parts=(Random(blocks, block),)) & band,
+    "window": lambda blocks, block, band: Mask.sliding_window(blocks * block, band.is_causal),
+    "bigbird": lambda blocks, block, band: Mask.bigbird(block, random_blocks=blocks) & band,
+}
+"""Patterns that grow from one block of keys a row to all of them: how many blocks, their tokens, the band around."""
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A sparse kernel against dense flash attention under one mask.
+
+    Parameters
+    ----------
+    gpu : str
+    changes : str
+        Of the GPU, in one line.
+    seq : int
+    sparse, dense : str
+        Implementations.
+    tile : str
+        Of the sparse kernel.
+    mask : str
+    density : float
+        Visible pairs over those of dense attention.
+    tiles, all_tiles : int
+        Tiles of a head that are visited under the mask, and in dense attention.
+    sparse_s, dense_s : float
+        Times of the two.
+    speedup : Ratio
+        Dense over sparse time.
+    bound : str
+        What the sparse kernel is bound by.
+    """
+
+    gpu: str
+    changes: str
+    seq: int
+    sparse: str
+    dense: str
+    tile: str
+    mask: str
+    density: float
+    tiles: int
+    all_tiles: int
+    sparse_s: float
+    dense_s: float
+    speedup: Ratio
+    bound: str
+
+    @property
+    def machine(self) -> str:
+        """The GPU and its changes."""
+        return f"{self.gpu} with {self.changes}" if self.changes else self.gpu
+
+    @property
+    def shape(self) -> str:
+        """Rows x keys of the tile."""
+        return self.tile.partition(",")[0]
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields, the speedup as three numbers, ready for JSON."""
+        found: dict[str, object] = {item.name: getattr(self, item.name) for item in fields(self)}
+        return found | {"speedup": self.speedup.value, "low": self.speedup.low, "high": self.speedup.high}
+
+
+class _Sized(Protocol):
+    """A tile of queries x keys, as every sparse kernel has one."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def keys(self) -> int: ...
+
+
+class Grown:
+    """A sparse kernel under a pattern of so many blocks a row, each played once.
+
+    Parameters
+    ----------
+    question : Workload
+        Its mask is the band around the pattern.
+    gpu : Gpu
+    name : str
+        The sparse implementation.
+    conditions : Conditions
+    pattern : str
+        A name of `PATTERNS`.
+    block : int
+        Tokens of a block.
+    dense : Prediction
+        Of `question`.
+    """
+
+    def __init__(
+        self,
+        question: Workload,
+        gpu: Gpu,
+        name: str,
+        conditions: Conditions,
+        pattern: str,
+        block: int,
+        dense: Prediction,
+    ) -> None:
+        self.question, self.gpu, self.name, self.conditions = question, gpu, name, conditions
+        self.pattern, self.block, self.dense = pattern, block, dense
+        self.most = -(-question.seq_kv // block)
+        self._played: dict[int, tuple[Prediction, Against]] = {}
+
+    def at(self, blocks: int) -> Against:
+        """Under so many blocks a row; all of them are the whole band."""
+        return self._at(blocks)[1]
+
+    def prediction(self, blocks: int) -> Prediction:
+        """The sparse kernel's time under so many blocks a row."""
+        return self._at(blocks)[0]
+
+    def points(self) -> tuple[Against, ...]:
+        """Everything played so far, the sparsest first."""
+        return tuple(self._played[blocks][1] for blocks in sorted(self._played))
+
+    def _at(self, blocks: int) -> tuple[Prediction, Against]:
+        if blocks not in self._played:
+            band = self.question.mask
+            mask = band if blocks == self.most else PATTERNS[self.pattern](blocks, self.block, band)
+            self._played[blocks] = self._play(replace(self.question, mask=mask))
+        return self._played[blocks]
+
+    def of(self, w: Workload) -> Against:
+        """Under the mask of `w`."""
+        return self._play(w)[1]
+
+    def _play(self, w: Workload) -> tuple[Prediction, Against]:
+        asked = ask(w, self.gpu, "sparse", self.name, self.conditions)
+        found = answer(asked)
+        ratio = speedup(self.dense, found)
+        for one in (found, self.dense):
+            if one.time_s is None:
+                raise InputError(f"{one.implementation} on {one.gpu}: {'; '.join(one.notes)}; take fewer heads or keys")
+        assert ratio is not None and found.time_s is not None and self.dense.time_s is not None
+        tile = cast(_Sized, scheduled(asked.record, asked.w, self.gpu, self.conditions).tile)
+        visits, every = (
+            int(mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys).visits.sum())
+            for mask in (asked.w.mask, self.question.mask)
+        )
+        against = Against(
+            gpu=self.gpu.id,
+            changes=told(self.gpu.changes),
+            seq=w.seq_q,
+            sparse=found.implementation,
+            dense=self.dense.implementation,
+            tile=found.tile,
+            mask=str(w.mask),
+            density=w.visible_pairs / self.question.visible_pairs,
+            tiles=visits,
+            all_tiles=every,
+            sparse_s=found.time_s,
+            dense_s=self.dense.time_s,
+            speedup=ratio,
+            bound=found.bound or "",
+        )
+        return found, against
+
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 """Of the key blocks of a row."""

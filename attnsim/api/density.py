@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import groupby
 
-from attnsim.api.against import Against
+from attnsim.api.densities import Against
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.units import unit_text
 from attnsim.models.implementations.choose import find_implementation

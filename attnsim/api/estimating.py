@@ -1,6 +1,6 @@
 """A rough time before anything is played: the busiest unit, latencies that the residents of an SM share, whole waves.
 
-It sorts the tiles of a retuning (:mod:`attnsim.api.retuning`) and is the compute part of a sweep's closed forms
+It sorts the tiles of a retuning (:mod:`attnsim.api.playing`) and is the compute part of a sweep's closed forms
 (:mod:`attnsim.studies.closed_form`), for one kernel or for columns of many.
 """
 

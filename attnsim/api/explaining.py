@@ -9,12 +9,10 @@ from html import escape
 
 from attnsim.api.asking import Question, ask, read_conditions, read_mechanism
 from attnsim.api.building import chosen_anew
-from attnsim.api.kernel_levers import KernelLever, kernel_levers
-from attnsim.api.levers import Lever, Turn, levers, turn
-from attnsim.api.playing import play, play_schedule
+from attnsim.api.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
+from attnsim.api.playing import play, play_schedule, replayed
 from attnsim.api.prediction import Prediction, prediction
 from attnsim.api.ratios import Ratio, speedup
-from attnsim.api.retuning import replayed
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs

@@ -10,8 +10,7 @@ from pathlib import Path
 from attnsim.api.asking import Conditions, read_conditions, read_gpu
 from attnsim.api.explaining import KernelFit, fit_of
 from attnsim.api.levers import Lever, Turn, levers, turn
-from attnsim.api.playing import too_large
-from attnsim.api.retuning import replayed
+from attnsim.api.playing import replayed, too_large
 from attnsim.api.trust import Reason, Trust
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import numbers_of

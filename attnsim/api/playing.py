@@ -1,19 +1,123 @@
-"""From a question to its answer played: a schedule on the tiles that the conditions ask for, and its replay."""
+"""From a question to its answer played: a schedule on the tiles that the conditions ask for, and its replay.
+
+The best tile for a changed GPU: all that fit are sorted by a simple estimate, the most promising replayed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 from attnsim.api.asking import Conditions, Question
-from attnsim.api.building import peak_bytes, scheduled
-from attnsim.api.retuning import replayed, retuned
+from attnsim.api.building import as_real, check_paths, peak_bytes, scheduled, with_shipped_backward
+from attnsim.api.estimating import compute_time, lanes_of, step_waits, vector_times
+from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, built, choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.hardware.units import COUNTED
+from attnsim.models.implementations.fused.tile import KEYS, ROWS, accumulators_that_fit
+from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.lending import lent
+from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.replay import Replay
+from attnsim.models.schedule.widths import padded
+from attnsim.simulator.replay import Replay, replay
+from attnsim.simulator.unit_costs import PS, unit_costs
+
+REPLAYED_CANDIDATES = 12
+"""Tiles that a retuning replays, after a simple estimate has sorted all that fit."""
+
+
+def replayed(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Replay:
+    """The replay of a schedule under the conditions."""
+    return replay(
+        schedule, gpu, numbers, mode=conditions.mode, budget=conditions.budget, cache=conditions.cache,
+        launch=conditions.launch, within_s=conditions.within_s, told=conditions.told,
+    )  # fmt: skip
+
+
+def retuned(
+    record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, conditions: Conditions
+) -> tuple[Schedule, Replay]:
+    """The fastest of the shipped tile and the most promising others that fit, by the fast replay.
+
+    All tiles that fit are sorted by :func:`_estimate`; `REPLAYED_CANDIDATES` of them are replayed.
+    """
+    forward, gpu = w.with_passes("fwd") if w.passes == "fwd+bwd" else w, as_real(gpu)
+    choices = [one.schedule for one in fitting(record, forward, gpu, numbers)[:REPLAYED_CANDIDATES]]
+    try:
+        own = record.build(forward, gpu, None)
+        for kernel in own.kernels:
+            occupancy(kernel, gpu)
+        choices.append(own)
+    except InputError:
+        if not choices:
+            raise
+    check_paths(record, choices[0], gpu)
+    if forward is not w:  # each beside the backward, with whose kernels it shares what a call may play
+        choices = [with_shipped_backward(record, one, w, gpu) for one in choices]
+    fast = replace(conditions, mode="fast")
+    played = [(schedule, replayed(schedule, gpu, numbers, fast)) for schedule in choices]
+    best, result = min(played, key=lambda pair: pair[1].time_s)
+    if conditions.mode == "fast":
+        return best, result
+    return best, replayed(best, gpu, numbers, conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A tile that fits: its query rows x keys, a rough time in seconds, and its schedule."""
+
+    shape: TileRequest
+    estimate_s: float
+    schedule: Schedule
+
+
+def fitting(
+    record: Implementation, w: Workload, gpu: Gpu, numbers: Numbers, stages: Sequence[int] = ()
+) -> list[Candidate]:
+    """All tiles of a forward implementation that fit the GPU, the most promising by :func:`_estimate` first.
+
+    With `stages`, every tile with each number of buffers of K and V; else with the implementation's own.
+    """
+    found, gpu = [], as_real(gpu)
+    for shape in (TileRequest(*sizes) for sizes in product(ROWS, KEYS, stages or (None,))):
+        try:
+            schedule = record.build(w, gpu, shape)
+            if _in_registers(schedule, w, gpu, shape):
+                found.append(Candidate(shape, _estimate(schedule, gpu, numbers), schedule))
+        except InputError:
+            continue  # does not fit: that is what is being found out
+    return sorted(found, key=lambda one: one.estimate_s)
+
+
+def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: TileRequest) -> bool:
+    """Whether the fp32 accumulators of O and S fit the registers; not the same sum as the retuned tiles' `fits`."""
+    main = schedule.main
+    threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
+    accumulators = shape.rows * (padded(w.head_dim_v) + shape.keys) // threads
+    return main.path == "tcgen05" or accumulators <= accumulators_that_fit(threads, gpu)
+
+
+def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
+    """Seconds of the main kernel, roughly: busiest unit, step latencies shared by residents, whole waves."""
+    kernel = lent(schedule.main, numbers.counts, gpu)
+    costs = unit_costs(kernel, gpu, numbers)
+    slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
+    operands = kernel.total("smem_bytes") * costs.pipes["smem_bytes"]
+    tensor = kernel.total("flops") * costs.tensor + operands * costs.smem_exposed
+    parts = kernel.total("exps") * costs.exp, lanes_of(kernel, costs.softmax_instructions) * costs.fp32
+    behind = [kernel.total(one.amount) * getattr(costs, one.name) for one in COUNTED]
+    vector, disturbs = vector_times(parts, behind, kernel.counted)
+    compute = compute_time(
+        tensor, vector, disturbs, interference=costs.interference, sms=gpu.sm.count,
+        groups=slots / gpu.sm.count * kernel.warpgroups, step=step_waits(kernel) * costs.step / slots,
+        block=kernel.blocks * costs.block / slots, waves=kernel.blocks / slots, even=kernel.persistent,
+    )  # fmt: skip
+    return max(float(compute), kernel.total("bytes") * costs.l2) / PS
 
 
 @dataclass(frozen=True, slots=True)

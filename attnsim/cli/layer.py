@@ -51,8 +51,7 @@ def predict_layers(
     ------
     InputError
     """
-    from attnsim.api.layer import layer
-    from attnsim.api.layer_split import split_layer
+    from attnsim.api.layer import layer, split_layer
     from attnsim.models.hardware.files import load_gpu
 
     given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", "verbose", *NOT_OF_LAYERS))

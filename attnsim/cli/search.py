@@ -197,7 +197,7 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
         for one in shown
     ]
     show.print_rows(out, "", rows, right=("time", "over best", "waves"), whole=("tile",))
-    from attnsim.api.retuning import REPLAYED_CANDIDATES
+    from attnsim.api.playing import REPLAYED_CANDIDATES
 
     own = sum(one.own_stages for one in found.tiles)
     played = min(REPLAYED_CANDIDATES, own)

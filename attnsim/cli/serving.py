@@ -55,8 +55,7 @@ def serving(
     json: options.Json = False,
 ) -> None:
     """Step through a serving trace: chunked prefill, a token budget, continuous batching; attention's time by step."""
-    from attnsim.api.request_files import read_requests
-    from attnsim.api.serving_steps import serve
+    from attnsim.api.serving_steps import read_requests, serve
     from attnsim.cli.table_flags import check_table
     from attnsim.models.hardware.files import load_gpu
 

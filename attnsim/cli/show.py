@@ -133,7 +133,7 @@ def print_predictions(
 
 def print_why(out: Console, predictions: Sequence[Prediction]) -> None:
     """What bounds the fastest of a table, and what would turn it."""
-    from attnsim.api.why import why
+    from attnsim.api.levers import why
 
     timed = [one for one in predictions if one.time_s is not None]
     if timed:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from attnsim.api.against import Against
+from attnsim.api.densities import Against
 from attnsim.api.density import BreakEven
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attnsim import InputError, Workload, predict
-from attnsim.api.request_files import Request, read_requests
-from attnsim.api.serving_steps import Served, serve
+from attnsim.api.serving_steps import Request, Served, read_requests, serve
 from attnsim.cli.app import app
 from attnsim.errors import Taken
 from attnsim.models.question.lengths import Length

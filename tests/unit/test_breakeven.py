@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import attnsim
 from attnsim.api import predict
-from attnsim.api.against import PATTERNS
 from attnsim.api.breakeven import breakeven
 from attnsim.api.crossover import crossover
+from attnsim.api.densities import PATTERNS
 from attnsim.api.density import BreakEven, verdict
 from attnsim.cli.app import app
 from attnsim.errors import InputError

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from attnsim.api import predict
 from attnsim.api.energy import energy
 from attnsim.api.layer import layer
+from attnsim.api.playing import REPLAYED_CANDIDATES
 from attnsim.api.ratios import speedup
-from attnsim.api.retuning import REPLAYED_CANDIDATES
 from attnsim.cli import main
 from attnsim.cli.cases import cases_of
 from attnsim.cli.question_flags import QuestionFlags
