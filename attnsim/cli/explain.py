@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnsim.cli import compared, fit_tables, given, lifted, options, progress, show, split
+from attnsim.cli import fit_tables, given, lifted, options, progress, show, split
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
+from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnsim.api import Prediction
     from attnsim.api.explaining import Explanation, KernelFit
     from attnsim.models.hardware.gpu import Gpu
 
@@ -127,7 +129,7 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
     out.print("")
     _print_kernels(out, found)
     out.print("Levers are replays, without a range: predict with --set, --tile or --implementation has that of one.\n")
-    compared.print_compared(out, found)
+    print_compared(out, found)
     for line in verdict(found):
         out.print(line)
 
@@ -189,3 +191,32 @@ def verdict(found: Explanation) -> list[str]:
     asked = found.prediction
     clock = [f"SM clock {clock_text(asked.clock_hz, asked.clock_by)}."] if asked.clock_hz and asked.clock_by else []
     return [f"Time {timed_text(asked)}, {asked.trust.level}.", *clock, *bound_sentences(found)]
+
+
+BAR = 12
+"""Characters of a bar that is as long as the call."""
+
+
+def print_compared(out: Console, found: Explanation) -> None:
+    """Time with its ratio, what bounds, and how long each unit is busy, before and after; nothing without a change."""
+    before, after, ratio = found.unchanged, found.prediction, found.speedup
+    if before is None:
+        return
+    text = f"{ratio} as fast" if ratio else "no ratio: one does not fit"
+    columns = {"unchanged": _column(before), "changed": _column(after)}
+    rows = [{"": name, **{head: cells.get(name, "") for head, cells in columns.items()}} for name in _column(after)]
+    show.print_rows(out, f"Unchanged and changed: {text}", rows, whole=("", *columns))
+
+
+def _column(one: Prediction) -> dict[str, object]:
+    cells: dict[str, object] = {
+        "time": show.time_text(one.time_s),
+        "90 % range": show.interval_text(one.time_low_s, one.time_high_s, one.time_s),
+        "bound": show.bound_text(one.bound),
+        "SM clock": clock_text(one.clock_hz, one.clock_by) if one.clock_hz and one.clock_by else show.NOTHING,
+    }
+    for unit, busy in one.units_s.items():
+        share = busy / (one.time_s or 1.0)
+        bar = "█" * round(BAR * min(1.0, share))
+        cells[unit.replace("_", " ")] = f"{bar:{BAR}} {100 * share:3.0f} %  {show.time_text(busy)}"
+    return cells

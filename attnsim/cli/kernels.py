@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import help, kernel_any, kernel_run, kernel_trace, options, progress, show
+from attnsim.cli import help, kernel_run, kernel_trace, on_gpu, options, progress, show
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def check(
             "smaller tile, or index its register arrays by constants",
             file=sys.stderr,
         )
-        raise typer.Exit(kernel_any.FAILED)
+        raise typer.Exit(on_gpu.FAILED)
 
 
 def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:

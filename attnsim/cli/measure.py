@@ -131,8 +131,8 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool, 
 
 
 def _kept(records: list[dict[str, Any]]) -> list[Path]:
-    from attnsim.validation.measured.own_tables import OWN
-    from attnsim.validation.measured.own_tables import keep as keep_rows
+    from attnsim.validation.measured.own_runs import OWN
+    from attnsim.validation.measured.own_runs import keep as keep_rows
 
     try:
         return keep_rows(records)

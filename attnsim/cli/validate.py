@@ -111,8 +111,7 @@ def _check(
 
 def _own(minutes: float) -> tuple[list[Row], str]:
     """Our kernels' measured rows: committed ones, and this GPU's."""
-    from attnsim.validation.measured.own_runs import measure_here
-    from attnsim.validation.measured.own_tables import own_rows
+    from attnsim.validation.measured.own_runs import measure_here, own_rows
 
     rows = list(own_rows())
     if minutes == 0:
@@ -166,7 +165,7 @@ def _bytes(row: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 def _hypothetical(sample: int, json: bool) -> None:
     from attnsim.validation.checking.hypothetical import errors, outcomes
-    from attnsim.validation.checking.steps import step_errors
+    from attnsim.validation.checking.ratio_steps import step_errors
     from attnsim.validation.measured import aiconfigurator
 
     with busy("predicting GPUs as if they did not exist"):

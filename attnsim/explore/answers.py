@@ -23,7 +23,7 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.llm.files import builtin_model_ids, load_model
 from attnsim.models.mechanisms import running
 from attnsim.models.question.workload import DTYPE_BYTES
-from attnsim.plots import colours
+from attnsim.plots import styles
 from attnsim.plots.styles import STYLES
 from attnsim.reports.sentences import timed_text
 
@@ -153,8 +153,8 @@ def _colours(name: str) -> Answer:
     return {
         "page": look.page, "text": look.text, "faint": look.faint, "middle": look.middle, "grid": look.grid,
         "series": list(look.colours),
-        "units": {unit: look.colour(colours.unit_hue(unit)) for unit in UNITS},
-        "tensors": {tensor: look.colour(hue) for tensor, hue in colours.TENSORS.items()},
+        "units": {unit: look.colour(styles.unit_hue(unit)) for unit in UNITS},
+        "tensors": {tensor: look.colour(hue) for tensor, hue in styles.TENSORS.items()},
     }  # fmt: skip
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnsim.plots.colours import GROUPS, INK
 from attnsim.plots.layout import Panel
-from attnsim.plots.sheet import key, plain_axes
-from attnsim.plots.styles import Style
+from attnsim.plots.sheet import Picture, key, plain_axes
+from attnsim.plots.styles import GROUPS, INK, Style
+from attnsim.validation.checking.accuracy import group_of, line_of
+from attnsim.validation.fitting.held_out import NEVER, HeldOut
 from attnsim.wording import share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 INCHES = 0.19
 """Height of a line."""
@@ -112,3 +114,77 @@ def _scales(axes: Axes, look: Style, lines: Mapping[str, Line]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("predicted over measured", fontsize=look.size)
+
+
+COLUMNS = (
+    "line", "group", "source", "implementation", "gpu", "pass", "split", "batch", "seq_q", "seq_kv", "head_dim",
+    "measured_s", "predicted_s", "predicted_over_measured",
+)  # fmt: skip
+
+
+def accuracy(found: Sequence[HeldOut], each: int) -> Picture:
+    """Predicted over measured time of held-out rows.
+
+    Parameters
+    ----------
+    found : sequence of HeldOut
+        As `attnsim.validation.checking.accuracy.sampled` gives them.
+    each : int
+        Rows of a line that were asked for.
+    """
+    rows = [_row(one) for one in found]
+    lines: dict[str, Line] = {}
+    for row in rows:
+        line = lines.setdefault(row["line"], Line(row["group"]))
+        (line.hollow if row["split"] == NEVER else line.filled).append(row["predicted_over_measured"])
+    gpus = ", ".join(sorted({row["gpu"] for row in rows}))
+    return Picture(
+        "Predicted over measured time, rows that no fit has seen",
+        f"At most {each} rows of a line: in order of the measured time, the middle one of {each} equal parts, so that "
+        "no error decides what is shown. Filled: predicted by fits without the row's group; hollow: never fitted. "
+        f"{READ} All rows: attnsim accuracy.",
+        (panel(ordered(lines)),),
+        COLUMNS,
+        tuple(rows),
+        left=tuple(lines),
+        right=("100 %",),
+        subtitle=f"{len(rows)} predictions of rows on {gpus}",
+    )
+
+
+def _row(one: HeldOut) -> dict[str, Any]:
+    case, record = one.row.case, one.row.record
+    return {
+        "line": line_of(one.row), "group": group_of(record.name), "source": case.source, "implementation": record.name,
+        "gpu": one.row.gpu.base_id, "pass": case.passes, "split": one.split, "batch": case.batch, "seq_q": case.seq_q,
+        "seq_kv": case.seq_kv, "head_dim": case.head_dim, "measured_s": one.row.measured_s,
+        "predicted_s": one.predicted_s, "predicted_over_measured": one.predicted_s / one.row.measured_s,
+    }  # fmt: skip
+
+
+def validation(points: Sequence[Mapping[str, Any]]) -> Picture:
+    """Predicted over measured time of every point.
+
+    Parameters
+    ----------
+    points : sequence of mapping
+        As `attnsim.validation.checking.validate.Report.points` has them.
+    """
+    lines: dict[str, Line] = {}
+    for point in points:
+        name = point["implementation"]
+        line = lines.setdefault(name, Line(group_of(name)))
+        (line.filled if point["kind"] == "held out" else line.hollow).append(point["ratio"])
+    named = {f"{name}, {len(line.ratios)}": line for name, line in lines.items()}
+    gpus = ", ".join(sorted({str(point["gpu"]) for point in points}))
+    return Picture(
+        "Predicted over measured time",
+        "A line an implementation, with its number of points. Filled: published rows that the fit did not see; hollow: "
+        f"serving tables, our own runs and tables given. {READ}",
+        (panel(ordered(named)),),
+        tuple(points[0]),
+        tuple(points),
+        left=tuple(named),
+        right=("100 %",),
+        subtitle=f"{len(points)} predictions of rows on {gpus}",
+    )

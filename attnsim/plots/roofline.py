@@ -12,14 +12,13 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.plots import roofline_axes
-from attnsim.plots.colours import algorithm_hue
+from attnsim.plots import roofline_labels
 from attnsim.plots.layout import Panel
-from attnsim.plots.roofline_axes import Shown
 from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, entries, machines, rows
+from attnsim.plots.roofline_labels import Shown
 from attnsim.plots.series import FLOPS, shared_words
 from attnsim.plots.sheet import Picture, heading, plain_axes
-from attnsim.plots.styles import Style
+from attnsim.plots.styles import Style, algorithm_hue
 from attnsim.wording import and_text
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def roofline(
     """
     drawn = machines(_gpus(predictions, gpus), predictions)
     shown = Shown(drawn, entries(drawn, predictions, measured), _levels(levels), _ceilings(ceilings, drawn))
-    panels = [Panel(partial(roofline_axes.draw, shown=shown), 3.6)]
+    panels = [Panel(partial(roofline_labels.draw, shown=shown), 3.6)]
     compared = [one for one in shown.placed if one.measured_s]
     if compared:
         panels.append(Panel(partial(_ratios, compared=compared, shown=shown), ROW * len(compared) + 0.15, apart=True))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from attnsim.api.prediction import Prediction
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Change, told
-from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline_labels import halo, short, spread
-from attnsim.plots.styles import Style
+from attnsim.plots.styles import Style, algorithm_hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +44,7 @@ class Series:
 
     @property
     def hue(self) -> int:
-        """Its algorithm's (:mod:`attnsim.plots.colours`)."""
+        """Its algorithm's (:mod:`attnsim.plots.styles`)."""
         return algorithm_hue(self.points[0].algorithm)
 
     @property

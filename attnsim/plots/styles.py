@@ -8,9 +8,65 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnsim.errors import InputError
+from attnsim.models.hardware.units import UNITS as HARDWARE
+from attnsim.models.mechanisms import ALGORITHMS
+
+BLUE, ORANGE, GREEN, MAGENTA, BROWN, SKY, WINE, INK = range(8)
+"""Hues, as places in the list of a style; `INK` is that of text."""
+
+TENSORS = {
+    "Q": GREEN, "K": SKY, "V": BLUE, "S": ORANGE, "P": WINE, "O": BROWN,
+    "State": MAGENTA, "Latent": MAGENTA,
+    "dQ": GREEN, "dK": SKY, "dV": BLUE, "dS": ORANGE, "dP": WINE, "dO": BROWN,
+}  # fmt: skip
+"""Tensors; those of the rows (sums, masks, lists) have none and are grey. A gradient has its tensor's."""
+
+UNITS = {
+    "tensor": ORANGE, "exp": BROWN, "fp32": WINE, "issue": INK, "int32": WINE, "load_store": GREEN,
+    "hbm": BLUE, "l2": SKY, "shared_memory": GREEN, "tensor_memory": MAGENTA,
+}  # fmt: skip
+"""Units: warm where they compute, cool where they move bytes. Integer lanes have the hue of the FP32 lanes, and
+load/store units that of the shared memory which they reach."""
+
+GROUPS = {"dense": INK, "sparse": MAGENTA, "linear": BROWN, "sharing": WINE}
+"""Algorithms by their group, where `FAMILIAR` does not name them."""
+
+FAMILIAR = {
+    "naive": ORANGE, "flash": BLUE, "flash-1": SKY, "flash-2": GREEN, "flash-3": BLUE, "split-kv": SKY,
+    "sliding-window": MAGENTA, "sparse": WINE, "sigmoid": INK, "longformer": INK, "bigbird": GREEN,
+    "efficient": GREEN, "performer": MAGENTA, "linformer": WINE,
+}  # fmt: skip
+"""Algorithms that are often compared; flash has the hue of flash-3, which it is on GPUs that run that."""
+
+
+def tensor_hue(name: str) -> int | None:
+    """The hue of a tensor, its copies, transposes and parts included ("K'", "copy K", "O partial"); None: grey."""
+    words = name.removeprefix("copy ").replace("(", " ").replace(")", " ").replace("'", "").split()
+    return next((TENSORS[word] for word in words[:1] if word in TENSORS), None)
+
+
+def unit_hue(name: str) -> int | None:
+    """The hue of a unit; None: grey, as launches and waits are."""
+    return UNITS.get(name)
+
+
+def algorithm_hue(name: str) -> int:
+    """The hue of an algorithm; ``NAME@N`` has that of ``NAME``."""
+    base = name.partition("@")[0]
+    if base in FAMILIAR:
+        return FAMILIAR[base]
+    return GROUPS[ALGORITHMS[base].group] if base in ALGORITHMS else INK
+
+
+def figure_hue(figure: str) -> int | None:
+    """The hue of the unit that a figure of the GPU belongs to ("l2.latency": the L2's); None: grey, as the clock is."""
+    named = [name for name, unit in HARDWARE.items() if unit.figure == figure]
+    group = figure.partition(".")[0]
+    return unit_hue(named[0]) if named else unit_hue(group)
+
 
 COLOURS = ("#1F53D1", "#CF7D07", "#008054", "#C9259B", "#875D1A", "#2093F8", "#720047", "#000000")
-"""The hues of :mod:`attnsim.plots.colours` on a light page.
+"""The hues of :mod:`attnsim.plots.styles` on a light page.
 
 Okabe and Ito's (jfly.uni-koeln.de/color), moved until any two differ by at least 22 in CIELAB for people with all cones
 and for those who miss one kind (Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009), each at 3:1 or more on the
@@ -38,7 +94,7 @@ class Style:
     page, text, faint, middle, grid : str
         Colours of the background, of text, of remarks, of what has no hue, and of the grid.
     colours : tuple of str
-        The hues of :mod:`attnsim.plots.colours`.
+        The hues of :mod:`attnsim.plots.styles`.
     serif : bool
         Text as LaTeX sets it.
     size : float

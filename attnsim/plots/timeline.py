@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.plots.colours import tensor_hue
 from attnsim.plots.layout import Panel, longest, wrapped
 from attnsim.plots.sheet import Picture, key, plain_axes
-from attnsim.plots.styles import Style, ink_on
+from attnsim.plots.styles import Style, ink_on, tensor_hue
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 from attnsim.wording import time_text
 

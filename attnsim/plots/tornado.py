@@ -7,10 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from attnsim.errors import InputError
-from attnsim.plots.colours import figure_hue
 from attnsim.plots.layout import Panel
 from attnsim.plots.sheet import Picture, heading, plain_axes
-from attnsim.plots.styles import Style
+from attnsim.plots.styles import Style, figure_hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.explaining import Explanation
 from attnsim.errors import InputError
-from attnsim.plots.colours import TENSORS, tensor_hue
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.series import about, engineering, identity, names_of
 from attnsim.plots.sheet import Picture, heading, key, plain_axes
-from attnsim.plots.styles import Style, ink_on
+from attnsim.plots.styles import TENSORS, Style, ink_on, tensor_hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,11 +11,10 @@ from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import speedup
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import UNITS
-from attnsim.plots.colours import unit_hue
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of
 from attnsim.plots.sheet import Picture, heading, plain_axes
-from attnsim.plots.styles import Style
+from attnsim.plots.styles import Style, unit_hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attnsim.plots.document import Block, Document, Paragraph, Section, Table
+from attnsim.plots.errors import validation
 from attnsim.plots.html_page import html_text
-from attnsim.plots.validation import validation
 from attnsim.reports.pictures import on_page
 from attnsim.validation.checking.validate import SHARES, TITLES, Report
 from attnsim.writing import write_whole

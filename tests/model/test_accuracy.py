@@ -24,11 +24,10 @@ from attnsim.models.calibrations.numbers import (
 )
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import TIE
-from attnsim.validation.checking.accuracy import accuracy_table, constants, targets_table
+from attnsim.validation.checking.accuracy import LEFT_OUT, accuracy_table, constants, targets_table
 from attnsim.validation.checking.claims import gpt2_medium
 from attnsim.validation.checking.components import HOME
 from attnsim.validation.checking.deviations import Deviation, deviations, markdown, sizes
-from attnsim.validation.checking.families import LEFT_OUT
 from attnsim.validation.checking.hypothetical import PAIRS, outcomes
 from attnsim.validation.checking.recording import differences
 from attnsim.validation.fitting.fit import SMALLEST_GROUP, fit_job

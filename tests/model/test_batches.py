@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from attnsim.validation.checking.batches import batch_tables
-from attnsim.validation.measured.batches import batches
+from attnsim.validation.measured.datasets import batches
 from attnsim.validation.measured.sources import batch_sources
 
 

@@ -29,7 +29,7 @@ from attnsim.models.references import selecting
 from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.operation import AMOUNTS
 from attnsim.simulator.replay import replay
-from attnsim.validation.checking.families import UNSEEN, family_rows, numbers_without
+from attnsim.validation.checking.accuracy import UNSEEN, family_rows, numbers_without
 
 A100, H100, B200 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb"))
 

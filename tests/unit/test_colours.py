@@ -8,9 +8,8 @@ import pytest
 
 from attnsim.models.hardware.units import UNITS
 from attnsim.models.mechanisms import ALGORITHMS
-from attnsim.plots import colours
-from attnsim.plots.colours import algorithm_hue, tensor_hue, unit_hue
-from attnsim.plots.styles import STYLES, find_style
+from attnsim.plots import styles
+from attnsim.plots.styles import STYLES, algorithm_hue, find_style, tensor_hue, unit_hue
 
 Colours = npt.NDArray[np.float64]
 
@@ -94,7 +93,7 @@ def test_every_hue_is_legible_on_its_page(style: object) -> None:
 
 
 def test_a_tensor_keeps_its_hue_in_copies_parts_and_transposes() -> None:
-    assert {tensor_hue(name) for name in ("K", "K'", "copy K", "K projected partial", "phi(K)"[4:5])} == {colours.SKY}
+    assert {tensor_hue(name) for name in ("K", "K'", "copy K", "K projected partial", "phi(K)"[4:5])} == {styles.SKY}
     assert tensor_hue("O partial") == tensor_hue("O") != tensor_hue("P")
     assert tensor_hue("LSE") is None and tensor_hue("mask") is None and tensor_hue("") is None
     named = [tensor_hue(name) for name in ("Q", "K", "V", "S", "P", "O", "State")]
@@ -108,7 +107,7 @@ def test_every_unit_and_algorithm_has_a_hue() -> None:
     assert all(unit_hue(one) == unit_hue(other) for one, other in kin.items())
     assert unit_hue("launch") is None
     assert all(0 <= algorithm_hue(name) < len(STYLES["light"].colours) for name in ALGORITHMS)
-    assert colours.FAMILIAR.keys() <= ALGORITHMS.keys() and colours.GROUPS.keys() >= {
+    assert styles.FAMILIAR.keys() <= ALGORITHMS.keys() and styles.GROUPS.keys() >= {
         one.group for one in ALGORITHMS.values()
     }
     assert algorithm_hue("performer@64") == algorithm_hue("performer")

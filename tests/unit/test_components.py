@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from attnsim.cli import accuracy_sources, main
+from attnsim.cli import accuracy, main
 from attnsim.models.calibrations.components import COMPONENTS, RATIOS, Widths, widths
 from attnsim.validation.checking import sources
 from attnsim.validation.checking.components import HOME, Group, components_table, left_out, measured, needed
@@ -160,6 +160,6 @@ def test_accuracy_says_what_is_not_checked_without_the_package(
     quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("attnsim.validation.measured.aiconfigurator.missing", lambda: "not checked: serving")
-    accuracy_sources.print_sources(False)
+    accuracy.print_sources(False)
     assert "not checked: serving" in capsys.readouterr().out
     assert main(["accuracy", "--sources", "--claims"]) == 2

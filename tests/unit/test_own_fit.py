@@ -31,8 +31,8 @@ from attnsim.simulator.replay import replay
 from attnsim.validation.fitting import fit as fitting
 from attnsim.validation.fitting import held_out, jobs
 from attnsim.validation.fitting.problem import Problem
-from attnsim.validation.measured import own_tables
-from attnsim.validation.measured.own_tables import keep, own_rows
+from attnsim.validation.measured import own_runs
+from attnsim.validation.measured.own_runs import keep, own_rows
 from benchmarks import gpu_run
 from tests.unit.answering import refusal
 from tests.unit.fake_bench import GPU, make_bench
@@ -94,7 +94,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 def test_synthetic_records_are_never_kept(
     records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(own_tables, "OWN", tmp_path / "own")
+    monkeypatch.setattr(own_runs, "OWN", tmp_path / "own")
     command = ["measure", "--from", str(records.path), "--out", str(tmp_path / "out"), "--keep"]
     assert "these records are synthetic (tests/unit/fake_bench.py made it up)" in refusal(capsys, *command)
     assert not (tmp_path / "own").exists() and not (tmp_path / "out").exists()
@@ -122,10 +122,10 @@ def test_a_real_run_is_kept_by_one_command(
     real = Records(tmp_path / FILE_NAME)
     for key, record in records.done.items():
         real.append(key, {name: value for name, value in record.items() if name not in ("key", "synthetic")})
-    monkeypatch.setattr(own_tables.keep, "__defaults__", (tmp_path / "own",))
+    monkeypatch.setattr(own_runs.keep, "__defaults__", (tmp_path / "own",))
     (tmp_path / "own").mkdir()
     assert main(["measure", "--from", str(real.path), "--out", str(tmp_path / "out"), "--keep"]) == 0
-    (table,) = own_tables.own_tables(tmp_path / "own")
+    (table,) = own_runs.own_tables(tmp_path / "own")
     assert "kept:" in capsys.readouterr().out and not table.name.startswith("synthetic")
     rows = own_rows(tmp_path / "own")
     ours = [row for row in rows if row.record.name == "attnsim.flash"]
@@ -146,7 +146,7 @@ def test_a_run_becomes_a_calibration_whose_errors_accuracy_shows(
         monkeypatch.setattr(module, "own_rows", lambda: rows)
         monkeypatch.setattr(module, "published_rows", tuple)
     monkeypatch.setattr("os.cpu_count", lambda: 1)  # processes would each load everything anew
-    monkeypatch.setattr("attnsim.validation.checking.families.family_table", lambda group: [])  # of published rows
+    monkeypatch.setattr("attnsim.validation.checking.accuracy.family_table", lambda group: [])  # of published rows
     jobs.jobs.cache_clear()
     try:
         own = [job for job in jobs.jobs() if job.name.startswith("own-")]

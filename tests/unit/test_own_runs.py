@@ -22,8 +22,7 @@ from attnsim.models.question.case_row import gpu_of, workload_of
 from attnsim.validation.checking import validate as validation
 from attnsim.validation.checking.validate import Report, predictions, serving_table
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows
-from attnsim.validation.measured.own_runs import measure_here, rows_of
-from attnsim.validation.measured.own_tables import own_rows, own_tables
+from attnsim.validation.measured.own_runs import measure_here, own_rows, own_tables, rows_of
 from attnsim.validation.measuring import profiling
 from attnsim.validation.measuring.counters import METRICS
 from attnsim.validation.measuring.measure import measure as whole

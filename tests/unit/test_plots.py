@@ -23,17 +23,16 @@ from attnsim.api.ratios import speedup
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
 from attnsim.models.hardware.changes import Change
-from attnsim.plots.colours import tensor_hue, unit_hue
 from attnsim.plots.occupancy import empty_share, waves
 from attnsim.plots.scaling import crossing_pairs, scaling
 from attnsim.plots.series import engineering, names_of
 from attnsim.plots.sheet import Picture
 from attnsim.plots.split import split
-from attnsim.plots.styles import STYLES
+from attnsim.plots.styles import STYLES, tensor_hue, unit_hue
 from attnsim.plots.tornado import changes, tornado
 from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
-from attnsim.validation.checking import sampled as sampling
+from attnsim.validation.checking import accuracy as sampling
 from attnsim.validation.measured.datasets import published_rows
 from tests.unit.drawn import texts_of
 

@@ -17,7 +17,7 @@ from attnsim.api.ratios import Ratio, moved, of_two_kernels, speedup
 from attnsim.cli import main
 from attnsim.models.calibrations.components import RATIOS, ratio_widths, widths
 from attnsim.validation.checking.components import Group, left_out, measured
-from attnsim.validation.checking.steps import step_errors
+from attnsim.validation.checking.ratio_steps import step_errors
 from attnsim.wording import ratio_text
 from tests.unit.answering import refusal
 

@@ -17,10 +17,9 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.plots.colours import algorithm_hue
 from attnsim.plots.roofline import roofline as picture_of
 from attnsim.plots.roofline_data import entries, machines
-from attnsim.plots.styles import STYLES, find_style
+from attnsim.plots.styles import STYLES, algorithm_hue, find_style
 
 H100, A100 = load_gpu("h100-sxm5-80gb"), load_gpu("a100-sxm4-80gb")
 

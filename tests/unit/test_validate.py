@@ -15,8 +15,8 @@ from matplotlib.colors import to_rgba
 from attnsim.api.trust import Reason, Trust
 from attnsim.cli import main
 from attnsim.models.calibrations.calibration import calibrations
+from attnsim.plots.errors import validation as picture_of
 from attnsim.plots.styles import find_style
-from attnsim.plots.validation import validation as picture_of
 from attnsim.reports.validating import html_page, write_report
 from attnsim.validation.checking import hypothetical, recording
 from attnsim.validation.checking import validate as validation

@@ -1,20 +1,128 @@
-"""How wrong the predictions are, on rows that the fit did not see, and every constant behind them."""
+"""How wrong predictions are that the fit did not see: by measurements, by chapter, a few of every kind; and constants.
+
+All rows are some thousand predictions, more than a minute; a picture, which is asked for in seconds, has a few of every
+line, by a rule that looks at no error (`sampled`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
-from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
+import numpy as np
+
+from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges, numbers_of
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, Numbers
+from attnsim.models.hardware.files import builtin_gpu_ids
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS
 from attnsim.models.mechanisms.gated import GATED_NAMES
+from attnsim.models.mechanisms.mechanism import Group
 from attnsim.validation.checking.by_hand import chosen
-from attnsim.validation.fitting.held_out import HeldOut
-from attnsim.validation.measured.datasets import Row
-from attnsim.validation.measured.groups import SHORTEST
-from attnsim.validation.measured.predicting import error_summary
+from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions, unseen_folds
+from attnsim.validation.measured.datasets import (
+    Row,
+    error_summary,
+    predict_all,
+    published_cases,
+    published_rows,
+    row_of,
+)
+from attnsim.validation.measured.groups import SHORTEST, usable
+from attnsim.validation.measured.own_runs import own_rows
+
+DENSE = "dense"
+PASSES = {"decode": "decode", "fwd": "forward"}
+"""What a line calls a pass; the others are training."""
+
+
+def group_of(implementation: str) -> str:
+    """What kind of attention an implementation runs: "dense", "sparse", "linear" or "sharing"."""
+    runs = IMPLEMENTATIONS[implementation].runs
+    return ALGORITHMS[runs].group if runs in ALGORITHMS else DENSE
+
+
+def line_of(row: Row) -> str:
+    """The line of a row: whose kernels, what kind where it is not dense, and which pass, "vllm linear, decode"."""
+    group = group_of(row.record.name)
+    kind = "" if group == DENSE else f" {group}"
+    return f"{row.record.library}{kind}, {PASSES.get(row.case.passes, 'training')}"
+
+
+def sampled(each: int) -> list[HeldOut]:
+    """Published rows and our own, at most so many of a line, predicted by every fold that did not see them.
+
+    The rows of a line are put in order of their measured time, cut into `each` equal parts, and the one in the middle
+    of each part is taken.
+    """
+    lines: dict[str, list[Row]] = {}
+    for row in (*published_rows(), *own_rows()):
+        lines.setdefault(line_of(row), []).append(row)
+    return held_out_predictions([row for rows in lines.values() for row in _spaced(rows, each)])
+
+
+def _spaced(rows: Sequence[Row], each: int) -> Iterable[Row]:
+    ordered = sorted(rows, key=lambda row: row.measured_s)
+    if len(ordered) <= each:
+        return ordered
+    ends = np.linspace(0, len(ordered), each + 1)
+    return [ordered[int((begin + end) / 2)] for begin, end in pairwise(ends)]
+
+
+UNSEEN, LEFT_OUT = "no row of this GPU or table fitted", "a GPU left out"
+
+
+def family_rows(group: Group) -> list[Row]:
+    """Published rows of the mechanisms of a chapter, whatever they may be used for, but those that time launches."""
+    cases = published_cases("fit", "choose", "test")
+    rows = [
+        row_of(case) for case in cases if case.algorithm in MECHANISMS and MECHANISMS[case.algorithm].group == group
+    ]
+    return [row for row in rows if usable(row)]
+
+
+def family_table(group: Group) -> list[dict[str, Any]]:
+    """Errors of a chapter by mechanism, implementation, pass and what was left out of the fit.
+
+    Returns
+    -------
+    list of dict
+        ``mechanism, implementation, pass, left_out, gpus, rows, mean, median, p90, worst``; errors are fractions of the
+        measured time. `left_out`: a band of lengths or a head_dim of a fit's own rows; `LEFT_OUT`, where the numbers
+        are those that would be taken if the row's GPU did not exist; or `UNSEEN`, for rows of tables that nothing was
+        fitted on.
+    """
+    tasks = [(row, split, numbers) for row in family_rows(group) for split, numbers in numbers_without(row)]
+    times = predict_all([(row, numbers) for row, _, numbers in tasks])
+    cells: dict[tuple[str, ...], list[tuple[str, float]]] = {}
+    for (row, split, _), time in zip(tasks, times, strict=True):
+        key = row.case.algorithm, row.record.name, row.case.passes, split
+        cells.setdefault(key, []).append((row.gpu.base_id, abs(time / row.measured_s - 1)))
+    return [_line(key, found) for key, found in sorted(cells.items())]
+
+
+def _line(key: tuple[str, ...], found: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    errors = [error for _, error in found]
+    line = dict(zip(("mechanism", "implementation", "pass", "left_out"), key, strict=True))
+    counts = {"gpus": len({gpu for gpu, _ in found}), "rows": len(errors)}
+    return {**line, **counts, **error_summary(errors), "worst": round(max(errors), 4)}
+
+
+def numbers_without(row: Row) -> list[tuple[str, Numbers]]:
+    """What was left out, and the numbers that were fitted without it."""
+    own = calibrations().get((row.record.name, row.gpu.architecture))
+    if own is None or row.case.source not in own.sources:
+        return [(UNSEEN, choose(row.record, row.gpu).numbers)]
+    found = [(split, numbers) for (split, _), numbers in unseen_folds(row, own.folds)]
+    others = set(builtin_gpu_ids()) - {row.gpu.base_id}
+    elsewhere = choose(row.record, row.gpu, others)
+    # What the chip itself reaches was not fitted on these rows.
+    numbers = replace(elsewhere.numbers, gpu=numbers_of(row.gpu)[0])
+    return [*found, (LEFT_OUT, numbers)] if elsewhere.calibration is not None else found
+
 
 LONGEST = 1 << 40
 LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, LONGEST))

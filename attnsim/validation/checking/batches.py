@@ -20,9 +20,7 @@ from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.validation.measured.batches import batches, played_s, timed
-from attnsim.validation.measured.datasets import Row
-from attnsim.validation.measured.predicting import error_summary
+from attnsim.validation.measured.datasets import Row, batches, error_summary, played_s, timed
 from attnsim.validation.measured.sources import batch_sources
 
 MIXED, SKEWED, PACKED = "mixed_rtx4090", "skewed_decode_rtx_pro_6000", "varlen_a6000"

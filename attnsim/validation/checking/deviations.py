@@ -15,15 +15,14 @@ from attnsim.by_hand import by_hand
 from attnsim.files import read_typed, read_yaml
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
-from attnsim.validation.checking.accuracy import targets_table
+from attnsim.validation.checking.accuracy import family_rows, numbers_without, targets_table
 from attnsim.validation.checking.batches import skewed
 from attnsim.validation.checking.claims import speedups
-from attnsim.validation.checking.families import family_rows, numbers_without
 from attnsim.validation.checking.hypothetical import Outcome, errors
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import predict_all
 from attnsim.validation.measured.groups import usable
-from attnsim.validation.measured.predicting import predict_all
 
 BAND = by_hand(0.2, "share by which the size of a known gap may move where its entry does not say otherwise")
 

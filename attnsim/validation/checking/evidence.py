@@ -26,9 +26,8 @@ from attnsim.validation.checking.components import Group
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.fitting.records import domain_of
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row, published_cases, published_rows, row_of
+from attnsim.validation.measured.datasets import Row, predict_all, published_cases, published_rows, row_of
 from attnsim.validation.measured.groups import usable
-from attnsim.validation.measured.predicting import predict_all
 from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, software_of, source_of, sources
 
 SERVING_SAMPLE = 24

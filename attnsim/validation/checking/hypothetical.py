@@ -33,9 +33,8 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row, published_rows
+from attnsim.validation.measured.datasets import Row, error_summary, predict_all, published_rows
 from attnsim.validation.measured.groups import SHORTEST
-from attnsim.validation.measured.predicting import error_summary, predict_all
 
 View = Literal["datasheet", "gpu file"]
 VIEWS: tuple[View, ...] = ("datasheet", "gpu file")

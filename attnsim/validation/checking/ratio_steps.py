@@ -2,7 +2,7 @@
 
 Where the GPUs are of one architecture, or where the newer one's borrows from the older one's, the older GPU's numbers
 are *carried* over to the newer one as its datasheet describes it: a hypothetical GPU. Where the architectures differ,
-each is also predicted with its *own* numbers, which may be borrowed.
+each is also predicted with its *own* numbers, which may be borrowed. Of some steps only the measured speedup is known.
 """
 
 from __future__ import annotations
@@ -11,24 +11,29 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from attnsim.api.ratios import moved
 from attnsim.errors import InputError
+from attnsim.files import read_typed
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.calibrations.components import RATIOS
+from attnsim.models.calibrations.components import RATIOS, ratio_widths
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.workload import Workload
+from attnsim.simulator.replay import replay
 from attnsim.validation.checking.components import Group
 from attnsim.validation.checking.evidence import SERVING_SAMPLE
-from attnsim.validation.checking.hypothetical import as_announced, question, twins
+from attnsim.validation.checking.hypothetical import VIEWS, View, as_announced, question, twins
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row, published_cases, row_of
+from attnsim.validation.measured.datasets import Row, Task, Time, play_all, published_cases, row_of
 from attnsim.validation.measured.groups import usable
-from attnsim.validation.measured.predicting import Task, play_all
 from attnsim.validation.measured.sources import ROLES, laboratory_of
 
 Way = Literal["carried", "own"]
@@ -164,3 +169,67 @@ def _twins(older: str, newer: str, name: str, passes: str, sample: int) -> Itera
         twin = there.get(question(row))
         if twin is not None and usable(row) and twin.case.version == row.case.version:
             yield twin, row
+
+
+LENGTHS = (2048, 4096, 8192)
+BATCH, HEADS = 4, 32
+"""Shapes of the predicted step, since the measured one is stated without: long enough that no launch counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedStep:
+    """A measured speedup: that of the newer GPU over the older one lies between `low` and `high`."""
+
+    older: str
+    newer: str
+    implementation: str
+    head_dim: int
+    causal: bool
+    low: float
+    high: float
+
+
+def step_errors() -> list[dict[str, Any]]:
+    """The steps of ``steps.yaml``, in both views of the newer GPU, with nothing that was fitted on it.
+
+    Returns
+    -------
+    list of dict
+        ``older, newer, implementation, head_dim, view, measured_low, measured_high, predicted, low, high, error``:
+        `predicted` is the geometric mean over `LENGTHS`, `low` to `high` the range that a ratio states, which no such
+        step has made, `error` how far the prediction lies outside of what was measured, as a fraction.
+    """
+    steps = read_typed(Path(__file__).with_name("steps.yaml"), "step", tuple[StatedStep, ...])
+    return [_error(step, view) for step in steps for view in VIEWS]
+
+
+def _error(step: StatedStep, view: View) -> dict[str, Any]:
+    older, newer = load_gpu(step.older), load_gpu(step.newer)
+    then = as_announced(newer, older) if view == "datasheet" else newer
+    pairs = [(_time(step, older, n), _time(step, then, n)) for n in LENGTHS]
+    found = math.exp(float(np.mean([math.log(one.time_s / two.time_s) for one, two in pairs])))
+    sizes = {"machines": 1.0, "change": float(np.mean([moved(one, two) for one, two in pairs]))}
+    half = ratio_widths().half_width(ratio_widths().sd[name] * size for name, size in sizes.items())
+    return {
+        "older": step.older,
+        "newer": step.newer,
+        "implementation": step.implementation,
+        "head_dim": step.head_dim,
+        "view": view,
+        "measured_low": step.low,
+        "measured_high": step.high,
+        "predicted": round(found, 4),
+        "low": round(found * math.exp(-half), 4),
+        "high": round(found * math.exp(half), 4),
+        "error": round(max(step.low / found, found / step.high, 1.0) - 1, 4),
+    }
+
+
+def _time(step: StatedStep, gpu: Gpu, seq: int) -> Time:
+    """A call with the numbers that were fitted on the older GPU."""
+    mask = Mask.causal() if step.causal else Mask.full()
+    w = Workload(batch=BATCH, heads_q=HEADS, seq_q=seq, head_dim=step.head_dim, mask=mask)
+    record = IMPLEMENTATIONS[step.implementation]
+    numbers = choose(record, load_gpu(step.older)).numbers
+    played = replay(record.build(w, gpu, None), gpu, numbers)
+    return Time(played.time_s, played.units_s())

@@ -18,8 +18,7 @@ from attnsim.validation.checking.evidence import evidence, serving_rows
 from attnsim.validation.checking.recording import differences, undetermined
 from attnsim.validation.fitting.held_out import held_out_predictions
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row
-from attnsim.validation.measured.predicting import error_summary, predict_all
+from attnsim.validation.measured.datasets import Row, error_summary, predict_all
 
 TITLES = {
     "error": "Errors on rows the fit did not see",

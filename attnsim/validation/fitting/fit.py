@@ -22,9 +22,8 @@ from attnsim.validation.fitting.jobs import Job, chosen
 from attnsim.validation.fitting.problem import Problem, numbers_on
 from attnsim.validation.fitting.records import gpu_file, implementation_file, write_yaml
 from attnsim.validation.fitting.solver import Solution, fit_free, fit_numbers
-from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measured.datasets import Row, error_summary
 from attnsim.validation.measured.groups import groups
-from attnsim.validation.measured.predicting import error_summary
 
 FITTED_ROWS = 36
 """Larger sets of rows are thinned evenly to about this many for the fit, not for its errors: neighbours on a dense grid

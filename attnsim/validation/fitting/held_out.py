@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from attnsim.models.calibrations.calibration import Fold, calibrations, numbers_of
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.validation.measured.datasets import Row, published_rows
+from attnsim.validation.measured.datasets import Row, predict_all, published_rows
 from attnsim.validation.measured.groups import groups
-from attnsim.validation.measured.own_tables import own_rows
-from attnsim.validation.measured.predicting import predict_all
+from attnsim.validation.measured.own_runs import own_rows
 
 NEVER = "never fitted"
 """Split of rows whose implementation has no calibration of its own: it borrows the nearest."""

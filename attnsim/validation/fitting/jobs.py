@@ -15,7 +15,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, OWN_KERNELS, find_implementation
 from attnsim.validation.measured.datasets import Row, published_rows
 from attnsim.validation.measured.groups import usable
-from attnsim.validation.measured.own_tables import own_rows
+from attnsim.validation.measured.own_runs import own_rows
 
 
 @dataclass(frozen=True, slots=True)

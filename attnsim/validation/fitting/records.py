@@ -17,9 +17,8 @@ from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
 from attnsim.validation.fitting.jobs import Job
 from attnsim.validation.fitting.problem import Problem, numbers_on
 from attnsim.validation.fitting.solver import Solution
-from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measured.datasets import Row, error_summary
 from attnsim.validation.measured.groups import groups
-from attnsim.validation.measured.predicting import error_summary
 from attnsim.validation.measured.sources import software_of
 from attnsim.writing import write_whole
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
 
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
@@ -16,8 +20,9 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
+from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import Replay, replay
-from attnsim.validation.measured.sources import PUBLISHED, Role, role_of, sources
+from attnsim.validation.measured.sources import BATCHES, PUBLISHED, Role, role_of, sources
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,3 +98,68 @@ def _read(table: str) -> Iterator[dict[str, str]]:
 def _with_unsaid(case: Case) -> Case:
     # GPT-2 medium in figure 2 of the FlashAttention paper: with dropout and causal; see docs/design/unfused.md.
     return replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
+
+
+@lru_cache(maxsize=4)
+def batches(table: str) -> tuple[Row, ...]:
+    """The rows of one of the tables, in order."""
+    with (BATCHES / f"{table}.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(row_of(parse_row(row)) for row in csv.DictReader(file))
+
+
+def timed(row: Row, w: Workload | None = None) -> Schedule:
+    """The kernels that were timed; of another workload on the same GPU, where one is given.
+
+    The cache write is one of vLLM's: LLMServingSim's profiler times the module `Attention` with all below it
+    (``profiler/models/llama.yaml``, ``profiler/core/hooks/timings.py``), and its `forward` writes the cache.
+    """
+    return row.record.build(w or row.workload, row.gpu, None)
+
+
+def played_s(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache = "warm") -> float:
+    """Time of a schedule's kernels, without what a call takes beside them."""
+    return sum(kernel.time_s for kernel in replay(schedule, gpu, numbers, cache=cache, launch="kernel").kernels)
+
+
+_CHUNKS = 8
+"""Parts that the rows are handed to processes in: few, because the rows of a part share what is sent with them."""
+
+Task = tuple[Row, Numbers]
+"""A row, and the numbers to predict it with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A replayed time in seconds, and the busy seconds of each unit within it."""
+
+    time_s: float
+    units_s: Mapping[str, float]
+
+
+def predict_all(tasks: Sequence[Task]) -> list[float]:
+    """The predicted time of each task in seconds, in their order, by two processes."""
+    return [one.time_s for one in play_all(tasks)]
+
+
+def play_all(tasks: Sequence[Task]) -> list[Time]:
+    """The same with the busy time of each unit."""
+    from joblib import Parallel, delayed
+
+    chunks = [tasks[start::_CHUNKS] for start in range(_CHUNKS)]
+    done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_play)(chunk) for chunk in chunks)
+    found = [Time(0.0, {})] * len(tasks)
+    for start, times in enumerate(done):
+        found[start::_CHUNKS] = times
+    return found
+
+
+def _play(tasks: Sequence[Task]) -> list[Time]:
+    played = (row.replay(numbers) for row, numbers in tasks)
+    return [Time(one.time_s, one.units_s()) for one in played]
+
+
+def error_summary(errors: Iterable[float], digits: int = 4) -> dict[str, Any]:
+    """Size of errors such as ``|predicted / measured - 1|``: ``mean, median, p90``, rounded to so many digits."""
+    values = np.array(list(errors))
+    found = {"mean": values.mean(), "median": np.median(values), "p90": np.quantile(values, 0.9)}
+    return {name: round(float(value), digits) for name, value in found.items()}
