@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import given, options, outputs, show
+from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
@@ -108,18 +109,12 @@ ROWS = 6
 def accuracy(
     *,
     context: typer.Context,
-    claims: Annotated[
-        bool, typer.Option("--claims", help="Figures that papers state, beside what the replay counts.")
-    ] = False,
+    claims: Annotated[bool, switch("Figures that papers state, beside what the replay counts.", "--claims")] = False,
     sources: Annotated[
-        bool, typer.Option("--sources", help="Errors on sources that no fit has seen, and what ranges are made of.")
+        bool, switch("Errors on sources that no fit has seen, and what ranges are made of.", "--sources")
     ] = False,
-    batches: Annotated[
-        bool, typer.Option("--batches", help="Errors on measured calls whose sequences differ in length.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Only a picture of some rows of every library, and its CSV.")
-    ] = None,
+    batches: Annotated[bool, switch("Errors on measured calls whose sequences differ in length.", "--batches")] = False,
+    plot: Annotated[Path | None, flag("FILE", "Only a picture of some rows of every library, and its CSV.")] = None,
     rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
     look: outputs.Look,
     json: options.Json = False,
@@ -277,10 +272,10 @@ def fit(
         list[str] | None, typer.Argument(metavar="[JOB[:IMPLEMENTATION]]...", help="Fits to run; default: all.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Fit nothing: fail if a committed calibration no longer gives its errors.")
+        bool, switch("Fit nothing: fail if a committed calibration no longer gives its errors.", "--check")
     ] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Fit nothing: write errors, residuals and the widths of trust anew.")
+        bool, switch("Fit nothing: write errors, residuals and the widths of trust anew.", "--record")
     ] = False,
     json: options.Json = False,
 ) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from attnsim.cli import options, show
 from attnsim.cli.implementations import able, span
+from attnsim.cli.options import flag
 from attnsim.models.question.words import read_pass
 
 if TYPE_CHECKING:
@@ -23,10 +22,9 @@ _GROUPS = {
 
 
 def algorithms(
-    gpu: Annotated[str | None, typer.Option(metavar="ID", help="Only what runs on this GPU.")] = None,
+    gpu: Annotated[str | None, flag("ID", "Only what runs on this GPU.")] = None,
     passes: Annotated[
-        str | None,
-        typer.Option("--pass", metavar="PASS", help="Only what has kernels for fwd, bwd, fwd+bwd or decode."),
+        str | None, flag("PASS", "Only what has kernels for fwd, bwd, fwd+bwd or decode.", "--pass")
     ] = None,
     verbose: options.Verbose = False,
     json: options.Json = False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, outputs, show
+from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
@@ -24,23 +25,16 @@ def breakeven(
     gpu: options.ManyGpus,
     flags: QuestionFlags,
     seq: Annotated[
-        str,
-        typer.Option(metavar="N", help="Sequence lengths: 64k; 4k,16k; 4k:64k.", rich_help_panel=options.QUESTION),
+        str, flag("N", "Sequence lengths: 64k; 4k,16k; 4k:64k.", panel=options.QUESTION)
     ] = "4096,16384,65536",
-    pattern: Annotated[str, typer.Option(help="What grows until it no longer pays: random, window or bigbird.")] = (
-        "random"
-    ),
+    pattern: Annotated[str, flag(None, "What grows until it no longer pays: random, window or bigbird.")] = ("random"),
     block: Annotated[int, options.count("Tokens of a block of the pattern.")] = 64,
-    tile: Annotated[
-        str, typer.Option(metavar="ROWSxKEYS", help="Tiles of the sparse kernel, with commas; default: its own choice.")
-    ] = "",
+    tile: Annotated[str, flag("ROWSxKEYS", "Tiles of the sparse kernel, with commas; default: its own choice.")] = "",
     sparse: Annotated[
-        str, typer.Option(help="Sparse implementations, with commas; default: the best for the GPU and our own.")
+        str, flag(None, "Sparse implementations, with commas; default: the best for the GPU and our own.")
     ] = "",
-    dense: Annotated[str, typer.Option(help="Implementation to beat; default: the best for the GPU.")] = "",
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")
-    ] = None,
+    dense: Annotated[str, flag(None, "Implementation to beat; default: the best for the GPU.")] = "",
+    plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
     look: outputs.Look,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     cache: options.Cache = "warm",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, outputs, show, table_flags
+from attnsim.cli.options import flag
 from attnsim.cli.question_flags import asking
 from attnsim.errors import some
 
@@ -27,18 +28,10 @@ def check(
     context: typer.Context,
     maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
     time_unit: table_flags.TimeUnit = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="ID", help="GPU of all rows, whatever the table says.")
-    ] = None,
-    implementation: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose kernels all rows are, whatever the table says.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The table with the predictions, CSV or Parquet.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Picture of measured over predicted, and its CSV.")
-    ] = None,
+    gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
+    implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
+    out: Annotated[Path | None, flag("FILE", "The table with the predictions, CSV or Parquet.")] = None,
+    plot: Annotated[Path | None, flag("FILE", "Picture of measured over predicted, and its CSV.")] = None,
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:
@@ -99,8 +92,8 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         out.print(found.doubt)
     if found.taken:
         out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
-    for name, (here, flag) in found.spoken.items():
-        out.print(f"{name} in a table is {here}; as --implementation it is {flag}: where that was timed, write {flag}")
+    for name, (here, said) in found.spoken.items():
+        out.print(f"{name} in a table is {here}; as --implementation it is {said}: where that was timed, write {said}")
     for lines_of, texts in sorted(found.assumed.items(), key=lambda item: len(item[0])):
         of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
         out.print(f"{of_lines}left open: {'; '.join(texts)}")

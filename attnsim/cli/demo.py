@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from attnsim.cli import options, outputs, show
 from attnsim.cli.heading import caption, heading
+from attnsim.cli.options import flag
 from attnsim.models.llm import asked
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ HYPOTHETICAL = ["sm.shared_memory=2x", "hbm.bandwidth=6TB/s"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture and its CSV.")] = Path("demo"),
+    out: Annotated[Path, flag("DIR", "Folder for the picture and its CSV.")] = Path("demo"),
     json: options.Json = False,
 ) -> None:
     """Predict naive, flash and sliding-window for two models on three GPUs; draw the roofline of two of them."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from attnsim.cli import options, progress, show
+from attnsim.cli.options import flag
 from attnsim.errors import InputError
 
 
@@ -18,9 +19,7 @@ def explore(
         options.count("Of 127.0.0.1; default: any that is free.", None, low=0, high=65535, show_default=False),
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    build: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the page with computed answers, for a web server.")
-    ] = None,
+    build: Annotated[Path | None, flag("DIR", "Write the page with computed answers, for a web server.")] = None,
     json: options.Json = False,
 ) -> None:
     """Turn a GPU and a question on a page of this machine, and see the answer move; Ctrl-C ends it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import help, options, outputs, show
+from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,9 +111,9 @@ def _record(gpu: Gpu) -> dict[str, object]:
 @app.command("new", example="attnsim gpus new my-gpu.yaml --from h100")
 def new_gpu(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
-    base: Annotated[str, typer.Option("--from", metavar="ID", help="Built-in id or GPU file to start from.")],
+    base: Annotated[str, flag("ID", "Built-in id or GPU file to start from.", "--from")],
     changes: options.Changes = [],  # noqa: B006
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Annotated[bool, switch("Replace the file if it exists.", "--force")] = False,
     json: options.Json = False,
 ) -> None:
     """Write a GPU file from another GPU and changes to it."""
@@ -136,15 +137,12 @@ def import_gpu(
         Path | None, typer.Argument(metavar="FILE", help="Hardware file; none: the GPU of this machine, by NVML.")
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
+    out: Annotated[Path, flag("FILE", "Ends in .yaml; its name becomes the id.")],
     kind: Annotated[
-        str | None,
-        typer.Option("--format", help="llmcompass, aiconfigurator or nvidia-smi; default: by the file's suffix."),
+        str | None, flag(None, "llmcompass, aiconfigurator or nvidia-smi; default: by the file's suffix.", "--format")
     ] = None,
-    like: Annotated[
-        str | None, typer.Option(metavar="ID", help="GPU for what the file lacks; default: the most alike.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    like: Annotated[str | None, flag("ID", "GPU for what the file lacks; default: the most alike.")] = None,
+    force: Annotated[bool, switch("Replace the file if it exists.", "--force")] = False,
     json: options.Json = False,
 ) -> None:
     """Write a GPU file from LLMCompass's, AIConfigurator's or nvidia-smi's (nvidia-smi -q -x)."""

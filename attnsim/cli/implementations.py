@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from attnsim.cli import options, show
+from attnsim.cli.options import flag, switch
 from attnsim.models.question.words import read_pass
 
 if TYPE_CHECKING:
@@ -20,18 +19,10 @@ IN_FULL = 12
 
 
 def implementations(
-    gpu: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only those that run on this GPU; several with --libraries.")
-    ] = None,
-    passes: Annotated[
-        str | None, typer.Option("--pass", metavar="PASS", help="Only those for fwd, bwd, fwd+bwd or decode.")
-    ] = None,
-    call: Annotated[
-        str | None, typer.Option("--for", metavar="CALL", help="Only those that a library's call, or a name, launches.")
-    ] = None,
-    libraries: Annotated[
-        bool, typer.Option("--libraries", help="What each library runs by default, by GPU and pass.")
-    ] = False,
+    gpu: Annotated[str | None, flag("ID", "Only those that run on this GPU; several with --libraries.")] = None,
+    passes: Annotated[str | None, flag("PASS", "Only those for fwd, bwd, fwd+bwd or decode.", "--pass")] = None,
+    call: Annotated[str | None, flag("CALL", "Only those that a library's call, or a name, launches.", "--for")] = None,
+    libraries: Annotated[bool, switch("What each library runs by default, by GPU and pass.", "--libraries")] = False,
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:

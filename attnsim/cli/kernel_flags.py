@@ -11,6 +11,7 @@ import typer
 
 from attnsim.cli import options
 from attnsim.cli.given import is_given
+from attnsim.cli.options import flag
 from attnsim.errors import InputError
 from attnsim.models.llm import asked
 
@@ -25,27 +26,22 @@ class KernelFlags:
     """Which kernel, and how it is launched where it is not ours."""
 
     name: Annotated[str, typer.Argument(metavar="NAME", help="As in `attnsim kernels list`.")] = ""
-    ptx: Annotated[Path | None, typer.Option(metavar="FILE", help="Another kernel in place of NAME: of PTX.")] = None
-    cuda: Annotated[Path | None, typer.Option(metavar="FILE", help="Another kernel: of a CUDA file, by NVRTC.")] = None
-    triton: Annotated[
-        str, typer.Option(metavar="WHERE:NAME", help="Another kernel: a @triton.jit function of a file or module.")
-    ] = ""
-    entry: Annotated[str, typer.Option(metavar="NAME", help="Of the PTX; default: the only entry point.")] = ""
-    grid: Annotated[str, typer.Option(metavar="X,Y,Z", help="Blocks of another kernel.")] = ""
-    block: Annotated[
-        str, typer.Option(metavar="X,Y,Z", help="Threads of a block; default: what the kernel asks for.")
-    ] = ""
-    arg: Annotated[
-        list[str],
-        typer.Option(metavar="NAME=VALUE", help="'Q=fp16[2,8,500,64]', 'O=fp16[64]:empty', 'N=500'; in order."),
-    ] = field(default_factory=list)
+    ptx: Annotated[Path | None, flag("FILE", "Another kernel in place of NAME: of PTX.")] = None
+    cuda: Annotated[Path | None, flag("FILE", "Another kernel: of a CUDA file, by NVRTC.")] = None
+    triton: Annotated[str, flag("WHERE:NAME", "Another kernel: a @triton.jit function of a file or module.")] = ""
+    entry: Annotated[str, flag("NAME", "Of the PTX; default: the only entry point.")] = ""
+    grid: Annotated[str, flag("X,Y,Z", "Blocks of another kernel.")] = ""
+    block: Annotated[str, flag("X,Y,Z", "Threads of a block; default: what the kernel asks for.")] = ""
+    arg: Annotated[list[str], flag("NAME=VALUE", "'Q=fp16[2,8,500,64]', 'O=fp16[64]:empty', 'N=500'; in order.")] = (
+        field(default_factory=list)
+    )
     shared: Annotated[int | None, options.count("Dynamic shared memory of a block.", None, low=0, metavar="BYTES")] = (
         None
     )
-    arch: Annotated[str, typer.Option(metavar="SM", help="What --cuda and --triton compile for; default: 80.")] = ""
-    option: Annotated[
-        list[str], typer.Option(metavar="TEXT", help="For the compiler: '-DN=64', or for Triton 'num_warps=8'.")
-    ] = field(default_factory=list)
+    arch: Annotated[str, flag("SM", "What --cuda and --triton compile for; default: 80.")] = ""
+    option: Annotated[list[str], flag("TEXT", "For the compiler: '-DN=64', or for Triton 'num_warps=8'.")] = field(
+        default_factory=list
+    )
 
     @property
     def given(self) -> list[str]:
@@ -118,12 +114,10 @@ class OwnFlags:
     seq: options.Seq = 128
     seq_kv: options.SeqKv = None
     head_dim: options.HeadDim = 64
-    dtype: Annotated[str, typer.Option(help="fp16 or bf16.")] = "bf16"
+    dtype: Annotated[str, flag(None, "fp16 or bf16.")] = "bf16"
     causal: options.Causal = False
     window: options.Reach = None
-    mask: Annotated[
-        str, typer.Option("--mask", metavar="TEXT", help="A pattern such as 'causal, window 512, global 16'.")
-    ] = ""
+    mask: Annotated[str, flag("TEXT", "A pattern such as 'causal, window 512, global 16'.")] = ""
 
     def workload(self, operation: Operation) -> Workload:
         """The question.

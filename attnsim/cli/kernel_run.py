@@ -12,6 +12,7 @@ import typer
 
 from attnsim.cli import on_gpu, options, progress, show
 from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
+from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 
@@ -135,20 +136,14 @@ def run(
     *,
     context: typer.Context,
     kernel: KernelFlags,
-    check: Annotated[
-        str, typer.Option(metavar="WHERE:NAME", help="A function that gets the inputs by name; outputs are compared.")
-    ] = "",
+    check: Annotated[str, flag("WHERE:NAME", "A function that gets the inputs by name; outputs are compared.")] = "",
     tolerance: Annotated[
         float | None, options.amount("Of --check, over the largest value; default: by the formats.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Keep the outputs of another kernel.")] = None,
-    inputs: Annotated[
-        str, typer.Option(metavar="KIND", help="normal, growing (scores), outlier, equal or nan.")
-    ] = "normal",
-    cpu: Annotated[bool, typer.Option("--cpu", help="In the interpreter, every access counted.")] = False,
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="ID", help="With --cpu: whose tiles and limits to take; default: an A100.")
-    ] = "",
+    out: Annotated[Path | None, flag("FILE.npz", "Keep the outputs of another kernel.")] = None,
+    inputs: Annotated[str, flag("KIND", "normal, growing (scores), outlier, equal or nan.")] = "normal",
+    cpu: Annotated[bool, switch("In the interpreter, every access counted.", "--cpu")] = False,
+    gpu: Annotated[str, flag("ID", "With --cpu: whose tiles and limits to take; default: an A100.")] = "",
     own: OwnFlags,
     seed: Annotated[int, options.count("Of the random inputs.", None, low=0)] = 0,
     json: options.Json = False,

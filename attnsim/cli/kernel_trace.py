@@ -9,6 +9,7 @@ import typer
 
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
+from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 
@@ -23,20 +24,14 @@ def trace(
     kernel: KernelFlags,
     registers: Annotated[int | None, options.count("Of a thread; default: what ptxas reports.", None, high=255)] = None,
     like: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose fitted latencies and rates to take; default: an open kernel's alike."),
+        str | None, flag("NAME", "Whose fitted latencies and rates to take; default: an open kernel's alike.")
     ] = None,
     counted: Annotated[
-        bool,
-        typer.Option("--counted/--fitted", help="Charge work by counted instructions, or scores by fitted numbers."),
+        bool, switch("Charge work by counted instructions, or scores by fitted numbers.", "--counted/--fitted")
     ] = True,
-    inputs: Annotated[
-        str, typer.Option(metavar="KIND", help="zeros, or growing (scores) and the others of kernels run.")
-    ] = "zeros",
-    out: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="The kernel file.")] = None,
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="ID", help="With NAME: whose tiles to take; default: an A100.")
-    ] = "",
+    inputs: Annotated[str, flag("KIND", "zeros, or growing (scores) and the others of kernels run.")] = "zeros",
+    out: Annotated[Path | None, flag("FILE.yaml", "The kernel file.")] = None,
+    gpu: Annotated[str, flag("ID", "With NAME: whose tiles to take; default: an A100.")] = "",
     own: OwnFlags,
     json: options.Json = False,
 ) -> None:

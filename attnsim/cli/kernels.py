@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import help, kernel_run, kernel_trace, on_gpu, options, progress, show
+from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,13 +83,9 @@ def _record(operation: Operation) -> dict[str, Any]:
 
 @app.command("check", example="attnsim kernels check")
 def check(
-    kernel: Annotated[
-        list[str], typer.Option("--kernel", metavar="NAME", help="Operations; repeat it or use commas. Default: all.")
-    ] = [],  # noqa: B006 Typer copies it
-    arch: Annotated[
-        list[str], typer.Option("--arch", metavar="SM", help="80, 86, 89, 90, 90a, 100; default: all.")
-    ] = [],  # noqa: B006
-    write: Annotated[bool, typer.Option("--write", help="Write the table that the simulator reads.")] = False,
+    kernel: Annotated[list[str], flag("NAME", "Operations; repeat it or use commas. Default: all.")] = [],  # noqa: B006 Typer copies it
+    arch: Annotated[list[str], flag("SM", "80, 86, 89, 90, 90a, 100; default: all.")] = [],  # noqa: B006
+    write: Annotated[bool, switch("Write the table that the simulator reads.", "--write")] = False,
     json: options.Json = False,
 ) -> None:
     """Compile every kernel for every architecture and show what it takes."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import fit_tables, given, options, outputs, progress, show
+from attnsim.cli.options import flag
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 File = Annotated[
     Path | None,
-    typer.Option(
+    flag(
+        "FILE",
+        "A kernel file that attnsim kernels trace wrote, in place of a question.",
         "--kernel",
-        metavar="FILE",
-        help="A kernel file that attnsim kernels trace wrote, in place of a question.",
-        rich_help_panel=options.MACHINE,
+        panel=options.MACHINE,
     ),
 ]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import on_gpu, options, outputs, progress, show
+from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,19 +21,15 @@ TABLE = "measurements.csv"
 
 
 def measure(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records and table go; a run there is continued.")],
+    out: Annotated[Path, flag("FOLDER", "Where records and table go; a run there is continued.")],
     minutes: Annotated[float, options.amount("No point is begun after this time.")] = 8.0,
-    algorithms: Annotated[
-        list[str], typer.Option(metavar="NAME", help="As in `attnsim kernels list`; repeat it or use commas.")
-    ] = [],  # noqa: B006 Typer copies it
+    algorithms: Annotated[list[str], flag("NAME", "As in `attnsim kernels list`; repeat it or use commas.")] = [],  # noqa: B006 Typer copies it
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Leave out kernels that are wrong instead of stopping.")
+        bool, switch("Leave out kernels that are wrong instead of stopping.", "--keep-going")
     ] = False,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Make the table from records; needs no GPU.")
-    ] = None,
+    source: Annotated[Path | None, flag("FILE", "Make the table from records; needs no GPU.", "--from")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Also add the table to the package's own measurements, which fits read.")
+        bool, switch("Also add the table to the package's own measurements, which fits read.", "--keep")
     ] = False,
     seed: Annotated[int | None, options.count("Of the random inputs; default: the clock.", None, low=0)] = None,
     json: options.Json = False,

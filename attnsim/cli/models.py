@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import help, options, outputs, show
+from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _ModelId = Annotated[str, typer.Argument(metavar="ID", help="Built-in id, model 
 @app.callback()
 def list_models(
     context: typer.Context,
-    dtype: Annotated[str, typer.Option(help="Of the cache: fp32, fp16, bf16 or fp8.")] = "fp16",
+    dtype: Annotated[str, flag(None, "Of the cache: fp32, fp16, bf16 or fp8.")] = "fp16",
     json: options.Json = False,
 ) -> None:
     """List the models with the bytes that a token adds to their KV cache, as they share and as they might."""
@@ -93,8 +94,8 @@ def show_model(model: _ModelId, json: options.Json = False) -> None:
 @app.command("import", example="attnsim models import config.json --out my-model.yaml")
 def import_model(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Hugging Face config.json.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    out: Annotated[Path, flag("FILE", "Ends in .yaml; its name becomes the id.")],
+    force: Annotated[bool, switch("Replace the file if it exists.", "--force")] = False,
     json: options.Json = False,
 ) -> None:
     """Write a model file from a Hugging Face configuration."""

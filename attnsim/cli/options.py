@@ -21,73 +21,50 @@ PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
 """The groups of a command's flags in its help, in order; other flags stand below them."""
 MACHINE, QUESTION, CONDITIONS, OUTPUT = PANELS
 
-ManyGpus = Annotated[
-    list[str],
-    typer.Option(
-        "--gpu", metavar="ID", help="Id, name (h100) or GPU file; repeat it or use commas.", rich_help_panel=MACHINE
-    ),
-]
-OneGpu = Annotated[
-    str, typer.Option("--gpu", metavar="ID", help="Id, name (h100) or GPU file.", rich_help_panel=MACHINE)
-]
+
+def flag(metavar: str | None, help_text: str, *names: str, panel: str | None = None) -> Any:
+    """A flag that takes a value: what stands for it in the help, and the flag's names where they are not the usual."""
+    return typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel)
+
+
+def switch(help_text: str, *names: str, panel: str | None = None) -> Any:
+    """A flag that takes none."""
+    return flag(None, help_text, *names, panel=panel)
+
+
+ManyGpus = Annotated[list[str], flag("ID", "Id, name (h100) or GPU file; repeat it or use commas.", panel=MACHINE)]
+OneGpu = Annotated[str, flag("ID", "Id, name (h100) or GPU file.", panel=MACHINE)]
 ModelName = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        metavar="ID",
-        help="Model (see attnsim models), YAML file or Hugging Face config.json; other flags override it.",
-        rich_help_panel=QUESTION,
+    flag(
+        "ID",
+        "Model (see attnsim models), YAML file or Hugging Face config.json; other flags override it.",
+        panel=QUESTION,
     ),
 ]
-AlgorithmName = Annotated[str, typer.Option(metavar="NAME", help="As for predict.", rich_help_panel=MACHINE)]
+AlgorithmName = Annotated[str, flag("NAME", "As for predict.", panel=MACHINE)]
 DrawnNames = Annotated[
     str,
-    typer.Option(
-        metavar="NAMES",
-        help="Names with commas; default: naive,flash, and flash alone of lengths, pages, prefixes, trees.",
-        rich_help_panel=MACHINE,
+    flag(
+        "NAMES",
+        "Names with commas; default: naive,flash, and flash alone of lengths, pages, prefixes, trees.",
+        panel=MACHINE,
     ),
 ]
-AlgorithmNames = Annotated[str, typer.Option(metavar="NAMES", help="Names with commas.", rich_help_panel=MACHINE)]
-ImplementationName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Whose kernels to imitate.", rich_help_panel=MACHINE)
-]
+AlgorithmNames = Annotated[str, flag("NAMES", "Names with commas.", panel=MACHINE)]
+ImplementationName = Annotated[str | None, flag("NAME", "Whose kernels to imitate.", panel=MACHINE)]
 ImplementationNames = Annotated[
-    str,
-    typer.Option(
-        metavar="NAMES",
-        help="Whose kernels to imitate; with commas, each of them that runs the algorithm.",
-        rich_help_panel=MACHINE,
-    ),
+    str, flag("NAMES", "Whose kernels to imitate; with commas, each of them that runs the algorithm.", panel=MACHINE)
 ]
-Tile = Annotated[
-    str | None,
-    typer.Option(metavar="ROWSxKEYS", help="Tile of the forward kernel; default: as shipped.", rich_help_panel=MACHINE),
-]
-Mode = Annotated[str, typer.Option(metavar="MODE", help="fast or exact.", rich_help_panel=CONDITIONS)]
-Cache = Annotated[str, typer.Option(metavar="L2", help="cold or warm L2.", rich_help_panel=CONDITIONS)]
-Launch = Annotated[
-    str,
-    typer.Option(
-        metavar="HOW", help="stream, host (from Python), graph or kernel (alone).", rich_help_panel=CONDITIONS
-    ),
-]
+Tile = Annotated[str | None, flag("ROWSxKEYS", "Tile of the forward kernel; default: as shipped.", panel=MACHINE)]
+Mode = Annotated[str, flag("MODE", "fast or exact.", panel=CONDITIONS)]
+Cache = Annotated[str, flag("L2", "cold or warm L2.", panel=CONDITIONS)]
+Launch = Annotated[str, flag("HOW", "stream, host (from Python), graph or kernel (alone).", panel=CONDITIONS)]
 Baseline = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="What ratios are over: an algorithm, implementation or GPU of the table.",
-        rich_help_panel=OUTPUT,
-    ),
+    str | None, flag("NAME", "What ratios are over: an algorithm, implementation or GPU of the table.", panel=OUTPUT)
 ]
 Changes = Annotated[
-    list[str],
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x.",
-        rich_help_panel=MACHINE,
-    ),
+    list[str], flag("KEY=VALUE", "Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x.", "--set", panel=MACHINE)
 ]
 
 
@@ -110,10 +87,6 @@ def amount(help_text: str, panel: str | None = None, *, metavar: str = "X") -> A
     return typer.Option(parser=partial(_read, read_number), metavar=metavar, help=help_text, rich_help_panel=panel)
 
 
-def _text(flag: str, metavar: str, help_text: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=QUESTION)
-
-
 Budget = Annotated[int | None, count("Segment executions of a call that fast mode plays (20k).", CONDITIONS)]
 Batch = Annotated[int, count("Sequences.")]
 Heads = Annotated[int | None, count("Query heads.")]
@@ -121,41 +94,41 @@ KvHeads = Annotated[int | None, count("Key/value heads; default: as --heads.")]
 Seq = Annotated[int | None, count("Sequence length (64k); with --pass decode the keys in the cache.")]
 Seqs = Annotated[
     str | None,
-    typer.Option(
-        metavar="N",
-        help="Sequence length (64k); with --pass decode the keys in the cache. With --layer several with commas.",
-        rich_help_panel=QUESTION,
+    flag(
+        "N",
+        "Sequence length (64k); with --pass decode the keys in the cache. With --layer several with commas.",
+        panel=QUESTION,
     ),
 ]
 SeqKv = Annotated[int | None, count("Keys, where not as many as queries.")]
 LengthsText = Annotated[
     str | None,
-    _text(
-        "--lengths",
+    flag(
         "TEXT",
         "Queries:keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution.",
+        panel=QUESTION,
     ),
 ]
 PageSize = Annotated[int | None, count("Keys of a page of the cache.")]
 Prefix = Annotated[int | None, count("Keys at the beginning that all sequences share.")]
 TreeText = Annotated[
-    str | None, _text("--tree", "PARENTS", "Draft tokens that branch: the parent of each, such as '-1 0 0 1'.")
+    str | None, flag("PARENTS", "Draft tokens that branch: the parent of each, such as '-1 0 0 1'.", panel=QUESTION)
 ]
 HeadDim = Annotated[int | None, count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, count("Width of V; default: as --head-dim.")]
 Tp = Annotated[int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.")]
 LatentText = Annotated[
-    str | None, _text("--latent", "RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.")
+    str | None, flag("RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.", panel=QUESTION)
 ]
 OperationsText = Annotated[
-    str | None, _text("--operations", "TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.")
+    str | None, flag("TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.", panel=QUESTION)
 ]
 SelectionText = Annotated[
     str | None,
-    _text(
-        "--selection",
+    flag(
         "TEXT",
         "Keys that content selects, such as 'top 16x64, compress 32 step 16, window 512'; for nsa and its kin.",
+        panel=QUESTION,
     ),
 ]
 Window = Annotated[int | None, count("Keys seen to the left, the query's own included; for sliding-window only.")]
@@ -164,12 +137,9 @@ Dtype = Annotated[
     str,
     typer.Option(parser=read_dtype, metavar="FORMAT", help="fp32, fp16, bf16 or fp8.", rich_help_panel=QUESTION),
 ]
-Causal = Annotated[
-    bool,
-    typer.Option("--causal", help="Causal mask, last query against last key.", rich_help_panel=QUESTION),
-]
+Causal = Annotated[bool, switch("Causal mask, last query against last key.", "--causal", panel=QUESTION)]
 MaskText = Annotated[
-    str | None, _text("--mask", "TEXT", "Patterns for sparse, such as 'causal, window 512, global 16'.")
+    str | None, flag("TEXT", "Patterns for sparse, such as 'causal, window 512, global 16'.", panel=QUESTION)
 ]
 Pass = Annotated[
     str,
@@ -181,29 +151,15 @@ Pass = Annotated[
         rich_help_panel=QUESTION,
     ),
 ]
-StyleName = Annotated[
-    str,
-    typer.Option("--style", metavar="NAME", help="light, dark, print (grey) or latex (serif).", rich_help_panel=OUTPUT),
-]
-PictureWidth = Annotated[
-    str, typer.Option("--width", metavar="NAME", help="page, or column of a two-column paper.", rich_help_panel=OUTPUT)
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="A list of objects on stdout, and nothing else.", rich_help_panel=OUTPUT)
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More columns and tables.", rich_help_panel=OUTPUT)]
+StyleName = Annotated[str, flag("NAME", "light, dark, print (grey) or latex (serif).", "--style", panel=OUTPUT)]
+PictureWidth = Annotated[str, flag("NAME", "page, or column of a two-column paper.", "--width", panel=OUTPUT)]
+Json = Annotated[bool, switch("A list of objects on stdout, and nothing else.", "--json", panel=OUTPUT)]
+Verbose = Annotated[bool, switch("More columns and tables.", "--verbose", "-v", panel=OUTPUT)]
 Details = Annotated[
-    bool,
-    typer.Option("--verbose", "-v", help="More columns, and all there is to say of the trust.", rich_help_panel=OUTPUT),
+    bool, switch("More columns, and all there is to say of the trust.", "--verbose", "-v", panel=OUTPUT)
 ]
 CaptionPlace = Annotated[
-    str,
-    typer.Option(
-        "--caption",
-        metavar="WHERE",
-        help="Title and caption: in the picture, in a file beside it, or none.",
-        rich_help_panel=OUTPUT,
-    ),
+    str, flag("WHERE", "Title and caption: in the picture, in a file beside it, or none.", "--caption", panel=OUTPUT)
 ]
 
 

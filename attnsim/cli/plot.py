@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from attnsim.cli import help, options, progress
+from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import Asked, asking
 from attnsim.cli.question_flags import NOT_OF_DENSITIES
 from attnsim.cli.split import check as check_changes
@@ -114,7 +113,7 @@ def tornado(
 def density(
     asked: Asked,
     *,
-    pattern: Annotated[str, typer.Option(help="What grows: random, window or bigbird.")] = "random",
+    pattern: Annotated[str, flag(None, "What grows: random, window or bigbird.")] = "random",
     block: Annotated[int, options.count("Tokens of a block of the pattern.")] = 64,
 ) -> None:
     """Time of dense flash and of sparse kernels (--implementation) over the density of the mask."""

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from attnsim.cli import options, outputs, progress, question_flags, show
+from attnsim.cli.options import flag
 from attnsim.errors import InputError
 from attnsim.models.question.words import listed, whole
 
@@ -24,10 +23,9 @@ MOST = 512
 """Points of a range."""
 
 Lengths = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Lengths: 4096; 512,1024; 512:131072, each twice the last; 256:8192:256 in steps."),
+    str | None, flag("N", "Lengths: 4096; 512,1024; 512:131072, each twice the last; 256:8192:256 in steps.")
 ]
-Batches = Annotated[str, typer.Option(metavar="N", help="Sequences; several as for --seq.")]
+Batches = Annotated[str, flag("N", "Sequences; several as for --seq.")]
 
 asking = partial(question_flags.asking, changes=[])
 """What gives a command the flags of `Asked`."""
@@ -46,7 +44,7 @@ class Asked:
     changes: options.Changes
     cache: options.Cache = "warm"
     launch: options.Launch = "stream"
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
+    out: Annotated[Path, flag("FILE", "Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
     look: outputs.Look
     json: options.Json = False
 

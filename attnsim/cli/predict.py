@@ -12,6 +12,7 @@ import typer
 from attnsim.cli import given, lifted, options, progress, show, split, table_flags
 from attnsim.cli.heading import caption, heading
 from attnsim.cli.layer import predict_layers
+from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 
@@ -31,27 +32,25 @@ def predict(
     gpu: options.ManyGpus = [],  # noqa: B006 Typer copies it
     kernel: lifted.File = None,
     algorithm: Annotated[
-        str, typer.Option(help="Names with commas; default: naive,flash, and what has the window or the patterns.")
+        str, flag(None, "Names with commas; default: naive,flash, and what has the window or the patterns.")
     ] = "",
     implementation: options.ImplementationNames = "",
     baseline: options.Baseline = None,
     layer: Annotated[
-        bool, typer.Option("--layer", help="The whole layer of --model: projections, attention and MLP; cold L2.")
+        bool, switch("The whole layer of --model: projections, attention and MLP; cold L2.", "--layer")
     ] = False,
     flags: QuestionFlags,
     seq: options.Seqs = None,
     changes: options.Changes = [],  # noqa: B006
     split_changes: split.Flag = False,
-    tiles: Annotated[
-        str | None, typer.Option(help="shipped or retuned; default: shipped, and both with --set.")
-    ] = None,
+    tiles: Annotated[str | None, flag(None, "shipped or retuned; default: shipped, and both with --set.")] = None,
     tile: options.Tile = None,
     mode: options.Mode = "fast",
     budget: options.Budget = None,
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
-    cases: Annotated[Path | None, typer.Option(metavar="FILE", help="Case table, CSV or Parquet.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the predicted table goes.")] = None,
+    cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
+    out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
     verbose: options.Details = False,

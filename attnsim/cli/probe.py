@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from attnsim.cli import on_gpu, options, outputs, progress, show
+from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,14 +16,10 @@ if TYPE_CHECKING:
 
 
 def probe(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .yaml; its name becomes the id.")],
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Make the file from records; needs no GPU.")
-    ] = None,
-    records: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep what was measured, refused or not.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    out: Annotated[Path, flag("FILE", "Ends in .yaml; its name becomes the id.")],
+    source: Annotated[Path | None, flag("FILE", "Make the file from records; needs no GPU.", "--from")] = None,
+    records: Annotated[Path | None, flag("FILE", "Keep what was measured, refused or not.")] = None,
+    force: Annotated[bool, switch("Replace the file if it exists.", "--force")] = False,
     json: options.Json = False,
 ) -> None:
     """Measure what the GPU's units reach and write a GPU file with it; refuses what the vendor says is impossible."""

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from attnsim.cli import options, outputs, progress, show
+from attnsim.cli.options import flag
 
 
 def report(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="As for sweep, with a question; few points.")],
-    out: Annotated[
-        list[Path], typer.Option("--out", metavar="FILE", help="Page, .html or .md; repeat it for both.")
-    ] = [Path("report.html")],  # noqa: B006 Typer copies it
+    out: Annotated[list[Path], flag("FILE", "Page, .html or .md; repeat it for both.")] = [  # noqa: B006 Typer copies it
+        Path("report.html")
+    ],
     json: options.Json = False,
 ) -> None:
     """Answer a study in a page that can be judged and repeated: predictions, pictures, sources, errors."""

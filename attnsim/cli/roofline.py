@@ -11,6 +11,7 @@ import typer
 
 from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.cli.heading import heading
+from attnsim.cli.options import flag
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 
@@ -27,23 +28,18 @@ def roofline(
     *,
     context: typer.Context,
     gpu: options.ManyGpus,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture, .png, .svg, .pdf or .pgf.")] = Path(
-        "roofline.png"
-    ),
+    out: Annotated[Path, flag("FILE", "Picture, .png, .svg, .pdf or .pgf.")] = Path("roofline.png"),
     algorithm: options.DrawnNames = "",
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
-    measured: Annotated[
-        Path | None,
-        typer.Option("--measured", metavar="TABLE", help="Draw the calls of a case table, and how long they took."),
-    ] = None,
+    measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
-    levels: Annotated[str, typer.Option(help="Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
-    ceilings: Annotated[str, typer.Option(help="Further roofs: some of exp,fp32,mma_sync.")] = "",
+    levels: Annotated[str, flag(None, "Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
+    ceilings: Annotated[str, flag(None, "Further roofs: some of exp,fp32,mma_sync.")] = "",
     look: outputs.Look,
     verbose: options.Details = False,
     json: options.Json = False,

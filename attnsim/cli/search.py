@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import given, help, options, outputs, progress, show
+from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 
@@ -62,33 +63,17 @@ def tile(
 def hardware(
     *,
     context: typer.Context,
-    vary: Annotated[
-        list[str],
-        typer.Option(
-            "--vary", metavar="KEY=LOW:HIGH[:STEP]", help="A figure to search over, values or 1x:2x; repeat it."
-        ),
-    ],
+    vary: Annotated[list[str], flag("KEY=LOW:HIGH[:STEP]", "A figure to search over, values or 1x:2x; repeat it.")],
     limit: Annotated[
-        list[str],
-        typer.Option(
-            "--limit", metavar="NAME<=VALUE", help="time, energy, power, area, cost or a figure; values or 1.1x."
-        ),
+        list[str], flag("NAME<=VALUE", "time, energy, power, area, cost or a figure; values or 1.1x.")
     ] = [],  # noqa: B006 Typer copies it
-    minimise: Annotated[
-        str, typer.Option(help="time, energy, power, area, cost or a figure; two with a comma.")
-    ] = "time",
-    case: Annotated[
-        list[str],
-        typer.Option("--case", metavar="CASE:WEIGHT", help="A workload of several: 'pass=decode, seq=8192: 0.5'."),
-    ] = [],  # noqa: B006 Typer copies it
+    minimise: Annotated[str, flag(None, "time, energy, power, area, cost or a figure; two with a comma.")] = "time",
+    case: Annotated[list[str], flag("CASE:WEIGHT", "A workload of several: 'pass=decode, seq=8192: 0.5'.")] = [],  # noqa: B006 Typer copies it
     cost: Annotated[
-        str,
-        typer.Option(
-            metavar="SUM", help="Your prices, in US dollars: 'sm.count*5 + l2.capacity*2/MiB + area*0.3/mm2'."
-        ),
+        str, flag("SUM", "Your prices, in US dollars: 'sm.count*5 + l2.capacity*2/MiB + area*0.3/mm2'.")
     ] = "",
     layer: Annotated[
-        bool, typer.Option("--layer", help="Of a model: the whole layer, projections and MLP with the attention.")
+        bool, switch("Of a model: the whole layer, projections and MLP with the attention.", "--layer")
     ] = False,
     gpu: options.OneGpu = "h100-sxm5-80gb",
     algorithm: options.AlgorithmName = "flash",
@@ -98,14 +83,12 @@ def hardware(
     cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     split: Annotated[
-        bool, typer.Option("--split", help="What each figure of the best machine brings: alone, last, on average.")
+        bool, switch("What each figure of the best machine brings: alone, last, on average.", "--split")
     ] = False,
     points: Annotated[int, options.count("Machines to answer at most.", None)] = 200,
     seed: Annotated[int, options.count("Of the search.", None, low=0)] = 0,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV of every machine answered.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")
-    ] = None,
+    out: Annotated[Path | None, flag("FILE", "CSV of every machine answered.")] = None,
+    plot: Annotated[Path | None, flag("FILE", "Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")] = None,
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:

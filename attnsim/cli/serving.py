@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim.cli import options, outputs, show
+from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
@@ -47,10 +48,8 @@ def serving(
     rest: Annotated[float, options.amount("Time of a step beside attention, ms.", STEPS, metavar="MS")] = 0.0,
     stride: Annotated[int, options.count("Predict one of N steps that decode alike.", STEPS)] = 8,
     launch: options.Launch = "graph",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The steps, CSV or Parquet.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Picture of the steps, and its CSV.")
-    ] = None,
+    out: Annotated[Path | None, flag("FILE", "The steps, CSV or Parquet.")] = None,
+    plot: Annotated[Path | None, flag("FILE", "Picture of the steps, and its CSV.")] = None,
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from attnsim.cli import show
+from attnsim.cli.options import switch
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from attnsim.api import Prediction
     from attnsim.api.splitting import Split, T
 
-Flag = Annotated[bool, typer.Option("--split", help="What each of several --set brings: alone, last, on average.")]
+Flag = Annotated[bool, switch("What each of several --set brings: alone, last, on average.", "--split")]
 
 
 def check(settings: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import options, outputs, progress, show
+from attnsim.cli.options import flag
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,13 +19,11 @@ if TYPE_CHECKING:
 
 def sweep(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What varies, and what is computed.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go; a run there is continued.")],
+    out: Annotated[Path, flag("FOLDER", "Where results go; a run there is continued.")],
     jobs: Annotated[int | None, options.count("Processes here; default: as many as processors.", None)] = None,
-    backend: Annotated[str, typer.Option(help="local or dask.")] = "local",
-    scheduler: Annotated[str, typer.Option(metavar="ADDRESS", help="Of a cluster: tcp://host:8786.")] = "",
-    export: Annotated[
-        list[Path], typer.Option(metavar="FILE", help="Write all of it into one .csv or .parquet too; repeat it.")
-    ] = [],  # noqa: B006 Typer copies it
+    backend: Annotated[str, flag(None, "local or dask.")] = "local",
+    scheduler: Annotated[str, flag("ADDRESS", "Of a cluster: tcp://host:8786.")] = "",
+    export: Annotated[list[Path], flag("FILE", "Write all of it into one .csv or .parquet too; repeat it.")] = [],  # noqa: B006 Typer copies it
     json: options.Json = False,
 ) -> None:
     """Predict every point of a study: closed forms, and replays where they are asked for or needed.

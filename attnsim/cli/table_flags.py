@@ -6,21 +6,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from attnsim.cli import outputs
+from attnsim.cli.options import flag
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.models.question.columns import Columns, Naming
 
-Maps = Annotated[
-    list[str],
-    typer.Option("--map", metavar="OURS=THEIRS", help="Which column of the table is ours, such as heads_q=n_heads."),
-]
-TimeUnit = Annotated[
-    str | None, typer.Option("--time-unit", metavar="UNIT", help="s, ms, us or ns, where the column of times has none.")
-]
+Maps = Annotated[list[str], flag("OURS=THEIRS", "Which column of the table is ours, such as heads_q=n_heads.", "--map")]
+TimeUnit = Annotated[str | None, flag("UNIT", "s, ms, us or ns, where the column of times has none.", "--time-unit")]
 
 
 def naming(maps: list[str], time_unit: str | None, gpu: str | None = None, implementation: str | None = None) -> Naming:

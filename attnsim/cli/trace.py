@@ -9,6 +9,7 @@ import typer
 
 from attnsim.cli import lifted, options, outputs, show
 from attnsim.cli.heading import check_window, heading
+from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
@@ -20,12 +21,9 @@ def trace(
     context: typer.Context,
     gpu: options.ManyGpus,
     kernel: lifted.File = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Trace, .json or .json.gz, for ui.perfetto.dev; one algorithm.")
-    ] = None,
+    out: Annotated[Path | None, flag("FILE", "Trace, .json or .json.gz, for ui.perfetto.dev; one algorithm.")] = None,
     picture: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="First turns of an SM, .png, .svg or .pdf; a panel an algorithm and GPU."),
+        Path | None, flag("FILE", "First turns of an SM, .png, .svg or .pdf; a panel an algorithm and GPU.")
     ] = None,
     algorithm: options.AlgorithmNames = "flash",
     implementation: options.ImplementationNames = "",

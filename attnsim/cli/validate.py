@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnsim.cli import on_gpu, options, outputs, show, table_flags
+from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import budget, busy, steps
 from attnsim.errors import InputError
 
@@ -25,33 +26,23 @@ _RATIOS = ("over", "bias")
 
 def validate(
     hypothetical: Annotated[
-        bool,
-        typer.Option("--hypothetical", help="Only real GPUs treated as if they did not exist, from older ones."),
+        bool, switch("Only real GPUs treated as if they did not exist, from older ones.", "--hypothetical")
     ] = False,
     io: Annotated[
-        bool, typer.Option("--io", help="Only predicted against counted bytes: ncu on our kernels, or --counters.")
+        bool, switch("Only predicted against counted bytes: ncu on our kernels, or --counters.", "--io")
     ] = False,
-    counters: Annotated[
-        Path | None, typer.Option("--counters", metavar="CSV", help="With --io: what ncu counted elsewhere.")
-    ] = None,
-    cases: Annotated[
-        Path | None, typer.Option("--cases", metavar="TABLE", help="With --counters: the calls that ran, in order.")
-    ] = None,
+    counters: Annotated[Path | None, flag("CSV", "With --io: what ncu counted elsewhere.")] = None,
+    cases: Annotated[Path | None, flag("TABLE", "With --counters: the calls that ran, in order.")] = None,
     sample: Annotated[
         int, options.count("Rows of the large tables for each GPU, kernel and pass (extra datasets).")
     ] = SAMPLE,
     minutes: Annotated[
         float, options.amount("On a machine with a GPU: measure our kernels on it first; 0 does not.")
     ] = MINUTES,
-    measured: Annotated[
-        list[Path],
-        typer.Option("--measured", metavar="PATH", help="Your tables, or folders of attnsim measure; repeat it."),
-    ] = [],  # noqa: B006 Typer copies it
+    measured: Annotated[list[Path], flag("PATH", "Your tables, or folders of attnsim measure; repeat it.")] = [],  # noqa: B006 Typer copies it
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write a picture, its table and an HTML page there.")
-    ] = None,
+    out: Annotated[Path | None, flag("DIR", "Write a picture, its table and an HTML page there.")] = None,
     json: options.Json = False,
 ) -> None:
     """Predict what was measured and say how wrong it is; takes minutes.
