@@ -7,7 +7,7 @@ import numpy as np
 from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, check_array, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import random_arrays
+from attnsim.kernels.exercising import outcome, random_arrays
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.backward import (
     CONVERT,
@@ -93,27 +93,15 @@ def flash_backward(
     dq_sums = device.empty((w.batch, w.heads_q, row_tiles, tile.rows, w.head_dim), "float32")
     dq, dk, dv = (device.empty(array.shape, str(array.dtype)) for array in (q, k, v))
     per_query_tile = (row_tiles, w.heads_q, w.batch)
-    device.launch(
-        variant(ROW_DOTS, w.dtype, tile),
-        per_query_tile,
-        {"O": o, "dO": do, "D": d, "dQ accum": dq_sums, "seq_q": np.int32(w.seq_q)},
-    )
-    device.launch(
-        variant(MAIN, w.dtype, tile),
-        (-(-w.seq_kv // tile.keys), w.heads_kv, w.batch),
-        {
-            **{"Q": q, "K": k, "V": v, "dO": do, "LSE": lse, "D": d, "dQ accum": dq_sums, "dK": dk, "dV": dv},
-            **int32(group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv),
-            **reaches(w.mask.within(w.seq_q, w.seq_kv)),
-            "scale": np.float32(factor),
-            **scale_log2(factor),
-        },
-    )
-    device.launch(
-        variant(CONVERT, w.dtype, tile),
-        per_query_tile,
-        {"dQ accum": dq_sums, "dQ": dq, "seq_q": np.int32(w.seq_q), "scale": np.float32(factor)},
-    )
+    scaled = {"scale": np.float32(factor)}
+    dots = {"O": o, "dO": do, "D": d, "dQ accum": dq_sums, **int32(seq_q=w.seq_q)}
+    device.launch(variant(ROW_DOTS, w.dtype, tile), per_query_tile, dots)
+    tensors = {"Q": q, "K": k, "V": v, "dO": do, "LSE": lse, "D": d, "dQ accum": dq_sums, "dK": dk, "dV": dv}
+    numbers = {**int32(group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv), **reaches(w.mask.within(w.seq_q, w.seq_kv))}
+    per_key_tile = (-(-w.seq_kv // tile.keys), w.heads_kv, w.batch)
+    device.launch(variant(MAIN, w.dtype, tile), per_key_tile, {**tensors, **numbers, **scaled, **scale_log2(factor)})
+    converted = {"dQ accum": dq_sums, "dQ": dq, **int32(seq_q=w.seq_q), **scaled}
+    device.launch(variant(CONVERT, w.dtype, tile), per_query_tile, converted)
     return dq, dk, dv
 
 
@@ -134,8 +122,4 @@ def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal")
     arrays = (q, k, v, encode(o, w.dtype), lse.astype(np.float32), do)
     got = flash_backward(device, *(device.upload(array) for array in arrays), mask=w.mask)
     want = attention_backward(decode(q), decode(k), decode(v), decode(do), w.mask)
-    names = ("dQ", "dK", "dV")
-    return Outcome(
-        {name: decode(device.download(array)) for name, array in zip(names, got, strict=True)},
-        dict(zip(names, want, strict=True)),
-    )
+    return outcome(device, dict(zip(("dQ", "dK", "dV"), zip(got, want, strict=True), strict=True)))

@@ -40,13 +40,8 @@ def split_variant(dtype: str, tile: DecodeTile) -> Variant:
 
 def combine_variant(w: Workload) -> Variant:
     """The compilation of the combine kernel."""
-    return Variant(
-        source="decode_combine.cu",
-        entry=COMBINE,
-        defines=combine_constants(w),
-        threads=32 * COMBINE_WARPS,
-        shared_memory_bytes=combine_shared_memory_bytes(w.head_dim),
-    )
+    shared = combine_shared_memory_bytes(w.head_dim)
+    return Variant("decode_combine.cu", COMBINE, combine_constants(w), 32 * COMBINE_WARPS, shared)
 
 
 def decode_attention(
@@ -94,45 +89,19 @@ def decode_attention(
     if splits is None:
         splits = choose_splits(w, device.gpu, tile)
     check_splits(splits)
-    _check_rows(w)
-    factor = factor_of(w, scale)
-    o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
-    if splits == 1:
-        _launch_split(device, w, tile, 1, {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}, factor)
-        return o, lse
-    o_partial = device.empty((splits, *q.shape), "float32")
-    lse_partial = device.empty((splits, *q.shape[:3]), "float32")
-    tensors = {"Q": q, "K": k, "V": v, "O partial": o_partial, "LSE partial": lse_partial}
-    _launch_split(device, w, tile, splits, tensors, factor)
-    rows = w.batch * w.heads_q * w.seq_q
-    device.launch(
-        combine_variant(w),
-        (rows, 1, 1),
-        {
-            **{"O partial": o_partial, "LSE partial": lse_partial, "O": o, "LSE": lse},
-            **int32(rows=rows, splits=splits),
-        },
-    )
-    return o, lse
-
-
-def _launch_split(
-    device: Device, w: Workload, tile: DecodeTile, splits: int, tensors: dict[str, Array], factor: float
-) -> None:
-    heads = w.batch * w.heads_kv
-    device.launch(
-        split_variant(w.dtype, tile),
-        (row_tiles(w) * splits * heads, 1, 1),
-        {
-            **tensors,
-            **int32(heads=heads, group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv, splits=splits),
-            **reaches(w.mask),
-            **scale_log2(factor),
-        },
-    )
-
-
-def _check_rows(w: Workload) -> None:
     rows = w.batch * w.heads_q * w.seq_q
     if rows >= 1 << 31:
         raise InputError(f"batch x heads_q x seq_q is {rows}; the kernel counts rows up to 2^31 - 1; split the batch")
+    factor = factor_of(w, scale)
+    o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
+    whole, made = {"O": o, "LSE": lse}, {"O": o, "LSE": lse}
+    if splits > 1:
+        shapes = {"O partial": q.shape, "LSE partial": q.shape[:3]}
+        made = {name: device.empty((splits, *shape), "float32") for name, shape in shapes.items()}
+    heads = w.batch * w.heads_kv
+    numbers = int32(heads=heads, group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv, splits=splits)
+    arguments = {"Q": q, "K": k, "V": v, **made, **numbers, **reaches(w.mask), **scale_log2(factor)}
+    device.launch(split_variant(w.dtype, tile), (row_tiles(w) * splits * heads, 1, 1), arguments)
+    if splits > 1:
+        device.launch(combine_variant(w), (rows, 1, 1), {**made, **whole, **int32(rows=rows, splits=splits)})
+    return o, lse

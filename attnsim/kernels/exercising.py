@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,15 @@ def kind_of(array: str, inputs: str) -> str:
     return inputs if array in ("Q" if inputs == "nan" else "QK") else "normal"
 
 
-def random_arrays(w: Workload, seed: int, names: str = "QKV", inputs: str = "normal") -> tuple[NDArray[Any], ...]:
+def random_arrays(
+    w: Workload, seed: int | np.random.Generator, names: str = "QKV", inputs: str = "normal"
+) -> tuple[NDArray[Any], ...]:
     """Random numbers in the workload's format, in the shape of Q (or O, by the letter O) or of K and V.
 
     Parameters
     ----------
     w : Workload
-    seed : int
+    seed : int or numpy.random.Generator
     names : str
     inputs : str
         One of :data:`attnsim.ptx.adversarial.INPUTS`, for those of Q and K that make the scores so.
@@ -58,7 +60,12 @@ def exercise_attention(
     q, k, v = random_arrays(w, seed, inputs=inputs)
     o, lse = operation(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
     expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
+    return outcome(device, {"O": (o, expected_o), "LSE": (lse, expected_lse)})
+
+
+def outcome(device: Device, outputs: Mapping[str, tuple[Array, NDArray[Any]]]) -> Outcome:
+    """The outputs of an operation, each on its device beside the reference's."""
     return Outcome(
-        {"O": decode(device.download(o)), "LSE": decode(device.download(lse))},
-        {"O": expected_o, "LSE": expected_lse},
+        {name: decode(device.download(got)) for name, (got, _) in outputs.items()},
+        {name: want for name, (_, want) in outputs.items()},
     )

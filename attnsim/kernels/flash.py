@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
-from attnsim.kernels.device import Array, Device
+from attnsim.kernels.device import Array, Device, Grid
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.fused.order import section_heads
 from attnsim.models.implementations.fused.tile import FlashTile
@@ -26,13 +26,8 @@ def variants(compiled: Mapping[int, tuple[FlashTile, ...]] = own_flash.TILES) ->
 
 def variant(dtype: str, head_dim: int, tile: FlashTile) -> Variant:
     """The compilation of the kernel for a tile."""
-    return Variant(
-        source="flash.cu",
-        entry=own_flash.ENTRY,
-        defines=own_flash.constants(dtype, head_dim, tile),
-        threads=tile.threads,
-        shared_memory_bytes=own_flash.shared_memory_bytes(head_dim, tile),
-    )
+    constants, shared = own_flash.constants(dtype, head_dim, tile), own_flash.shared_memory_bytes(head_dim, tile)
+    return Variant("flash.cu", own_flash.ENTRY, constants, tile.threads, shared)
 
 
 def flash_forward(
@@ -74,15 +69,14 @@ def flash_forward(
     chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile))
     factor = factor_of(w, scale, positive=True)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
-    device.launch(
-        variant(w.dtype, w.head_dim, chosen),
-        (-(-w.seq_q // chosen.rows) * w.batch * w.heads_q, 1, 1),
-        {
-            **{"Q": q, "K": k, "V": v, "O": o, "LSE": lse},
-            **numbers(w, chosen, factor),
-        },
-    )
+    tensors = {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}
+    device.launch(variant(w.dtype, w.head_dim, chosen), grid(w, chosen), tensors | numbers(w, chosen, factor))
     return o, lse
+
+
+def grid(w: Workload, tile: FlashTile) -> Grid:
+    """A block for each tile of rows of each head."""
+    return -(-w.seq_q // tile.rows) * w.batch * w.heads_q, 1, 1
 
 
 def numbers(w: Workload, tile: FlashTile, factor: float) -> dict[str, Any]:

@@ -28,15 +28,9 @@ def variants() -> tuple[Variant, ...]:
 def variant(dtype: str, head_dim: int, masked: bool, clustered: int) -> Variant:
     """The compilation of the kernel with a mask or without, for clusters of so many blocks."""
     keys = own_hopper.TILES[head_dim][masked]
-    return Variant(
-        source="hopper.cu",
-        entry=own_hopper.ENTRY,
-        defines=own_hopper.constants(dtype, head_dim, masked, clustered),
-        threads=128 * (own_hopper.consumers(head_dim) + 1),
-        shared_memory_bytes=own_hopper.shared_memory_bytes(head_dim, keys),
-        compute_capability=(9, 0),
-        arch_suffix="a",
-    )
+    constants = own_hopper.constants(dtype, head_dim, masked, clustered)
+    threads, shared = 128 * (own_hopper.consumers(head_dim) + 1), own_hopper.shared_memory_bytes(head_dim, keys)
+    return Variant("hopper.cu", own_hopper.ENTRY, constants, threads, shared, (9, 0), "a")
 
 
 def flash_hopper(
@@ -72,16 +66,8 @@ def flash_hopper(
     check_architecture(chosen, device.gpu)
     factor = factor_of(w, scale, positive=True)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
-    device.launch(
-        chosen,
-        (own_hopper.blocks(w, device.gpu), 1, 1),
-        {
-            "Q": device.tensor_map(q, tile.rows),
-            "K": device.tensor_map(k, tile.keys),
-            "V": device.tensor_map(v, tile.keys),
-            "O": o,
-            "LSE": lse,
-            **numbers(w, tile, factor),
-        },
-    )
+    maps = {"Q": device.tensor_map(q, tile.rows)}
+    maps |= {name: device.tensor_map(array, tile.keys) for name, array in (("K", k), ("V", v))}
+    tensors = {**maps, "O": o, "LSE": lse}
+    device.launch(chosen, (own_hopper.blocks(w, device.gpu), 1, 1), tensors | numbers(w, tile, factor))
     return o, lse

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnsim.errors import InputError
 from attnsim.kernels.arrays import attention_workload, check_array, int32
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import kind_of
+from attnsim.kernels.exercising import outcome, random_arrays
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,
@@ -28,8 +30,7 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linear import linear_attention, linear_attention_chunked, linear_attention_recurrent
-from attnsim.ptx.adversarial import fill
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.formats import decode
 from attnsim.ptx.outcome import Outcome
 
 SOURCES = {
@@ -89,24 +90,12 @@ def _full(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
     heads, d = (w.batch, w.heads_kv), w.head_dim
     partial, partial_normalizer = _states(device, w, k, v, ranges, ranges)
     state, normalizer = device.empty((*heads, d, d), str(k.dtype)), device.empty((*heads, d), "float32")
-    device.launch(
-        variant(REDUCE, w.dtype, d),
-        (merge_blocks(w), 1, 1),
-        {
-            **{"State partial": partial, "Normalizer partial": partial_normalizer},
-            **{"State": state, "Normalizer": normalizer},
-            **int32(ranges=ranges),
-        },
-    )
+    merged = {"State": state, "Normalizer": normalizer}
+    parts = {"State partial": partial, "Normalizer partial": partial_normalizer}
+    _launch(device, REDUCE, w, merge_blocks(w), parts | merged, ranges=ranges)
     o = device.empty(q.shape, str(q.dtype))
-    device.launch(
-        variant(OUTPUT, w.dtype, d),
-        (w.batch * w.heads_q * rows, 1, 1),
-        {
-            **{"Q": q, "State": state, "Normalizer": normalizer, "O": o},
-            **int32(seq_q=w.seq_q, group=w.group, ranges=rows),
-        },
-    )
+    numbers = {"seq_q": w.seq_q, "group": w.group, "ranges": rows}
+    _launch(device, OUTPUT, w, w.batch * w.heads_q * rows, {"Q": q, **merged, "O": o}, **numbers)
     return o
 
 
@@ -116,21 +105,12 @@ def _causal(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
         state, normalizer = _states(device, w, k, v, ranges, ranges - 1)
     else:
         state, normalizer = device.empty((1,), "float32"), device.empty((1,), "float32")  # not read
+    parts = {"State partial": state, "Normalizer partial": normalizer}
     if ranges > 2:
-        device.launch(
-            variant(SCAN, w.dtype, w.head_dim),
-            (merge_blocks(w), 1, 1),
-            {"State partial": state, "Normalizer partial": normalizer, **int32(ranges=ranges - 1)},
-        )
+        _launch(device, SCAN, w, merge_blocks(w), parts, ranges=ranges - 1)
     o = device.empty(q.shape, str(q.dtype))
-    device.launch(
-        variant(CAUSAL, w.dtype, w.head_dim),
-        (w.batch * w.heads_q * ranges, 1, 1),
-        {
-            **{"Q": q, "K": k, "V": v, "State partial": state, "Normalizer partial": normalizer, "O": o},
-            **int32(seq=w.seq_q, group=w.group, ranges=ranges),
-        },
-    )
+    numbers = {"seq": w.seq_q, "group": w.group, "ranges": ranges}
+    _launch(device, CAUSAL, w, w.batch * w.heads_q * ranges, {"Q": q, "K": k, "V": v, **parts, "O": o}, **numbers)
     return o
 
 
@@ -139,15 +119,13 @@ def _states(device: Device, w: Workload, k: Array, v: Array, ranges: int, summed
     heads, d = w.batch * w.heads_kv, w.head_dim
     state = device.empty((heads, summed, d, d), "float32")
     normalizer = device.empty((heads, summed, d), "float32")
-    device.launch(
-        variant(STATE, w.dtype, d),
-        (heads * summed, 1, 1),
-        {
-            **{"K": k, "V": v, "State partial": state, "Normalizer partial": normalizer},
-            **int32(seq_kv=w.seq_kv, ranges=ranges, blocks_per_head=summed),
-        },
-    )
+    tensors = {"K": k, "V": v, "State partial": state, "Normalizer partial": normalizer}
+    _launch(device, STATE, w, heads * summed, tensors, seq_kv=w.seq_kv, ranges=ranges, blocks_per_head=summed)
     return state, normalizer
+
+
+def _launch(device: Device, kernel: str, w: Workload, blocks: int, tensors: dict[str, Array], **numbers: int) -> None:
+    device.launch(variant(kernel, w.dtype, w.head_dim), (blocks, 1, 1), tensors | int32(**numbers))
 
 
 def linear_decode(
@@ -191,14 +169,8 @@ def linear_decode(
         if tuple(array.shape) != shape:
             raise InputError(f"{name} is {list(array.shape)}; allowed: {list(shape)}, one for each key head")
     o = device.empty(q.shape, str(q.dtype))
-    device.launch(
-        variant(DECODE, w.dtype, d),
-        (w.batch * w.heads_kv, 1, 1),
-        {
-            **{"Q": q, "K": k, "V": v, "State": state, "Normalizer": normalizer, "O": o},
-            **int32(tokens=w.seq_q, group=w.group),
-        },
-    )
+    tensors = {"Q": q, "K": k, "V": v, "State": state, "Normalizer": normalizer, "O": o}
+    _launch(device, DECODE, w, w.batch * w.heads_kv, tensors, tokens=w.seq_q, group=w.group)
     return o, state, normalizer
 
 
@@ -206,22 +178,15 @@ def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal")
     """Random or adversarial inputs through the kernels and through float64; in decoding a random state before."""
     check_takes(w)
     random = np.random.default_rng(seed)
-    keys = w.seq_q if w.passes == "decode" else w.seq_kv
-    kv = (w.batch, w.heads_kv, keys, w.head_dim)
-    shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
-    q, k, v = (
-        encode(fill(shape, kind_of(name, inputs), random), w.dtype) for name, shape in zip("QKV", shapes, strict=True)
-    )
     if w.passes == "decode":
-        return _exercise_decode(device, w, (q, k, v), random)
+        return _exercise_decode(device, w, random_arrays(replace(w, seq_kv=w.seq_q), random, inputs=inputs), random)
+    q, k, v = random_arrays(w, random, inputs=inputs)
     o = linear_forward(device, device.upload(q), device.upload(k), device.upload(v), causal=is_causal(w))
     reference = linear_attention_chunked if is_causal(w) else linear_attention
-    return Outcome({"O": decode(device.download(o))}, {"O": reference(decode(q), decode(k), decode(v))})
+    return outcome(device, {"O": (o, reference(decode(q), decode(k), decode(v)))})
 
 
-def _exercise_decode(
-    device: Device, w: Workload, arrays: tuple[Array, Array, Array], random: np.random.Generator
-) -> Outcome:
+def _exercise_decode(device: Device, w: Workload, arrays: tuple[Array, ...], random: np.random.Generator) -> Outcome:
     """A state such as so many tokens leave: sums of positive features, values of either sign."""
     before = w.seq_kv - w.seq_q
     shape = (w.batch, w.heads_kv, w.head_dim)
@@ -232,8 +197,4 @@ def _exercise_decode(
     q, k, v = (decode(array) for array in arrays)
     got = linear_decode(device, *inputs)
     want = linear_attention_recurrent(q, k, v, state, normalizer)
-    names = ("O", "State", "Normalizer")
-    return Outcome(
-        {name: decode(device.download(array)) for name, array in zip(names, got, strict=True)},
-        dict(zip(names, want, strict=True)),
-    )
+    return outcome(device, dict(zip(("O", "State", "Normalizer"), zip(got, want, strict=True), strict=True)))

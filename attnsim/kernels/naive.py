@@ -27,34 +27,19 @@ def variants() -> tuple[Variant, ...]:
 
 def gemm_variant(entry: str, dtype: str, tile: GemmTile) -> Variant:
     """`naive_scores` or `naive_output` with a tile."""
-    return Variant(
-        source="naive_gemm.cu",
-        entry=entry,
-        defines=own_naive.gemm_constants(dtype, tile),
-        threads=tile.warps * 32,
-        shared_memory_bytes=tile.stages * (tile.m + tile.n) * tile.k * 2,
-    )
+    constants, shared = own_naive.gemm_constants(dtype, tile), tile.stages * (tile.m + tile.n) * tile.k * 2
+    return Variant("naive_gemm.cu", entry, constants, tile.warps * 32, shared)
 
 
 def softmax_variant(dtype: str, tile: own_naive.SoftmaxTile) -> Variant:
     """`naive_softmax` with a tile."""
-    return Variant(
-        source="naive_softmax.cu",
-        entry="naive_softmax",
-        defines=tile.constants(dtype),
-        threads=tile.threads,
-        shared_memory_bytes=tile.shared_memory_bytes,
-    )
+    constants = tile.constants(dtype)
+    return Variant("naive_softmax.cu", "naive_softmax", constants, tile.threads, tile.shared_memory_bytes)
 
 
 def pass_variant(entry: str, dtype: str) -> Variant:
     """`naive_scale` or `naive_mask`."""
-    return Variant(
-        source="naive_passes.cu",
-        entry=entry,
-        defines=own_naive.pass_constants(dtype),
-        threads=own_naive.PASS_WARPS * 32,
-    )
+    return Variant("naive_passes.cu", entry, own_naive.pass_constants(dtype), own_naive.PASS_WARPS * 32)
 
 
 def naive_forward(
@@ -103,13 +88,15 @@ def naive_forward(
     check_memory(device, w)
     fused = passes == "fused"
     s = empty_scores(device, w)
-    _scores(device, w, q, k, s, factor if fused else 1.0)
+    _gemm(device, w, "naive_scores", w.seq_kv, {"Q": q, "K": k, "S": s}, factor=np.float32(factor if fused else 1.0))
     if not fused:
         _pass(device, w, s, "naive_scale", {"factor": np.float32(factor)})
     if not fused and own_naive.hides(w):
         _pass(device, w, s, "naive_mask", {**int32(seq_q=w.seq_q), **reaches(w.mask)})
     p, lse = softmax(device, w, s, w.mask if fused else Mask())
-    return _output(device, w, p, v), lse
+    o = device.empty((w.batch, w.heads_q, w.seq_q, w.head_dim), str(v.dtype))
+    _gemm(device, w, "naive_output", w.head_dim, {"P": p, "V": v, "O": o})
+    return o, lse
 
 
 def naive_passes_forward(
@@ -155,18 +142,11 @@ def softmax(device: Device, w: Workload, s: Array, mask: Mask) -> tuple[Array, A
     return p, lse
 
 
-def _scores(device: Device, w: Workload, q: Array, k: Array, s: Array, factor: float) -> None:
-    tile = own_naive.gemm_tile(w.seq_kv)
-    arguments = {"Q": q, "K": k, "S": s, **_gemm_shape(w), "factor": np.float32(factor)}
-    device.launch(gemm_variant("naive_scores", w.dtype, tile), _gemm_grid(w, tile, w.seq_kv), arguments)
-
-
-def _output(device: Device, w: Workload, p: Array, v: Array) -> Array:
-    tile = own_naive.gemm_tile(w.head_dim)
-    o = device.empty((w.batch, w.heads_q, w.seq_q, w.head_dim), str(v.dtype))
-    arguments = {"P": p, "V": v, "O": o, **_gemm_shape(w)}
-    device.launch(gemm_variant("naive_output", w.dtype, tile), _gemm_grid(w, tile, w.head_dim), arguments)
-    return o
+def _gemm(device: Device, w: Workload, entry: str, columns: int, tensors: dict[str, Array], **more: np.float32) -> None:
+    tile = own_naive.gemm_tile(columns)
+    blocks = w.batch * w.heads_q * -(-w.seq_q // tile.m) * -(-columns // tile.n)
+    shape = {**int32(seq_q=w.seq_q), **_row_shape(w), **int32(head_dim=w.head_dim, group=w.group)}
+    device.launch(gemm_variant(entry, w.dtype, tile), (blocks, 1, 1), {**tensors, **shape, **more})
 
 
 def _pass(device: Device, w: Workload, s: Array, entry: str, parameters: dict[str, Array]) -> None:
@@ -174,13 +154,5 @@ def _pass(device: Device, w: Workload, s: Array, entry: str, parameters: dict[st
     device.launch(pass_variant(entry, w.dtype), (own_naive.pass_blocks(w), 1, 1), arguments)
 
 
-def _gemm_grid(w: Workload, tile: GemmTile, columns: int) -> tuple[int, int, int]:
-    return (w.batch * w.heads_q * -(-w.seq_q // tile.m) * -(-columns // tile.n), 1, 1)
-
-
 def _row_shape(w: Workload) -> dict[str, Array]:
     return int32(seq_kv=w.seq_kv, stride=own_naive.score_stride(w.seq_kv))
-
-
-def _gemm_shape(w: Workload) -> dict[str, Array]:
-    return {**int32(seq_q=w.seq_q), **_row_shape(w), **int32(head_dim=w.head_dim, group=w.group)}

@@ -10,7 +10,7 @@ import numpy as np
 from attnsim.kernels import flash
 from attnsim.kernels.arrays import attention_workload, factor_of
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import random_arrays
+from attnsim.kernels.exercising import outcome, random_arrays
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import flash as own_flash
@@ -68,15 +68,9 @@ def sigmoid_forward(
     factor = factor_of(w, scale)
     added = -math.log(w.seq_kv) if bias is None else bias
     o = device.empty(q.shape, str(q.dtype))
-    device.launch(
-        variant_of(flash.variant(w.dtype, w.head_dim, chosen)),
-        (-(-w.seq_q // chosen.rows) * w.batch * w.heads_q, 1, 1),
-        {
-            **{"Q": q, "K": k, "V": v, "O": o},
-            **flash.numbers(w, chosen, factor),
-            "bias_log2": np.float32(added * math.log2(math.e)),
-        },
-    )
+    tensors = {"Q": q, "K": k, "V": v, "O": o}
+    numbers = {**flash.numbers(w, chosen, factor), "bias_log2": np.float32(added * math.log2(math.e))}
+    device.launch(variant_of(flash.variant(w.dtype, w.head_dim, chosen)), flash.grid(w, chosen), tensors | numbers)
     return o
 
 
@@ -84,4 +78,4 @@ def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal")
     """Random or adversarial inputs through the kernel and through the float64 reference."""
     q, k, v = random_arrays(w, seed, inputs=inputs)
     o = sigmoid_forward(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
-    return Outcome({"O": decode(device.download(o))}, {"O": sigmoid_attention(decode(q), decode(k), decode(v), w.mask)})
+    return outcome(device, {"O": (o, sigmoid_attention(decode(q), decode(k), decode(v), w.mask))})
