@@ -1,15 +1,30 @@
-"""The memory-efficient kernels of PyTorch and xformers (cutlass): ``generate_kernels.py``, December 2024."""
+"""The memory-efficient kernels of PyTorch and xformers (cutlass), and xformers' Triton kernel with split keys.
+
+Cutlass: ``generate_kernels.py``, December 2024. Triton: ``xformers/ops/fmha/triton_splitk.py`` of 0.0.27 (commit
+a9e2e7b3), as it is without autotuning (`FwOp.AUTOTUNE`).
+"""
 
 from __future__ import annotations
 
 from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import counted
-from attnsim.models.implementations.fused.building import fitting, one_kernel_each_way
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
-from attnsim.models.implementations.implementation import record
+from attnsim.models.implementations.fused.building import (
+    fitting,
+    flash_schedule,
+    one_kernel_each_way,
+    one_query,
+    override,
+)
+from attnsim.models.implementations.fused.forward import flash_forward
+from attnsim.models.implementations.fused.splits import combine, copy_rows
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import bytes_of
+from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
 REGISTERS = by_hand(128, "registers a thread of the memory-efficient kernels")
@@ -36,7 +51,59 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     return tile if d <= 128 and fits else BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
 
 
-NAME = "xformers.cutlass"
+NAME, SPLIT_K = "xformers.cutlass", "xformers.triton-splitk"
+SPLIT_K_HEAD_DIMS, SPLIT_K_CAUSAL_QUERIES = (16, 32, 64, 128, 256, 512), 16
+SPLIT_K_NOTE = "copies of K and V overlap products here; Triton compiles this loop with one stage and waits for them"
+
+
+def triton_split_k(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """``triton_splitk.FwOp``: 16 rows x 64 keys, two warps; the query heads of a group are rows of one tile."""
+    check_split_k(w)
+    w, grouped = one_query(w), w.group > 1
+    widths = (w.head_dim, w.head_dim_v)
+    base = FlashTile(16, 64, warps=2, loop="staged", pack_gqa=grouped, warps_share_keys=True, widths=widths)
+    tile, splits = override(base, shape, w, gpu), Splits(split_k(w))
+    transposed = grouped and w.seq_q > 1 and w.heads_kv > 1
+    kernels = [copy_rows(w, "Q")] if transposed else []
+    kernels.append(flash_forward(w, gpu, tile, "_fwd_kernel_splitK", splits, lse=splits.partial))
+    if splits.partial:
+        kernels.append(combine(w, splits.count, 1, 128 if w.batch * w.heads_q < 32 else 64))
+    elif transposed:
+        kernels.append(copy_rows(w, "O"))
+    return flash_schedule(w, SPLIT_K, kernels, FusedTiles(tile), splits, (SPLIT_K_NOTE,))
+
+
+def check_split_k(w: Workload) -> None:
+    """Refuse what the operator says that it does not support (`not_supported_reasons`).
+
+    Raises
+    ------
+    InputError
+    """
+    if w.head_dim != w.head_dim_v or w.head_dim not in SPLIT_K_HEAD_DIMS:
+        raise InputError(
+            f"{SPLIT_K} takes K and V of one head_dim of {', '.join(map(str, SPLIT_K_HEAD_DIMS))}; given "
+            f"{w.head_dim} and {w.head_dim_v}; take {NAME}"
+        )
+    if w.mask.is_causal and w.seq_q > SPLIT_K_CAUSAL_QUERIES:
+        raise InputError(
+            f"{SPLIT_K} takes at most {SPLIT_K_CAUSAL_QUERIES} causal queries; given {w.seq_q}; take {NAME}"
+        )
+
+
+def split_k(w: Workload) -> int:
+    """Ranges of keys (`get_split_k`), where the heads of a group count as one and the groups not at all.
+
+    The kernel cuts ranges of equally many keys, this schedule of equally many tiles.
+    """
+    heads = w.batch * (1 if w.group > 1 else w.heads_q)
+    most = w.seq_kv / (64 if w.seq_kv <= 512 and heads <= 64 else 128)
+    count = max(w.seq_kv, 1024) // heads
+    while count > most:
+        count //= 2
+    return max(1, min(count, 64))
+
+
 RECORDS = (
     record(
         NAME,
@@ -46,4 +113,5 @@ RECORDS = (
             lambda w, gpu: counted(choose_backward(w, gpu), NAME, w, gpu),
         ),
     ),
+    record(SPLIT_K, triton_split_k),
 )
