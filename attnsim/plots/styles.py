@@ -21,11 +21,10 @@ TENSORS = {
 }  # fmt: skip
 """Tensors; those of the rows (sums, masks, lists) have none and are grey. A gradient has its tensor's."""
 
-UNITS = {
-    "tensor": ORANGE, "exp": BROWN, "fp32": WINE, "issue": INK, "int32": WINE, "load_store": GREEN,
-    "hbm": BLUE, "l2": SKY, "shared_memory": GREEN, "tensor_memory": MAGENTA,
+UNITS = {one.name: GREEN if one.moves else WINE for one in HARDWARE.values()} | {
+    "tensor": ORANGE, "exp": BROWN, "issue": INK, "hbm": BLUE, "l2": SKY, "tensor_memory": MAGENTA,
 }  # fmt: skip
-"""Units: warm where they compute, cool where they move bytes. Integer lanes have the hue of the FP32 lanes, and
+"""Units: warm where they compute, cool where they move bytes. The lanes of all number formats share a hue, and
 load/store units that of the shared memory which they reach."""
 
 GROUPS = {"dense": INK, "sparse": MAGENTA, "linear": BROWN, "sharing": WINE}

@@ -15,7 +15,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.clock_law import SAME_CLOCK, ClockBy, ClockLaw, clock_law, joules, limit_felt, settled
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import FP32, HBM, INT32, L2, ON_SM, UNITS
+from attnsim.models.hardware.units import COUNTED, FP32, HBM, INT32, L2, ON_SM, UNITS
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
 from attnsim.simulator.memory import Traffic
@@ -317,7 +317,7 @@ def _requested(grid: GridTime, program: Program) -> dict[tuple[str, str], int]:
 def _units(item: Prepared, sms: int) -> dict[str, float]:
     """Busy seconds of each unit: work over rate, shared evenly by the SMs."""
     kernel, costs = item.kernel, item.costs
-    told = [one for one in ON_SM if kernel.counted or not one.counted or kernel.total(one.amount)]
+    told = [one for one in ON_SM if not one.counted or kernel.total(one.amount) or (kernel.counted and one in COUNTED)]
     per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in told}
     amounts = {one: float(kernel.total(one.amount)) for one in told}
     amounts[FP32] += kernel.total("scores") * costs.softmax_instructions

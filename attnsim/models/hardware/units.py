@@ -28,7 +28,7 @@ class Unit:
         Its name as a memory level of the roofline; "" where it is none.
     counted : bool
         Whether its work is known only where a kernel's instructions are counted; other kernels tell of it where they
-        name some.
+        name some. A counted pipe is told of only where a kernel names work for it.
     pipe : bool
         Whether its work runs under that of another unit: it holds an operation up only where it is the slower. A GPU
         whose figure is 0 does not have it.
@@ -77,7 +77,7 @@ UNITS = {one.name: one for one in (TENSOR, EXP, FP32, ISSUE, INT32, LOAD_STORE, 
 ON_SM = tuple(one for one in UNITS.values() if one.amount)
 """Units that every SM has for itself."""
 PIPES = tuple(one for one in ON_SM if one.pipe)
-COUNTED = tuple(one for one in ON_SM if one.counted)
+COUNTED = tuple(one for one in ON_SM if one.counted and not one.pipe)
 
 
 def bound_text(bound: str | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import PIPES
 from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product, step_counts
 from attnsim.models.schedule.operation import TileOp
@@ -67,4 +68,5 @@ def _vector(op: TileOp, step: StepCounts, backward: bool) -> TileOp:
         charged = step.softmax(op.scores, op.exps, op.fp32, 0)
     else:
         charged = op._replace(issues=max(1, (op.exps + op.fp32 + op.int32) // LANES))
-    return charged._replace(exps=op.exps, scores=op.scores, smem_bytes=op.smem_bytes, tmem_bytes=op.tmem_bytes)
+    on_pipes = {one.amount: getattr(op, one.amount) for one in PIPES}
+    return charged._replace(exps=op.exps, scores=op.scores, **on_pipes)
