@@ -102,7 +102,7 @@ def test_a_tensor_keeps_its_hue_in_copies_parts_and_transposes() -> None:
 
 def test_every_unit_and_algorithm_has_a_hue() -> None:
     hues = [unit_hue(name) for name in UNITS]
-    kin = {"int32": "fp32", "load_store": "shared_memory"}
+    kin = {"int32": "fp32", "fp64": "fp32", "load_store": "shared_memory"}
     assert None not in hues and len(set(hues)) == len(UNITS) - len(kin)
     assert all(unit_hue(one) == unit_hue(other) for one, other in kin.items())
     assert unit_hue("launch") is None

@@ -28,6 +28,12 @@ QUESTIONS: tuple[tuple[str, Workload, str, dict[str, Any]], ...] = (
     ("a100-sxm4-80gb", SPARSE, "sparse", {"tiles": "retuned"}),
     ("h100-sxm5-80gb", Workload(1, 16, 1024, 192, head_dim_v=128, latent=Latent(512, 64)), "mla", {}),
     ("b200-sxm-180gb", PREFILL, "flash", {}),
+    (
+        "l40s",
+        Workload(batch=4, heads_q=32, seq_q=1, seq_kv=4096, head_dim=16, passes="decode"),
+        "flash",
+        {"implementation": "xformers.triton-splitk"},
+    ),
     ("l40s", Workload(batch=4, heads_q=16, seq_q=4096, head_dim=128, dtype="bf16"), "flash", {}),
 )
 FACTORS = (0.5, 2.0, 16.0, 0.1, 0.0001)

@@ -38,6 +38,7 @@ class Sm:
     exp_per_clk: float = figure("exp_rate", "op/clk", 0.01, 1e5)
     issues_per_clk: float = figure("issue_rate", "op/clk", 0.01, 1e5)
     int32_per_clk: float = figure("int32_rate", "op/clk", 0.01, 1e5)
+    fp64_per_clk: float = figure("fp64_rate", "op/clk", 0.01, 1e5, "replay")
     load_stores_per_clk: float = figure("load_store_rate", "op/clk", 0.01, 1e5)
     warp_schedulers: int = figure(
         "warp_schedulers", "1", 1, 256, "nobody", integer=True,

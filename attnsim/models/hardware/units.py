@@ -62,6 +62,7 @@ INT32 = Unit("int32", "the integer lanes", "INT", "sm.int32_rate", "int32", coun
 LOAD_STORE = Unit(
     "load_store", "the load/store units", "ld/st", "sm.load_store_rate", "load_stores", moves=True, counted=True
 )
+FP64 = Unit("fp64", "the FP64 lanes", "FP64", "sm.fp64_rate", "fp64", counted=True, pipe=True)
 SHARED_MEMORY = Unit(
     "shared_memory", "shared memory", "smem", "sm.shared_memory_bandwidth", "smem_bytes",
     moves=True, level="smem", pipe=True,
@@ -73,7 +74,9 @@ TENSOR_MEMORY = Unit(
 L2 = Unit("l2", "the L2", "L2", "l2.bandwidth", moves=True, level="l2")
 HBM = Unit("hbm", "HBM", "HBM", "hbm.bandwidth", moves=True, level="hbm")
 
-UNITS = {one.name: one for one in (TENSOR, EXP, FP32, ISSUE, INT32, LOAD_STORE, SHARED_MEMORY, TENSOR_MEMORY, L2, HBM)}
+UNITS = {
+    one.name: one for one in (TENSOR, EXP, FP32, ISSUE, INT32, FP64, LOAD_STORE, SHARED_MEMORY, TENSOR_MEMORY, L2, HBM)
+}
 ON_SM = tuple(one for one in UNITS.values() if one.amount)
 """Units that every SM has for itself."""
 PIPES = tuple(one for one in ON_SM if one.pipe)

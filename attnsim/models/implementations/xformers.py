@@ -6,6 +6,8 @@ a9e2e7b3), as it is without autotuning (`FwOp.AUTOTUNE`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -23,7 +25,9 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import bytes_of
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.editing import edited
+from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
@@ -53,6 +57,9 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 NAME, SPLIT_K = "xformers.cutlass", "xformers.triton-splitk"
 SPLIT_K_HEAD_DIMS, SPLIT_K_CAUSAL_QUERIES = (16, 32, 64, 128, 256, 512), 16
+LSE_INSTRUCTIONS = by_hand(38, "FP64 instructions of a row's log-sum-exp in double precision")
+"""Of ``log2(l) + m`` over a constant (`_fwd_kernel_splitK`): 30 of ``__nv_log2`` in CUDA 12.9's libdevice, an addition
+and seven of a division. Conversions from fp32 are not counted."""
 SPLIT_K_NOTE = "copies of K and V overlap products here; Triton compiles this loop with one stage and waits for them"
 
 
@@ -65,12 +72,29 @@ def triton_split_k(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule
     tile, splits = override(base, shape, w, gpu), Splits(split_k(w))
     transposed = grouped and w.seq_q > 1 and w.heads_kv > 1
     kernels = [copy_rows(w, "Q")] if transposed else []
-    kernels.append(flash_forward(w, gpu, tile, "_fwd_kernel_splitK", splits, lse=splits.partial))
+    main = flash_forward(w, gpu, tile, "_fwd_kernel_splitK", splits, lse=splits.partial)
+    kernels.append(in_double(main, tile.rows * 4 * tile.warps * LSE_INSTRUCTIONS))
     if splits.partial:
-        kernels.append(combine(w, splits.count, 1, 128 if w.batch * w.heads_q < 32 else 64))
+        merge = combine(w, splits.count, 1, 128 if w.batch * w.heads_q < 32 else 64)
+        each = max(merge.threads, splits.count)  # a maximum and a difference of each log-sum-exp
+        kernels.append(edited(merge, lambda op: op._replace(fp64=2 * each) if op.tensor == "scale" else op))
     elif transposed:
         kernels.append(copy_rows(w, "O"))
     return flash_schedule(w, SPLIT_K, kernels, FusedTiles(tile), splits, (SPLIT_K_NOTE,))
+
+
+def in_double(kernel: Kernel, fp64: int) -> Kernel:
+    """The kernel with so many FP64 instructions before it stores log-sum-exps of ranges.
+
+    Every thread computes those of its rows, which four lanes of each warp share (PTX ISA, "mma.m16n8k16").
+    """
+    work = TileOp("vector", "LSE", fp64=fp64)
+
+    def segment(one: Segment) -> Segment:
+        before = next((i for i, op in enumerate(one.ops) if op[:2] == ("store", "LSE partial")), None)
+        return one if before is None else replace(one, ops=(*one.ops[:before], work, *one.ops[before:]))
+
+    return replace(kernel, segments=tuple(map(segment, kernel.segments)))
 
 
 def check_split_k(w: Workload) -> None:

@@ -44,6 +44,8 @@ class TileOp(NamedTuple):
     issues : int
         Warp instructions that the schedulers issue, on whatever pipe. An operation with any is *counted*: it takes as
         long as its busiest pipe. One with none has its instructions per score from the implementation's numbers.
+    fp64 : int
+        Instructions on the FP64 lanes.
     clks : int
         Latency of a ``delay``.
     share : float
@@ -62,6 +64,7 @@ class TileOp(NamedTuple):
     int32: int = 0
     load_stores: int = 0
     issues: int = 0
+    fp64: int = 0
     clks: int = 0
     share: float = 1.0
 
