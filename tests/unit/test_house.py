@@ -1,10 +1,12 @@
 """Rules of the house: how long files are, that no imports go in a circle, and where text is taken apart."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
+import pytest
 
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mechanisms import ALGORITHMS
@@ -43,6 +45,24 @@ READS_FOREIGN_TEXT = {
 
 def test_a_file_holds_one_noun_in_at_most_600_lines() -> None:
     assert not {name for name, text in FILES.items() if text.count("\n") > LONGEST}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word"),
+    [
+        ("An implementation", "triton.split.?k"),
+        ("A mechanism", "window.gather|windowed_attention"),
+        ("A hardware unit", "fp64"),
+    ],
+)
+def test_a_recipe_costs_the_files_that_it_says(recipe: str, word: str) -> None:
+    """Files of the package that the example is named in; PTX has data of 64 bits of its own."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    said = text.partition(f"**{recipe}**")[2].partition(";")[0]
+    parts = {".py", ".toml", ".md", ".csv", ".json", ".yaml", ".cu"}
+    paths = [path for path in PACKAGE.rglob("*") if path.suffix in parts and PACKAGE / "ptx" not in path.parents]
+    named = [str(path) for path in paths if re.search(word, f"{path.name}\n{path.read_text(encoding='utf-8')}")]
+    assert len(named) == sum(map(int, re.findall(r"\d+", said))), named
 
 
 def test_no_imports_go_in_a_circle() -> None:
