@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -65,6 +66,7 @@ MOST_LISTED = 1 << 16
 BATCHED = by_hand(GemmTile(128, 128, 32, stages=3, warps=4), "tile of cuBLAS's batched GEMMs (closed), in 3 stages")
 
 
+@lru_cache(maxsize=4096)
 def gemm(
     name: str,
     batch: int,
