@@ -9,27 +9,26 @@ with a column of ones behind V, which keeps the sum of the keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Implementation, TileRequest, record
+from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.linear import delta
 from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
 from attnsim.models.implementations.linear.delta import CHUNK, FP32, OUTPUT_COLUMNS
-from attnsim.models.implementations.linear.gated_delta import WIDTHS, peak_bytes, recurring, scratch_bytes
+from attnsim.models.implementations.linear.gated_delta import COLUMNS_A_BLOCK, chunked_bytes, prefill, recurring
 from attnsim.models.implementations.linear.recurrence import Recurrence
-from attnsim.models.implementations.linear.shape import Shape, check_takes
-from attnsim.models.question.workload import Workload
+from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.schedule.axes import Tensor
-from attnsim.models.schedule.schedule import Schedule
 
 TILE = by_hand(64, "rows and columns of a state that a block of chunk_fwd_h has: Triton times 32 and 64 both ways")
 STATES, OUTPUTS, SUMS, WITHIN = "chunk_fwd_h", "chunk_fwd_o", "chunk_local_cumsum", "chunk_gla_fwd_A"
 
 
 @dataclass(frozen=True, slots=True)
-class StatesTile:
+class States:
     """Chunks whose states and outputs are two kernels.
 
     Parameters
@@ -43,19 +42,8 @@ class StatesTile:
     gates: int = 0
     normalises: bool = False
 
-    def __str__(self) -> str:
-        return f"chunks of {CHUNK}, {TILE} x {TILE} of a state a block"
 
-
-@dataclass(frozen=True, slots=True)
-class DeltaNetTile:
-    """DeltaNet's chunks: Gated DeltaNet's kernels without gates."""
-
-    def __str__(self) -> str:
-        return f"chunks of {CHUNK}, {delta.WALK_COLUMNS} columns of a state a block"
-
-
-def _states(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
+def _states(s: Shape, tile: States, gpu: Gpu) -> Chunks:
     across, down = s.dv // TILE, s.d // TILE
     tensors = [
         Tensor("K", "b h c n", TILE * s.e),
@@ -79,7 +67,7 @@ def _states(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
     )  # fmt: skip
 
 
-def _outputs(s: Shape, tile: StatesTile, gpu: Gpu) -> Chunks:
+def _outputs(s: Shape, tile: States, gpu: Gpu) -> Chunks:
     columns = OUTPUT_COLUMNS
     tensors = [
         Tensor("Q", "b h c", s.d * s.e),
@@ -120,7 +108,7 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     products = ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK))
     return (
         Chunks(SUMS, CHUNK, s.groups, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
-        _states(s, StatesTile(-1), gpu),
+        _states(s, States(-1), gpu),
         Chunks(
             WITHIN, CHUNK, s.groups, within,
             Work(((CHUNK, CHUNK, s.d),) * 2, exps=4 * CHUNK * s.d, fp32=8 * CHUNK * s.d, links=16),
@@ -135,32 +123,19 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     )  # fmt: skip
 
 
-def without_gates(one: Chunks) -> Chunks:
-    """A kernel of the gated delta rule that reads no decays and takes no exponentials."""
-    tensors = tuple(one for one in one.tensors if one.name != "g sums")
-    return replace(one, tensors=tensors, work=replace(one.work, exps=0))
+def _delta_net(s: Shape, gpu: Gpu) -> Iterator[Chunks]:
+    """Gated DeltaNet's kernels, which read no decays here and take no exponentials."""
+    solved = delta.overlap(s, gpu, s.e), *delta.solve(s)
+    for one in (*solved, delta.updates(s, gpu, s.e), delta.walk(s, gpu, 0, 0), delta.output(s, gpu)):
+        tensors = tuple(tensor for tensor in one.tensors if tensor.name != "g sums")
+        yield replace(one, tensors=tensors, work=replace(one.work, exps=0))
 
 
-def _by_chunks(name: str, algorithm: str, tile: StatesTile | DeltaNetTile) -> Implementation:
+def _by_chunks(name: str, algorithm: str, tile: States) -> Implementation:
     def parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
-        if isinstance(tile, DeltaNetTile):
-            kernels = (
-                delta.overlap(s, gpu, s.e), *delta.solve(s), delta.updates(s, gpu, s.e), delta.walk(s, gpu, 0, 0),
-                delta.output(s, gpu),
-            )  # fmt: skip
-            return tuple(map(without_gates, kernels))
         return _channel_parts(s, gpu) if tile.gates < 0 else (_states(s, tile, gpu), _outputs(s, tile, gpu))
 
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        check_takes(name, w, WIDTHS)
-        s = Shape.of(w)
-        kernels = tuple(one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in parts(s, gpu))
-        return Schedule(algorithm, name, kernels, tile, peak(w))
-
-    def peak(w: Workload) -> int:
-        return peak_bytes(w) + scratch_bytes(w)
-
-    return record(name, build, peak_bytes=peak)
+    return prefill(name, algorithm, f"chunks of {CHUNK}, {TILE} x {TILE} of a state a block", parts, chunked_bytes)
 
 
 def _recurrent(
@@ -171,12 +146,12 @@ def _recurrent(
 
 
 RECORDS = (
-    _by_chunks("fla.gla-chunk", "gla", StatesTile(-1)),
+    _by_chunks("fla.gla-chunk", "gla", States(-1)),
     _recurrent("fla.gla-recurrent", "gla", channels=True),
-    _by_chunks("fla.delta-net-chunk", "delta-net", DeltaNetTile()),
+    prefill("fla.delta-net-chunk", "delta-net", COLUMNS_A_BLOCK, _delta_net, chunked_bytes),
     _recurrent("fla.delta-net-recurrent", "delta-net", delta_rule=True, gates=0),
-    _by_chunks("fla.retention-chunk", "retnet", StatesTile()),
+    _by_chunks("fla.retention-chunk", "retnet", States()),
     _recurrent("fla.retention-recurrent", "retnet", gates=0),
-    _by_chunks("mlstm-kernels.chunkwise", "mlstm", StatesTile(1, normalises=True)),
+    _by_chunks("mlstm-kernels.chunkwise", "mlstm", States(1, normalises=True)),
     _recurrent("mlstm-kernels.step", "mlstm"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from attnsim.errors import InputError
@@ -21,8 +22,12 @@ WIDTHS = (64, 128, 256)
 WHOLE = "delta_rule_fwd"
 
 
+COLUMNS_A_BLOCK = f"chunks of {delta.CHUNK}, {delta.WALK_COLUMNS} columns of a state a block"
+"""The tile of the kernels of :mod:`attnsim.models.implementations.linear.delta`, in words."""
+
+
 @dataclass(frozen=True, slots=True)
-class DeltaTile:
+class DeltaRule:
     """How a chunked delta rule is run.
 
     Parameters
@@ -49,25 +54,26 @@ class DeltaTile:
     turned: bool = False
     clears: bool = False
 
-    def __str__(self) -> str:
-        return f"chunks of {delta.CHUNK}, {delta.WALK_COLUMNS} columns of a state a block"
+
+def prefill(
+    name: str, algorithm: str, tile: str, kernels: Callable[[Shape, Gpu], Iterable[Chunks | Kernel]],
+    peak: Callable[[Workload], int], widths: tuple[int, ...] = WIDTHS,
+) -> Implementation:  # fmt: skip
+    """The record of what takes in whole sequences with these kernels."""
+
+    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        check_takes(name, w, widths)
+        s = Shape.of(w)
+        played = (
+            one.kernel(s.sequences, s.tokens, w.dtype, s.e) if isinstance(one, Chunks) else one
+            for one in kernels(s, gpu)
+        )
+        return Schedule(algorithm, name, tuple(played), tile, peak(w))
+
+    return record(name, build, peak_bytes=peak)
 
 
-@dataclass(frozen=True, slots=True)
-class WholeTile:
-    """One kernel for all of it: a block takes a head of a sequence, in chunks of so many tokens."""
-
-    chunk: int
-
-    def __str__(self) -> str:
-        return f"chunks of {self.chunk}, a state a block"
-
-
-FLASHINFER = WholeTile(64)
-"""``gdn_prefill`` of FlashInfer (``flat_kernel_delta_rule``): chunks of 64, a persistent block a head of a sequence."""
-
-
-def unit_length(s: Shape, dtype: str) -> tuple[Kernel, ...]:
+def unit_length(s: Shape) -> tuple[Kernel, ...]:
     """Q and K divided by their lengths (``l2norm.py``, `l2norm_fwd`): two passes."""
     size = s.rows * s.key_heads * s.d
     return tuple(
@@ -81,25 +87,20 @@ def zeroed(what: str, tensor: str, size: int, element_bytes: int) -> Kernel:
     return streaming(what, [Access(tensor, size * element_bytes, True)], elements=size, fp32_per_element=0)
 
 
-def _chunked(name: str, tile: DeltaTile) -> Implementation:
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        check_takes(name, w, WIDTHS)
-        s = Shape.of(w)
-        solved = (delta.overlap_solve(s),) if tile.together else (delta.overlap(s, gpu, tile.gates), *delta.solve(s))
-        parts = (
-            *solved, delta.updates(s, gpu, tile.gates),
-            delta.walk(s, gpu, tile.before, tile.after, turned=tile.turned), delta.output(s, gpu),
-        )  # fmt: skip
-        played = [one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in (delta.sums(s, tile.gates), *parts)]
+def _chunked(name: str, rule: DeltaRule) -> Implementation:
+    def kernels(s: Shape, gpu: Gpu) -> Iterator[Chunks | Kernel]:
+        yield from unit_length(s) if rule.unit else ()
+        yield delta.sums(s, rule.gates)
         # Of the inverse no kernel writes the blocks above the diagonal.
-        inverse = zeroed("zeros A", "A inverse", s.rows * s.heads * delta.CHUNK, s.e)
-        cleared = (zeroed("zeros O", "O", s.rows * s.heads * s.dv, s.e),) if tile.clears else ()
-        kernels = (
-            *(unit_length(s, w.dtype) if tile.unit else ()), played[0], inverse, *played[1:-1], *cleared, played[-1],
-        )  # fmt: skip
-        return Schedule("gdn", name, kernels, tile, peak_bytes(w) + scratch_bytes(w))
+        yield zeroed("zeros A", "A inverse", s.rows * s.heads * delta.CHUNK, s.e)
+        yield from (delta.overlap_solve(s),) if rule.together else (delta.overlap(s, gpu, rule.gates), *delta.solve(s))
+        yield delta.updates(s, gpu, rule.gates)
+        yield delta.walk(s, gpu, rule.before, rule.after, turned=rule.turned)
+        if rule.clears:
+            yield zeroed("zeros O", "O", s.rows * s.heads * s.dv, s.e)
+        yield delta.output(s, gpu)
 
-    return record(name, build, peak_bytes=lambda w: peak_bytes(w) + scratch_bytes(w))
+    return prefill(name, "gdn", COLUMNS_A_BLOCK, kernels, chunked_bytes)
 
 
 def peak_bytes(w: Workload) -> int:
@@ -107,25 +108,19 @@ def peak_bytes(w: Workload) -> int:
     return io_bytes(w) + state_bytes(w)
 
 
-def scratch_bytes(w: Workload) -> int:
-    """A, W, U, V new and the state before every chunk."""
+def chunked_bytes(w: Workload) -> int:
+    """Of a chunked form: A, W, U, V new and the state before every chunk too."""
     s = Shape.of(w)
     rows = s.rows * s.heads * (4 * delta.CHUNK + s.e * (delta.CHUNK + s.d + 2 * s.dv))
-    return rows + s.states * s.chunks(delta.CHUNK) * s.d * s.dv * s.e
+    return peak_bytes(w) + rows + s.states * s.chunks(delta.CHUNK) * s.d * s.dv * s.e
 
 
-def _whole(name: str, tile: WholeTile) -> Implementation:
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        check_takes(name, w, (128,))
-        one = whole(Shape.of(w), tile, gpu).kernel(w.batch, w.seq_q, w.dtype, w.element_bytes)
-        return Schedule("gdn", name, (one,), tile, peak_bytes(w))
+def _whole(s: Shape, gpu: Gpu) -> tuple[Chunks]:
+    """All products of a chunk in one block, with a state of d x dv in registers; two warpgroups and one for copies.
 
-    return record(name, build, peak_bytes=peak_bytes)
-
-
-def whole(s: Shape, tile: WholeTile, gpu: Gpu) -> Chunks:
-    """All products of a chunk in one block, with a state of d x dv in registers; two warpgroups and one for copies."""
-    c = tile.chunk
+    ``gdn_prefill`` of FlashInfer (``flat_kernel_delta_rule``): chunks of 64, a persistent block a head of a sequence.
+    """
+    c = delta.CHUNK
     tensors = (
         Tensor("Q", "b h c x", s.d * s.e),
         Tensor("K", "b h c x", s.d * s.e),
@@ -141,11 +136,11 @@ def whole(s: Shape, tile: WholeTile, gpu: Gpu) -> Chunks:
     )  # fmt: skip
     work = Work(products, exps=2 * c * c, fp32=6 * c * c + 2 * s.d * s.dv, links=c)
     shared = 2 * c * (2 * s.d + s.dv) * s.e + s.d * s.dv * s.e + 2 * c * c * s.e
-    path = "tcgen05" if gpu.features.tcgen05 else "wgmma"
-    return Chunks(
+    one = Chunks(
         WHOLE, c, s.groups, tensors, work, serial=True, warps=12, registers=168, shared_memory_bytes=shared,
-        path="tcgen05" if path == "tcgen05" else "wgmma",
+        path="tcgen05" if gpu.features.tcgen05 else "wgmma",
     )  # fmt: skip
+    return (one,)
 
 
 def recurring(
@@ -167,10 +162,10 @@ def recurring(
 
 
 RECORDS = (
-    _chunked("sglang.gdn-chunk", DeltaTile(together=True, turned=True, clears=True)),
-    _chunked("vllm.gdn-chunk", DeltaTile(turned=True)),
-    _chunked("tensorrt-llm.gdn-chunk", DeltaTile(gates=2, before=0, after=0, unit=False)),
-    _whole("flashinfer.gdn-chunk", FLASHINFER),
+    _chunked("sglang.gdn-chunk", DeltaRule(together=True, turned=True, clears=True)),
+    _chunked("vllm.gdn-chunk", DeltaRule(turned=True)),
+    _chunked("tensorrt-llm.gdn-chunk", DeltaRule(gates=2, before=0, after=0, unit=False)),
+    prefill("flashinfer.gdn-chunk", "gdn", f"chunks of {delta.CHUNK}, a state a block", _whole, peak_bytes, (128,)),
     recurring("fla.gdn-packed-decode", "gdn", Recurrence(columns=32, warps=1, gates=2)),
     recurring("tensorrt-llm.gdn-recurrent", "gdn", Recurrence(columns=8, warps=1, before=2, gates=2)),
 )

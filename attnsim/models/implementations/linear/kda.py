@@ -6,30 +6,31 @@ FlashKDA's two CUDA kernels (MoonshotAI/FlashKDA ``csrc/smxx``); and by recurren
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Implementation, TileRequest, record
+from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.linear import delta
 from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
 from attnsim.models.implementations.linear.delta import BLOCK, CHUNK, FP32, OUTPUT_COLUMNS, ROWS
 from attnsim.models.implementations.linear.gated_delta import (
-    WIDTHS,
+    COLUMNS_A_BLOCK,
+    chunked_bytes,
     peak_bytes,
+    prefill,
     recurring,
-    scratch_bytes,
     unit_length,
 )
 from attnsim.models.implementations.linear.recurrence import Recurrence
-from attnsim.models.implementations.linear.shape import Shape, check_takes
+from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Kernel
 
 GATES, DIAGONAL, BELOW, OUTPUT = "kda_gate_chunk_cumsum", "kda_intra_diagonal", "kda_inter_solve", "chunk_gla_fwd_o"
-PREPARE, RECUR = "flash_kda_fwd_prepare", "flash_kda_fwd_recurrence"
+FLASH, PREPARE, RECUR = "flashkda.kda", "flash_kda_fwd_prepare", "flash_kda_fwd_recurrence"
 BLOCKS_BELOW = ROWS * (ROWS - 1) // 2
 WHOLE_FILE = by_hand(
     255,
@@ -38,23 +39,7 @@ WHOLE_FILE = by_hand(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KdaTile:
-    """Chunks of 64 in Triton."""
-
-    def __str__(self) -> str:
-        return f"chunks of {CHUNK}, {delta.WALK_COLUMNS} columns of a state a block"
-
-
-@dataclass(frozen=True, slots=True)
-class FlashKdaTile:
-    """Chunks of 16 in two CUDA kernels."""
-
-    def __str__(self) -> str:
-        return f"chunks of {BLOCK}, a state a block"
-
-
-def _parts(s: Shape, gpu: Gpu, turned: bool) -> tuple[Chunks, ...]:
+def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     """The kernels after Q and K have been brought to unit length."""
     gates = (Tensor("g", "b h g c x", s.d * s.e), Tensor("g sums", "b h g c x", s.d * FP32, written=True))
     qkg = (
@@ -102,7 +87,7 @@ def _parts(s: Shape, gpu: Gpu, turned: bool) -> tuple[Chunks, ...]:
             warps=delta.SOLVE_WARPS, path="mma_sync",
         ),
         delta.updates(s, gpu, s.e, channels=True),
-        delta.walk(s, gpu, FP32, FP32, channels=True, turned=turned),
+        delta.walk(s, gpu, FP32, FP32, channels=True, turned=True),
         Chunks(
             OUTPUT, CHUNK, s.groups, output,
             Work(
@@ -115,47 +100,35 @@ def _parts(s: Shape, gpu: Gpu, turned: bool) -> tuple[Chunks, ...]:
     )  # fmt: skip
 
 
-def _chunked(name: str, turned: bool) -> Implementation:
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        check_takes(name, w, WIDTHS)
-        s = _every_head(name, w)
-        kernels = [one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in _parts(s, gpu, turned)]
-        return Schedule("kda", name, (*unit_length(s, w.dtype), *kernels), KdaTile(), peak(w))
+def _chunked(name: str) -> Implementation:
+    def kernels(s: Shape, gpu: Gpu) -> tuple[Kernel | Chunks, ...]:
+        _check_every_head(name, s)
+        return (*unit_length(s), *_parts(s, gpu))
 
     def peak(w: Workload) -> int:
-        return peak_bytes(w) + scratch_bytes(w) + w.batch * w.seq_q * w.heads_q * w.head_dim * (FP32 + w.element_bytes)
+        return chunked_bytes(w) + w.batch * w.seq_q * w.heads_q * w.head_dim * (FP32 + w.element_bytes)
 
-    return record(name, build, peak_bytes=peak)
+    return prefill(name, "kda", COLUMNS_A_BLOCK, kernels, peak)
 
 
-def _every_head(name: str, w: Workload) -> Shape:
-    if w.heads_kv != w.heads_q:
+def _check_every_head(name: str, s: Shape) -> None:
+    if s.key_heads != s.heads:
         raise InputError(
-            f"{name} has gates for every head of K: heads_kv is {w.heads_kv}, heads_q {w.heads_q}; make them equal"
+            f"{name} has gates for every head of K: heads_kv is {s.key_heads}, heads_q {s.heads}; make them equal"
         )
-    return Shape.of(w)
 
 
-def _flash(name: str) -> Implementation:
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        check_takes(name, w, (128,))
-        s = _every_head(name, w)
-        prepare, recur = flash_parts(s)
-        kernels = tuple(one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in (prepare, recur))
-        return Schedule("kda", name, kernels, FlashKdaTile(), peak(w))
-
-    def peak(w: Workload) -> int:
-        chunks = w.batch * w.heads_q * -(-w.seq_q // BLOCK)
-        return peak_bytes(w) + chunks * (3 * BLOCK * w.head_dim * 2 + w.head_dim * FP32 + 2 * BLOCK**2 * 2)
-
-    return record(name, build, peak_bytes=peak)
+def _flash_bytes(w: Workload) -> int:
+    chunks = w.batch * w.heads_q * -(-w.seq_q // BLOCK)
+    return peak_bytes(w) + chunks * (3 * BLOCK * w.head_dim * 2 + w.head_dim * FP32 + 2 * BLOCK**2 * 2)
 
 
-def flash_parts(s: Shape) -> tuple[Chunks, Chunks]:
+def _flash_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, Chunks]:
     """FlashKDA's kernels: decayed Q and K and the small matrices of every chunk of 16; then the walk over states.
 
     ``fwd_launch.cu``: grid (chunks, heads) of 256 threads, and (sequences, heads) of 192, three chunks ahead.
     """
+    _check_every_head(FLASH, s)
     decayed = ("K decayed", "Q decayed", "K restored")
     small = ("A inverse", "A of Q")
     prepare = (
@@ -212,9 +185,9 @@ _FUSED_DRAFT = Recurrence(
 them in two tiles of 64; Q, K, V and gates of all tokens are made first and stay in shared memory."""
 
 RECORDS = (
-    _chunked("sglang.kda-chunk", turned=True),
-    _chunked("vllm.kda-chunk", turned=True),
-    _flash("flashkda.kda"),
+    _chunked("sglang.kda-chunk"),
+    _chunked("vllm.kda-chunk"),
+    prefill(FLASH, "kda", f"chunks of {BLOCK}, a state a block", _flash_parts, _flash_bytes, (128,)),
     recurring("sglang.kda-packed-decode", "kda", _PACKED),
     recurring("vllm.kda-packed-decode", "kda", _PACKED_VLLM),
     recurring("vllm.kda-fused-decode", "kda", _FUSED, (128,)),

@@ -8,33 +8,20 @@ outputs; `selective_state_update` decodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
-from attnsim.models.implementations.linear.gated_delta import peak_bytes, recurring
+from attnsim.models.implementations.linear.gated_delta import peak_bytes, prefill, recurring
 from attnsim.models.implementations.linear.recurrence import Recurrence
-from attnsim.models.implementations.linear.shape import Shape, check_takes
+from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor
-from attnsim.models.schedule.schedule import Schedule
 
 CHUNK = 256
 TILE = by_hand(64, "rows and columns of a tile: Triton times 32, 64, 128 and 256 both ways")
 STEP = by_hand(1024, "numbers of a state that a block of state_passing hands on: Triton times 64 to 2048")
-WIDTHS = (64, 128, 256)
 FP32 = 4
 STEPS, OWN, PASSING, PRODUCTS, SCAN = "chunk_cumsum", "chunk_state", "state_passing", "bmm_chunk", "chunk_scan"
-
-
-@dataclass(frozen=True, slots=True)
-class SsdTile:
-    """How the chunks are cut into tiles."""
-
-    def __str__(self) -> str:
-        return f"chunks of {CHUNK}, tiles of {TILE} x {TILE}"
 
 
 def keys_seen() -> int:
@@ -107,23 +94,14 @@ def parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     )  # fmt: skip
 
 
-def _prefill(name: str) -> Implementation:
-    def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        check_takes(name, w, WIDTHS)
-        s = Shape.of(w)
-        kernels = tuple(one.kernel(s.sequences, s.tokens, w.dtype, s.e) for one in parts(s, gpu))
-        return Schedule("mamba-2", name, kernels, SsdTile(), peak(w))
-
-    def peak(w: Workload) -> int:
-        s = Shape.of(w)
-        chunks = s.sequences * s.chunks(CHUNK)
-        states = chunks * s.heads * s.d * s.dv * (FP32 + s.e)
-        return peak_bytes(w) + states + chunks * s.key_heads * CHUNK**2 * FP32
-
-    return record(name, build, peak_bytes=peak)
+def _chunked_bytes(w: Workload) -> int:
+    s = Shape.of(w)
+    chunks = s.sequences * s.chunks(CHUNK)
+    states = chunks * s.heads * s.d * s.dv * (FP32 + s.e)
+    return peak_bytes(w) + states + chunks * s.key_heads * CHUNK**2 * FP32
 
 
 RECORDS = (
-    _prefill("mamba-ssm.ssd"),
-    recurring("mamba-ssm.state-update", "mamba-2", Recurrence(columns=16, warps=4, gates=2, delta=False), WIDTHS),
+    prefill("mamba-ssm.ssd", "mamba-2", f"chunks of {CHUNK}, tiles of {TILE} x {TILE}", parts, _chunked_bytes),
+    recurring("mamba-ssm.state-update", "mamba-2", Recurrence(columns=16, warps=4, gates=2, delta=False)),
 )
