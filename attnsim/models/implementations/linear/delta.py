@@ -196,21 +196,55 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, tu
     )  # fmt: skip
 
 
-def output(s: Shape, gpu: Gpu) -> Chunks:
+def output(s: Shape, gpu: Gpu, values: str = "V new", gates: bool = True) -> Chunks:
     """``O = e^g Q S + tril(Q K^T e^(g_i - g_j)) V`` (``chunk_o.py``, `chunk_fwd_kernel_o`)."""
     columns = OUTPUT_COLUMNS
     tensors = (
         Tensor("Q", "b h c", s.d * s.e),
         Tensor("K", "b h c", s.d * s.e),
         Tensor("states", "b h g c x", columns * s.d * s.e, by_tile=True),
-        Tensor("V new", "b h g c x", columns * s.e),
-        Tensor("g sums", "b h g c", FP32),
+        Tensor(values, "b h g c x", columns * s.e),
+        *([Tensor("g sums", "b h g c", FP32)] if gates else ()),
         Tensor("O", "b h g c x", columns * s.e, written=True),
     )
     products = ((CHUNK, columns, s.d), (CHUNK, CHUNK, s.d), (CHUNK, columns, CHUNK))
-    work = Work(products, exps=CHUNK + CHUNK**2, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
+    exps = CHUNK + CHUNK**2 if gates else 0
+    work = Work(products, exps=exps, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
     shared = (2 * CHUNK + columns) * s.d * s.e
     return Chunks(
         OUTPUT, CHUNK, s.groups, tensors, work, columns=-(-s.dv // columns), shared_memory_bytes=shared,
         registers=168, path=path_of(gpu, CHUNK, 4),
+    )  # fmt: skip
+
+
+def output_by_channels(
+    name: str, s: Shape, gpu: Gpu, values: str, *, within_bytes: int, links: int, shared: int
+) -> Chunks:  # fmt: skip
+    """The same of decays for every channel of a key, after a kernel that has made Q K^T within the chunk.
+
+    Parameters
+    ----------
+    name : str
+    s : Shape
+    gpu : Gpu
+    values : str
+        What V is called.
+    within_bytes : int
+        Of an element of Q K^T.
+    links, shared : int
+        As in :class:`Work`; bytes of shared memory.
+    """
+    tensors = (
+        Tensor("Q", "b h g c", s.d * s.e),
+        Tensor("g sums", "b h g c", s.d * FP32),
+        Tensor("states", "b h g c x", OUTPUT_COLUMNS * s.d * s.e, by_tile=True),
+        Tensor(values, "b h g c x", OUTPUT_COLUMNS * s.e),
+        Tensor("A of Q", "b h g c", CHUNK * within_bytes),
+        Tensor("O", "b h g c x", OUTPUT_COLUMNS * s.e, written=True),
+    )
+    products = ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK))
+    work = Work(products, exps=CHUNK * s.d, fp32=2 * CHUNK * s.d + CHUNK**2, links=links)
+    return Chunks(
+        name, CHUNK, s.groups, tensors, work, columns=-(-s.dv // OUTPUT_COLUMNS), shared_memory_bytes=shared,
+        path=path_of(gpu, CHUNK, 4),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.schedule.axes import Tensor
 
 TILE = by_hand(64, "rows and columns of a state that a block of chunk_fwd_h has: Triton times 32 and 64 both ways")
-STATES, OUTPUTS, SUMS, WITHIN = "chunk_fwd_h", "chunk_fwd_o", "chunk_local_cumsum", "chunk_gla_fwd_A"
+WITHIN = "chunk_gla_fwd_A"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +62,15 @@ def _states(s: Shape, tile: States, gpu: Gpu) -> Chunks:
         links=2,
     )
     return Chunks(
-        STATES, CHUNK, s.groups, tuple(tensors), work, columns={"m": across, "n": down}, serial=True,
+        delta.WALK, CHUNK, s.groups, tuple(tensors), work, columns={"m": across, "n": down}, serial=True,
         shared_memory_bytes=2 * CHUNK * 2 * TILE * s.e, path=path_of(gpu, TILE, 4),
     )  # fmt: skip
 
 
 def _outputs(s: Shape, tile: States, gpu: Gpu) -> Chunks:
-    columns = OUTPUT_COLUMNS
-    tensors = [
-        Tensor("Q", "b h c", s.d * s.e),
-        Tensor("K", "b h c", s.d * s.e),
-        Tensor("states", "b h g c x", columns * s.d * s.e, by_tile=True),
-        Tensor("V", "b h g c x", columns * s.e),
-        Tensor("O", "b h g c x", columns * s.e, written=True),
-    ]
-    if tile.gates:
-        tensors.append(Tensor("g sums", "b h g c", FP32))
-    if tile.normalises:
-        tensors.append(Tensor("key sums", "b h g c", s.d * FP32, by_tile=True))
-    products = ((CHUNK, columns, s.d), (CHUNK, CHUNK, s.d), (CHUNK, columns, CHUNK))
-    work = Work(products, exps=CHUNK + CHUNK**2 if tile.gates else 0, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
-    return Chunks(
-        OUTPUTS, CHUNK, s.groups, tuple(tensors), work, columns=-(-s.dv // columns),
-        shared_memory_bytes=(2 * CHUNK + columns) * s.d * s.e, registers=168, path=path_of(gpu, CHUNK, 4),
-    )  # fmt: skip
+    one = delta.output(s, gpu, "V", tile.gates != 0)
+    sums = Tensor("key sums", "b h g c", s.d * FP32, by_tile=True)
+    return replace(one, tensors=(*one.tensors, sums)) if tile.normalises else one
 
 
 def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
@@ -97,28 +82,17 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
         Tensor("g sums", "b h g c x", s.d * FP32),
         Tensor("A of Q", "b h g c x", CHUNK * FP32, written=True),
     )  # fmt: skip
-    output = (
-        Tensor("Q", "b h g c", s.d * s.e),
-        Tensor("g sums", "b h g c", s.d * FP32),
-        Tensor("states", "b h g c x", OUTPUT_COLUMNS * s.d * s.e, by_tile=True),
-        Tensor("V", "b h g c x", OUTPUT_COLUMNS * s.e),
-        Tensor("A of Q", "b h g c", CHUNK * FP32),
-        Tensor("O", "b h g c x", OUTPUT_COLUMNS * s.e, written=True),
-    )
-    products = ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK))
     return (
-        Chunks(SUMS, CHUNK, s.groups, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
+        Chunks(delta.SUMS, CHUNK, s.groups, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
         _states(s, States(-1), gpu),
         Chunks(
             WITHIN, CHUNK, s.groups, within,
             Work(((CHUNK, CHUNK, s.d),) * 2, exps=4 * CHUNK * s.d, fp32=8 * CHUNK * s.d, links=16),
             path="mma_sync",
         ),
-        Chunks(
-            OUTPUTS, CHUNK, s.groups, output,
-            Work(products, exps=CHUNK * s.d, fp32=2 * CHUNK * s.d + CHUNK**2, links=3),
-            columns=-(-s.dv // OUTPUT_COLUMNS), shared_memory_bytes=(2 * CHUNK + OUTPUT_COLUMNS) * s.d * s.e,
-            path=path_of(gpu, CHUNK, 4),
+        delta.output_by_channels(
+            delta.OUTPUT, s, gpu, "V", within_bytes=FP32, links=3,
+            shared=(2 * CHUNK + OUTPUT_COLUMNS) * s.d * s.e,
         ),
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.linear import delta
-from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Work
 from attnsim.models.implementations.linear.delta import BLOCK, CHUNK, FP32, OUTPUT_COLUMNS, ROWS
 from attnsim.models.implementations.linear.gated_delta import (
     COLUMNS_A_BLOCK,
@@ -64,14 +64,6 @@ def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     # Products of Q and of K with K, decayed in fp32: at the rate of tf32, twice the time of 16 bits.
     overlaps = ((BLOCK, BLOCK, s.d),) * (2 * 2 * BLOCKS_BELOW)
     rows = ROWS * (BLOCK - 2)
-    output = (
-        Tensor("Q", "b h g c", s.d * s.e),
-        Tensor("g sums", "b h g c", s.d * FP32),
-        Tensor("states", "b h g c x", OUTPUT_COLUMNS * s.d * s.e, by_tile=True),
-        Tensor("V new", "b h g c x", OUTPUT_COLUMNS * s.e),
-        Tensor("A of Q", "b h g c", CHUNK * s.e),
-        Tensor("O", "b h g c x", OUTPUT_COLUMNS * s.e, written=True),
-    )
     return (
         Chunks(GATES, CHUNK, s.groups, gates, Work(exps=CHUNK * s.d, fp32=8 * CHUNK * s.d, links=6)),
         Chunks(
@@ -88,14 +80,9 @@ def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
         ),
         delta.updates(s, gpu, s.e, channels=True),
         delta.walk(s, gpu, FP32, FP32, channels=True, turned=True),
-        Chunks(
-            OUTPUT, CHUNK, s.groups, output,
-            Work(
-                ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK)), exps=CHUNK * s.d,
-                fp32=2 * CHUNK * s.d + CHUNK**2, links=s.d // 64 + 1,
-            ),
-            columns=-(-s.dv // OUTPUT_COLUMNS), shared_memory_bytes=(CHUNK * 64 + 64 * OUTPUT_COLUMNS) * s.e * 3,
-            path=path_of(gpu, CHUNK, 4),
+        delta.output_by_channels(
+            OUTPUT, s, gpu, "V new", within_bytes=s.e, links=s.d // 64 + 1,
+            shared=(CHUNK * 64 + 64 * OUTPUT_COLUMNS) * s.e * 3,
         ),
     )  # fmt: skip
 
