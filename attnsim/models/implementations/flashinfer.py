@@ -19,7 +19,7 @@ when those of the first have all begun. One after the other: two launches in a s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -179,17 +179,6 @@ Turns = Callable[[int, int], Ints]
 """(blocks of prefill, blocks of decode) to the order in which they are handed out: 0 prefill, 1 decode."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodTile:
-    """The tiles of the two halves."""
-
-    prefill: FlashTile
-    decode: FlashTile
-
-    def __str__(self) -> str:
-        return f"prefill {self.prefill}; decode {self.decode}"
-
-
 def halves(w: Workload) -> tuple[Workload, Workload]:
     """The sequences of several queries, and those of one.
 
@@ -251,17 +240,17 @@ def pod(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, order: Turn
     """The kernels of one batch: a grid of both halves in some order, or without one two launches."""
     long, short = halves(w)
     short = one_query(short)
-    tiles = PodTile(override(fa2_tile(long, gpu), shape, long, gpu), fa2_tile(short, gpu))
-    cut = replace(plan(short, gpu, tiles.decode), direct=True)
-    prefill = flash_forward(long, gpu, tiles.prefill, "prefill")
-    decode = renamed(flash_forward(short, gpu, tiles.decode, "decode", cut), DECODE_TENSORS)
+    first, second = override(fa2_tile(long, gpu), shape, long, gpu), fa2_tile(short, gpu)
+    cut = replace(plan(short, gpu, second), direct=True)
+    prefill = flash_forward(long, gpu, first, "prefill")
+    decode = renamed(flash_forward(short, gpu, second, "decode", cut), DECODE_TENSORS)
     kernels = [prefill, decode] if order is None else [together(prefill, decode, "pod", order)]
     if cut.partial:
         kernels.append(renamed(merge_states(short, gpu, cut), DECODE_TENSORS))
     ranges = iter(cut.each or (cut.count,) * len(short.parts))
     each = tuple(next(ranges) if one.queries == 1 else 1 for one in w.parts)
     splits = Splits(max(each), each=each, chunk=cut.chunk) if cut.partial else cut
-    return flash_schedule(w, name, kernels, tiles, splits)
+    return flash_schedule(w, name, kernels, f"prefill {first}; decode {second}", splits)
 
 
 TREE_MASK = "mask bits"
@@ -269,52 +258,19 @@ PREFIX_TENSORS = {name: f"{name} prefix" for name in ("K", "V", "O", "LSE", "O p
 """Names of the tensors of the shared part, beside those of each sequence's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeTile:
-    """A tile that reads a custom mask."""
-
-    flash: FlashTile
-
-    @property
-    def mask_bytes(self) -> int:
-        """Bits of the mask that a visit reads, in bytes."""
-        return self.flash.rows * self.flash.keys // 8
-
-    def __str__(self) -> str:
-        return f"{self.flash}, custom mask"
-
-
-@dataclass(frozen=True, slots=True)
-class CascadeTile:
-    """The tiles of the shared prefix and of what follows it, and the splits of each."""
-
-    prefix: FlashTile
-    suffix: FlashTile
-    cut_prefix: Splits
-    cut_suffix: Splits
-
-    def __str__(self) -> str:
-        return f"prefix {self.prefix}; suffix {self.suffix}"
-
-
-def without_tree(w: Workload) -> Workload:
-    """The same with every key visited: the mask is looked at, no tile is left out by it."""
-    return replace(w, mask=Mask.full(), tree=None)
-
-
 def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """Attention of draft tokens that branch."""
-    whole = without_tree(w)
-    tile = TreeTile(override(fa2_tile(whole, gpu), shape, whole, gpu))
-    splits = plan(whole, gpu, tile.flash)
-    plain = flash_forward(whole, gpu, tile.flash, splits=splits)
+    whole = replace(w, mask=Mask.full(), tree=None)  # the mask is looked at, no tile is left out by it
+    tile = override(fa2_tile(whole, gpu), shape, whole, gpu)
+    splits = plan(whole, gpu, tile)
+    plain = flash_forward(whole, gpu, tile, splits=splits)
     masked = edited(plain, lambda op: op._replace(fp32=op.fp32 + MASK_INSTRUCTIONS * op.scores))
     axes = {"h": Axis(w.heads_q), "bytes": Axis(sum(one.times * -(-one.queries * one.keys // 8) for one in w.parts))}
     bits = Tensor(TREE_MASK, "bytes", 1)
-    reading = (replace(one, ops=tuple(_reading(bits, tile.mask_bytes, one.ops))) for one in masked.segments)
+    reading = (replace(one, ops=tuple(_reading(bits, tile.rows * tile.keys // 8, one.ops))) for one in masked.segments)
     kernel = replace(masked, segments=tuple(reading), uses=(*masked.uses, bits.use(axes, "h")))
     kernels = [kernel, *([merge_states(whole, gpu, splits)] if splits.partial else [])]
-    schedule = flash_schedule(whole, "flashinfer.tree", kernels, tile, splits)
+    schedule = flash_schedule(whole, "flashinfer.tree", kernels, f"{tile}, custom mask", splits)
     return replace(schedule, useful_flops=w.matrix_flops(w.visible_pairs))
 
 
@@ -350,15 +306,15 @@ def cascade(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     shared, own = cascaded(w)
     own = one_query(own)
     first, second = override(fa2_tile(shared, gpu), shape, shared, gpu), override(fa2_tile(own, gpu), shape, own, gpu)
-    tile = CascadeTile(first, second, plan(shared, gpu, first), plan(own, gpu, second))
-    kernels = [_prefixed(flash_forward(shared, gpu, first, splits=tile.cut_prefix), "prefix")]
-    if tile.cut_prefix.partial:
-        kernels.append(_prefixed(merge_states(shared, gpu, tile.cut_prefix, lse=True), "combine prefix"))
-    kernels.append(flash_forward(own, gpu, second, "suffix", tile.cut_suffix))
-    if tile.cut_suffix.partial:
-        kernels.append(merge_states(own, gpu, tile.cut_suffix, lse=True))
+    cut_shared, cut_own = plan(shared, gpu, first), plan(own, gpu, second)
+    kernels = [_prefixed(flash_forward(shared, gpu, first, splits=cut_shared), "prefix")]
+    if cut_shared.partial:
+        kernels.append(_prefixed(merge_states(shared, gpu, cut_shared, lse=True), "combine prefix"))
+    kernels.append(flash_forward(own, gpu, second, "suffix", cut_own))
+    if cut_own.partial:
+        kernels.append(merge_states(own, gpu, cut_own, lse=True))
     kernels.append(merge(w))
-    schedule = flash_schedule(own, "flashinfer.cascade", kernels, tile, tile.cut_suffix)
+    schedule = flash_schedule(own, "flashinfer.cascade", kernels, f"prefix {first}; suffix {second}", cut_own)
     once = w.prefix * w.heads_kv * (w.head_dim + w.head_dim_v) * w.element_bytes
     peak, useful = schedule.peak_memory_bytes + once, w.matrix_flops(w.visible_pairs)
     return replace(schedule, peak_memory_bytes=peak, useful_flops=useful)

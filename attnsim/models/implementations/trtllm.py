@@ -391,16 +391,6 @@ STEPS_APART = (
 Write = Callable[[Workload, int], list[Kernel]]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedTile:
-    """The tile of an attention kernel of TensorRT-LLM, whose Q, K and V come packed and with widths of its own."""
-
-    tile: FlashTile
-
-    def __str__(self) -> str:
-        return str(self.tile)
-
-
 def decoder_info(w: Workload) -> Kernel:
     """``invokeBuildDecoderInfo``: offsets of the sequences, and for every token which sequence it belongs to."""
     tokens = w.queries
@@ -496,7 +486,7 @@ def _xqa(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
 
 def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, splits: Splits = UNCUT) -> Schedule:
     steps = w.passes == "fwd" and any(one.queries == 1 < one.keys for one in w.lengths)
-    schedule = flash_schedule(w, name, kernels, PackedTile(tile), splits, (STEPS_APART,) if steps else ())
+    schedule = flash_schedule(w, name, kernels, str(tile), splits, (STEPS_APART,) if steps else ())
     return replace(
         schedule, peak_memory_bytes=flash_peak_bytes(w)
     )  # the workspace of partial results is allocated once

@@ -6,8 +6,6 @@ The sequence follows cmsflash/efficient-attention (commit 23d44036), all heads i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks import keys_gemm
 from attnsim.models.implementations.frameworks.eager import (
@@ -22,14 +20,6 @@ from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Schedule
 
 NAME = "efficient-attention.eager"
-
-
-@dataclass(frozen=True, slots=True)
-class EfficientTile:
-    """The tile of its GEMMs, in words."""
-
-    def __str__(self) -> str:
-        return GEMM_TEXT
 
 
 NOTES = ("weights are softmax(q over d) softmax(k over n), not softmax's: another function of the same inputs",)
@@ -56,7 +46,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         ),
         gemm("O = Q' S", heads, (w.seq_q, dv, d), q, Operand("S", e, w.group), o, dtype=w.dtype, path=path),
     )
-    return Schedule("efficient", NAME, kernels, EfficientTile(), peak_bytes(w), NOTES)
+    return Schedule("efficient", NAME, kernels, GEMM_TEXT, peak_bytes(w), NOTES)
 
 
 def peak_bytes(w: Workload) -> int:

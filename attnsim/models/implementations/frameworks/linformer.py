@@ -29,16 +29,6 @@ NOTES = ("E and F are learned and belong to one length: k keys, each a mixture o
 
 
 @dataclass(frozen=True, slots=True)
-class LinformerTile:
-    """Projected keys that each query attends."""
-
-    keys: int
-
-    def __str__(self) -> str:
-        return f"{self.keys} projected keys, {GEMM_TEXT}"
-
-
-@dataclass(frozen=True, slots=True)
 class Linformer:
     """How an implementation runs it.
 
@@ -88,7 +78,8 @@ class Linformer:
             softmax("softmax", [scores], weights, rows, k),
             attended("O = P (F V)", (w.seq_q, w.head_dim_v, k), p, "V projected", o),
         )
-        return Schedule("linformer", self.name, kernels, LinformerTile(k), self.peak_bytes(w), NOTES)
+        tile = f"{k} projected keys, {GEMM_TEXT}"
+        return Schedule("linformer", self.name, kernels, tile, self.peak_bytes(w), NOTES)
 
     def peak_bytes(self, w: Workload) -> int:
         """Arrays, E and F, the projected keys and values, S and P."""

@@ -41,18 +41,6 @@ NOTES = ("an estimate of softmax attention by random features",)
 
 
 @dataclass(frozen=True, slots=True)
-class PerformerTile:
-    """Features, whether a feature map's element-wise operations are one kernel, and whether rows come in chunks."""
-
-    features: int
-    fused: bool
-    chunked: bool
-
-    def __str__(self) -> str:
-        return f"{self.features} features, {f'chunks of {CHUNK}, ' * self.chunked}{GEMM_TEXT}"
-
-
-@dataclass(frozen=True, slots=True)
 class Performer:
     """How an implementation runs it.
 
@@ -90,7 +78,7 @@ class Performer:
         for tensor in "QK":
             kernels += self._feature_map(tensor, whole, m, path, suffix)
         kernels += _causal(whole, m, path, suffix) if causal else _full(whole, m, path, gpu)
-        tile = PerformerTile(m, self.fused, causal)
+        tile = f"{m} features, {f'chunks of {CHUNK}, ' * causal}{GEMM_TEXT}"
         return Schedule("performer", self.name, tuple(kernels), tile, self.peak_bytes(w), NOTES)
 
     def peak_bytes(self, w: Workload) -> int:

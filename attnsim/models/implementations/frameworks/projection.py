@@ -100,16 +100,6 @@ class Cut:
         return f"{self.tile}, split-K {self.splits}" if self.splits > 1 else str(self.tile)
 
 
-@dataclass(frozen=True, slots=True)
-class Cuts:
-    """How the products of several kernels are cut up."""
-
-    cuts: tuple[Cut, ...]
-
-    def __str__(self) -> str:
-        return "; ".join(dict.fromkeys(map(str, self.cuts)))
-
-
 def cut(product: Product, gpu: Gpu, dtype: str) -> Cut:
     """The tile and the split of k that are done first by :func:`_estimate_s`, the largest tile among equals.
 

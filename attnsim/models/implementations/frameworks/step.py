@@ -7,7 +7,7 @@ from typing import Literal
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.projection import Cuts, Product, projection, rotary
+from attnsim.models.implementations.frameworks.projection import Product, projection, rotary
 from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -104,12 +104,12 @@ def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
     for product in step.products:
         found, chosen = projection(product, gpu, dtype)
         kernels += found
-        cuts.append(chosen)
+        cuts.append(str(chosen))
     kernels += [rotary(tensor, elements, dtype) for tensor, elements in step.turned]
     if step.activation is not None:
         kernels.append(_activation(step.activation, dtype))
     sizes = {use.tensor: use.unique_bytes for kernel in kernels for use in kernel.uses}
-    return Schedule("projection", "cublas", tuple(kernels), Cuts(tuple(cuts)), sum(sizes.values()))
+    return Schedule("projection", "cublas", tuple(kernels), "; ".join(dict.fromkeys(cuts)), sum(sizes.values()))
 
 
 def _activation(one: Activation, dtype: str) -> Kernel:

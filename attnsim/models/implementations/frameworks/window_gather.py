@@ -8,7 +8,7 @@ of the sequence are masked by an addition, and softmax is a kernel of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -21,18 +21,6 @@ from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NAME = "torch.window-gather"
-
-
-@dataclass(frozen=True, slots=True)
-class WindowTile:
-    """Keys that are copied for each query, one by one."""
-
-    width: int
-    rows: int = 1
-    keys: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.width} keys copied for each query"
 
 
 def width_of(w: Workload) -> int:
@@ -71,7 +59,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         *_copies(w, "V", w.head_dim_v, width),
         _product(w, gpu, "O = P V", (w.head_dim_v, width), ("P", "V windows", "O")),
     )
-    return Schedule("sparse", NAME, kernels, WindowTile(width), peak_bytes(w))
+    return Schedule("sparse", NAME, kernels, f"{width} keys copied for each query", peak_bytes(w))
 
 
 def _copies(w: Workload, tensor: str, columns: int, width: int) -> tuple[Kernel, Kernel]:

@@ -25,7 +25,7 @@ from attnsim.models.implementations.implementation import Implementation, TileRe
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention
 from attnsim.models.implementations.latent.projections import copy, latent_combine, product
-from attnsim.models.implementations.latent.tiles import DecompressedTile, LatentTile
+from attnsim.models.implementations.latent.tiles import LatentTile
 from attnsim.models.implementations.latent.visits import (
     absorbed,
     even_visits,
@@ -50,6 +50,8 @@ COMBINE_IN_FLIGHT = by_hand(4, "partial results that a combining block of latent
 may unroll, is taken to do the same."""
 GEN_IN_FLIGHT = by_hand(6, "the same of trtllm-gen's closed reduction, so that it costs little beside what it merges")
 
+MADE_TENSORS = {"V": "K nope, V"}
+"""Where a kernel on the heads that are made from the latents finds V."""
 RAGGED = "sglang.fa3-mla or sglang.triton-mla"
 """Who takes any number of queries a sequence over the cache."""
 ATTENTION_ALONE = "the attention call alone: the products with W_UK and W_UV are not in the time"
@@ -182,11 +184,11 @@ def _decompressed(name: str, choose: Choose, *, same_width: bool = False) -> Imp
         plain = _plain(w, name)
         heads = replace(plain, latent=None, head_dim_v=w.head_dim if same_width else w.head_dim_v)
         tile = choose(heads, gpu)
-        heads_tile = DecompressedTile(tile, same_width)
-        main = renamed(flash_forward(heads, gpu, tile), heads_tile.names)
+        names = {"V": "V padded", "O": "O padded"} if same_width else MADE_TENSORS
+        main = renamed(flash_forward(heads, gpu, tile), names)
         first = [*product(w, "decompress", gpu), copy(w, "concat_k")]
         kernels = [*first, copy(w, "pad_v"), main, copy(w, "slice_o")] if same_width else [*first, main]
-        return Schedule("mla", name, tuple(kernels), heads_tile, peak_bytes(w, "decompressed"))
+        return Schedule("mla", name, tuple(kernels), str(tile), peak_bytes(w, "decompressed"))
 
     return record(name, build, peak_bytes=partial(peak_bytes, form="decompressed"))
 
@@ -199,10 +201,10 @@ def _serving(name: str, before: Sequence[str], decode: Attention, prefill: Choos
         writes = [copy(w, kernel) for kernel in before if kernel != "metadata" or w.passes == "decode"]
         if prefill is not None and w.passes != "decode":
             heads = replace(plain, latent=None)
-            tile = DecompressedTile(prefill(heads, gpu))
-            main = renamed(flash_forward(heads, gpu, tile.tile), tile.names)
+            tile = prefill(heads, gpu)
+            main = renamed(flash_forward(heads, gpu, tile), MADE_TENSORS)
             peak = peak_bytes(w, "decompressed")
-            return Schedule("mla", name, (*writes, main), tile, peak, (ATTENTION_ALONE,))
+            return Schedule("mla", name, (*writes, main), str(tile), peak, (ATTENTION_ALONE,))
         kernels, latent_tile, splits, partials = decode(plain, gpu)
         peak = peak_bytes(w, "attention", partials)
         return Schedule("mla", name, (*writes, *kernels), latent_tile, peak, (ATTENTION_ALONE,), splits)

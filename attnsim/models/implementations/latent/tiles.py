@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import split_count
-from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.schedule import Path
@@ -250,29 +249,6 @@ def fa3_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> tuple[Splits, int]:
 def _power_of_two(count: int) -> int:
     """The smallest power of two that is no smaller."""
     return 1 << (count - 1).bit_length()
-
-
-@dataclass(frozen=True, slots=True)
-class DecompressedTile:
-    """The tile of a fused kernel on the heads that were made from the latents.
-
-    Parameters
-    ----------
-    tile : FlashTile
-    same_width : bool
-        Whether V is padded to the width of K, and O with it.
-    """
-
-    tile: FlashTile
-    same_width: bool = False
-
-    @property
-    def names(self) -> dict[str, str]:
-        """What the kernel's V and O are called."""
-        return {"V": "V padded", "O": "O padded"} if self.same_width else {"V": "K nope, V"}
-
-    def __str__(self) -> str:
-        return str(self.tile)
 
 
 class Piece(NamedTuple):

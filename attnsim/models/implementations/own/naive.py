@@ -84,16 +84,6 @@ class SoftmaxTile:
         return (("ELEMENT", ELEMENT[dtype]), ("ROWS", self.rows), ("WARPS", self.warps), ("SWEEPS", self.sweeps))
 
 
-@dataclass(frozen=True, slots=True)
-class NaiveTile:
-    """Tile of the GEMM that makes the scores."""
-
-    scores: GemmTile
-
-    def __str__(self) -> str:
-        return f"GEMM {self.scores}"
-
-
 SOFTMAX_TILES = (SoftmaxTile(4, 1, 1), SoftmaxTile(1, 4, 1), SoftmaxTile(1, 16, 1), SoftmaxTile(1, 8, 2))
 """From short rows to long ones."""
 
@@ -183,7 +173,7 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
         algorithm="naive",
         implementation=NAMES[passes],
         kernels=tuple(kernels),
-        tile=NaiveTile(gemm_tile(w.seq_kv)),
+        tile=f"GEMM {gemm_tile(w.seq_kv)}",
         peak_memory_bytes=peak_memory_bytes(w),
         notes=("works on all seq_q x seq_kv scores whatever the mask",),
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
-from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.flash import TILES as FLASH_TILES
 from attnsim.models.implementations.own.flash import choose_tile, constants
@@ -25,16 +24,6 @@ UNIT_OPERATIONS = 2
 """Operations of the special-function unit a score: ``ex2`` and the reciprocal of 1 plus it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SigmoidTile:
-    """A tile of the flash kernel, whose loop this one has."""
-
-    flash: FlashTile
-
-    def __str__(self) -> str:
-        return str(self.flash)
-
-
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The one kernel of a forward pass.
 
@@ -47,7 +36,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     kernel = edited(flash_forward(w, gpu, tile, ENTRY, lse=False), _weighed)
-    return flash_schedule(w, NAME, [kernel], SigmoidTile(tile))
+    return flash_schedule(w, NAME, [kernel], str(tile))
 
 
 def _weighed(op: TileOp) -> TileOp:

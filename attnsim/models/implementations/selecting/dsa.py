@@ -6,15 +6,12 @@ over all keys, in fp32, may be more than the memory holds: indexer and top-k are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.dsa_attention import (
     DECODE,
     KV,
     TOKEN_BYTES,
-    TokensTile,
     V,
     attention,
     decode,
@@ -26,7 +23,6 @@ from attnsim.models.implementations.selecting.dsa_choice import (
     MOST_QUERIES,
     PAGED,
     SCORE_BYTES,
-    IndexTile,
     TopKTile,
     choosing,
     index_tile,
@@ -39,18 +35,6 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.schedule import Kernel, Schedule
-
-
-@dataclass(frozen=True, slots=True)
-class DsaTile:
-    """Tiles of those kernels that a schedule has; None for the others."""
-
-    index: IndexTile | None = None
-    top_k: TopKTile | None = None
-    tokens: TokensTile | None = None
-
-    def __str__(self) -> str:
-        return "; ".join(str(tile) for tile in (self.index, self.top_k, self.tokens) if tile is not None)
 
 
 def is_paged(w: Workload) -> bool:
@@ -68,7 +52,7 @@ def build_indexer(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     choosing(w)
     tile = index_tile(w, gpu, w.heads_q, w.head_dim)
     kernels = indexers(w, tile, gpu)
-    return scheduled("dsa-indexer", "deepgemm.mqa-logits", kernels, DsaTile(index=tile), w, gpu)
+    return scheduled("dsa-indexer", "deepgemm.mqa-logits", kernels, str(tile), w, gpu)
 
 
 def build_paged(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -76,20 +60,20 @@ def build_paged(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     choosing(w)
     tile = paged_tile(w, gpu, w.heads_q, w.head_dim)
     kernels = indexers(w, tile, gpu)
-    return scheduled("dsa-indexer", PAGED, kernels, DsaTile(index=tile), w, gpu)
+    return scheduled("dsa-indexer", PAGED, kernels, str(tile), w, gpu)
 
 
 def build_top_k(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The best keys of each query."""
     tile = top_k_tile(w, gpu)
-    return scheduled("dsa-topk", "sgl-kernel.topk", top_ks(w, tile), DsaTile(top_k=tile), w, gpu)
+    return scheduled("dsa-topk", "sgl-kernel.topk", top_ks(w, tile), str(tile), w, gpu)
 
 
 def build_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """Attention to chosen keys."""
     tile = tokens_tile(w, gpu)
     kernel = attention(w, tile)
-    return scheduled("dsa-attention", "flashmla.sparse", (kernel,), DsaTile(tokens=tile), w, gpu)
+    return scheduled("dsa-attention", "flashmla.sparse", (kernel,), str(tile), w, gpu)
 
 
 def build_decode(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -97,7 +81,7 @@ def build_decode(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     choosing(w)
     tile = decode_tile(w, gpu)
     kernels = tuple(decode(w, tile))
-    return scheduled("dsa-attention", DECODE, kernels, DsaTile(tokens=tile), w, gpu, _eight_bit_cache_bytes(w))
+    return scheduled("dsa-attention", DECODE, kernels, str(tile), w, gpu, _eight_bit_cache_bytes(w))
 
 
 def build_whole(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -108,14 +92,14 @@ def build_whole(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     found = indexers(w, index, gpu)
     beside = (renamed(one, {"Q": "Q index", "K": "K index"}) for one in found)  # another kernel has queries and keys
     kernels = (*beside, *top_ks(w, best), attention(w, tokens))
-    return scheduled("dsa", "sglang.dsa", kernels, DsaTile(index, best, tokens), w, gpu)
+    return scheduled("dsa", "sglang.dsa", kernels, f"{index}; {best}; {tokens}", w, gpu)
 
 
 def scheduled(
     algorithm: str,
     name: str,
     kernels: tuple[Kernel, ...],
-    tile: DsaTile,
+    tile: str,
     w: Workload,
     gpu: Gpu,
     cache: int | None = None,

@@ -10,7 +10,6 @@ the two calls, whose grids have the rows of the longest sequence, are those of t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +18,6 @@ from attnsim.arrays import Ints
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import FA2, counted, fa2_forward
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
-from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.nsa_triton import chosen
 from attnsim.models.implementations.selecting.torch_passes import FOUND_BYTES, over, top_k
@@ -37,17 +35,6 @@ INDEX_BYTES = 8
 """PyTorch's int64."""
 OTHER_TENSORS = {name: f"{name} others" for name in ("Q", "K", "V", "O", "LSE")}
 """Names of the tensors of the call over other blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class MobaTile:
-    """Tiles of both calls of FlashAttention-2: causal in a query's own block, and over blocks that it chose."""
-
-    own: FlashTile
-    others: FlashTile
-
-    def __str__(self) -> str:
-        return str(self.own)
 
 
 @lru_cache(maxsize=16)
@@ -91,15 +78,15 @@ def _packed(w: Workload, lengths: tuple[Length, ...], heads: int, mask: Mask) ->
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """All kernels of a call."""
     s, own, others = chosen(w), own_blocks(w), other_blocks(w)
-    tile = MobaTile(counted(fa2_forward(own, gpu), FA2, own, gpu), counted(fa2_forward(others, gpu), FA2, others, gpu))
+    tile, tile_others = (counted(fa2_forward(part, gpu), FA2, part, gpu) for part in (own, others))
     attended = [
-        renamed(flash_forward(own, gpu, tile.own, "own blocks"), own_tensors(w)),
-        renamed(flash_forward(others, gpu, tile.others, "other blocks"), OTHER_TENSORS),
+        renamed(flash_forward(own, gpu, tile, "own blocks"), own_tensors(w)),
+        renamed(flash_forward(others, gpu, tile_others, "other blocks"), OTHER_TENSORS),
     ]
     kernels = (*_before(w, s), *attended, *_merged(w, s))
     memory = flash_peak_bytes(w) + _kept_bytes(w, s)
     return Schedule(
-        "moba", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(w.batch * visible_pairs(s, w.seq_q))
+        "moba", NAME, kernels, str(tile), memory, useful_flops=w.matrix_flops(w.batch * visible_pairs(s, w.seq_q))
     )
 
 
