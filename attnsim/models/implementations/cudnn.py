@@ -11,23 +11,23 @@ tile_dsl/thd.py``); the closed ones of the same GPUs are taken to do the same.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import flash_attention_4
 from attnsim.models.implementations.flash_attention import fa2_backward, flash3
-from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.building import (
+    Attended,
+    each_way,
     fa2_combine,
     fitting,
-    flash_schedule,
     one_query,
     override,
-    override_backward,
 )
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import split_count
-from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Order
+from attnsim.models.implementations.fused.tile import FlashTile, Order
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
@@ -111,28 +111,23 @@ def sequence_offsets(w: Workload) -> Kernel:
 
 def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, closed: bool) -> Schedule:
     """Forward and backward by tcgen05; the closed kernels split the keys of a single query alone."""
-    kernels: list[Kernel] = []
-    tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
-    if "fwd" in w.directions:
+    w_main = one_query(w)
+
+    def forward() -> Attended:
         chosen = (closed_blackwell_tile if closed else blackwell_tile)(w_main, gpu)
+        packed = bool(w.lengths) and w.passes != "decode"
         if w.lengths:
-            packed = w.passes != "decode"
             chosen = replace(chosen, order="most_queries_first" if packed else "grid_by_sequence")
-            kernels += [sequence_offsets(w)] if packed else []
         tile = override(chosen, shape, w_main, gpu)
-        if not closed or w.seq_q == 1:
-            splits = Splits(blackwell_splits(w_main, gpu, tile))
+        splits = Splits(blackwell_splits(w_main, gpu, tile)) if not closed or w.seq_q == 1 else UNCUT
         main = flash_forward(w_main, gpu, tile, splits=splits)
         few = closed and w.seq_q <= FEW_ROWS
+        kernels = [sequence_offsets(w)] if packed else []
         kernels.append(replace(main, multicast=1 if few else blackwell_pair(w_main)))
-        tiles = FusedTiles(tile)
-    if splits.partial:
-        kernels.append(fa2_combine(w, splits.count))
-    if "bwd" in w.directions:
-        back = override_backward(flash_attention_4.choose_backward(w, gpu), shape)
-        tiles = replace(tiles, backward=back)
-        kernels += flash_attention_4.backward(w, back)
-    return flash_schedule(w, name, kernels, tiles, splits, _CLOSED if closed else ())
+        return [*kernels, *([fa2_combine(w, splits.count)] if splits.partial else [])], tile, splits
+
+    back = partial(flash_attention_4.choose_backward, w, gpu)
+    return each_way(w, name, shape, forward, back, flash_attention_4.backward, _CLOSED if closed else ())
 
 
 def _ampere(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Schedule:
@@ -142,23 +137,17 @@ def _ampere(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Sche
     HBM bandwidth with 8 query heads a key head, which a 64-row tile cannot: 16 rows, the heads of a
     group packed, keys split. Its backward is FlashAttention-2's.
     """
-    kernels: list[Kernel] = []
-    tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
-    if "fwd" in w.directions:
+    w_main = one_query(w)
+
+    def forward() -> Attended:
         decode = w.seq_q * w.group <= 16
         tile = override(choose_tile(w, gpu, decode), shape, w_main, gpu)
-        if decode:
-            heads = w.batch * w.heads_kv
-            splits = Splits(split_count(heads, 2 * gpu.sm.count, -(-w.seq_kv // tile.keys)))
-        kernels.append(flash_forward(w_main, gpu, tile, splits=splits))
-        tiles = FusedTiles(tile)
-    if splits.partial:
-        kernels.append(fa2_combine(w, splits.count))
-    if "bwd" in w.directions:
-        back = override_backward(fa2_backward(w, gpu), shape)
-        tiles = replace(tiles, backward=back)
-        kernels += flash_backward(w, back)
-    return flash_schedule(w, name, kernels, tiles, splits, _CLOSED)
+        heads, key_tiles = w.batch * w.heads_kv, -(-w.seq_kv // tile.keys)
+        splits = Splits(split_count(heads, 2 * gpu.sm.count, key_tiles)) if decode else UNCUT
+        main = flash_forward(w_main, gpu, tile, splits=splits)
+        return [main, *([fa2_combine(w, splits.count)] if splits.partial else [])], tile, splits
+
+    return each_way(w, name, shape, forward, lambda: fa2_backward(w, gpu), notes=_CLOSED)
 
 
 def _cudnn(name: str) -> Builder:

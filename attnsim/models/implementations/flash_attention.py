@@ -12,23 +12,24 @@ from typing import TypeVar
 
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import flash_backward
 from attnsim.models.implementations.fused.building import (
+    Attended,
+    each_way,
     fa2_combine,
     flash_schedule,
     one_query,
     override,
-    override_backward,
 )
-from attnsim.models.implementations.fused.flash1 import Flash1Tile, flash1_backward, flash1_forward, key_block
+from attnsim.models.implementations.fused.flash1 import ROWS as FLASH1_ROWS
+from attnsim.models.implementations.fused.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
@@ -42,7 +43,7 @@ def flash1(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-
     kernels = [flash1_forward(w, gpu)] if "fwd" in w.directions else []
     if "bwd" in w.directions:
         kernels += flash1_backward(w, gpu)
-    return flash_schedule(w, name, kernels, Flash1Tile(key_block(w, gpu)))
+    return flash_schedule(w, name, kernels, f"{FLASH1_ROWS} x {key_block(w, gpu)}, keys outside")
 
 
 def small_shared_memory(gpu: Gpu) -> bool:
@@ -113,9 +114,7 @@ def counted(tile: Tile, kernel: str, w: Workload, gpu: Gpu) -> Tile:
     return replace(tile, counts=counts)
 
 
-def _flash2_forward(
-    w: Workload, gpu: Gpu, shape: TileRequest | None, machine: str
-) -> tuple[list[Kernel], FlashTile, Splits]:
+def _flash2_forward(w: Workload, gpu: Gpu, shape: TileRequest | None, machine: str) -> Attended:
     """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
     w = one_query(w)
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
@@ -137,31 +136,20 @@ def _flash2_forward(
 
 def flash2_unsplit(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """FlashAttention-2 before 2.2, which brought split-KV kernels (README, "2.2: Optimize for inference")."""
-    tile, back = counted(fa2_forward(w, gpu), FA2, w, gpu), counted(fa2_backward(w, gpu), FA2, w, gpu)
-    tiles = FusedTiles(
-        override(tile, shape, w, gpu) if "fwd" in w.directions else None,
-        override_backward(back, shape) if "bwd" in w.directions else None,
-    )
-    kernels = [flash_forward(w, gpu, tiles.forward)] if tiles.forward else []
-    kernels += flash_backward(w, tiles.backward) if tiles.backward else ()
-    return flash_schedule(w, "flash-attn.2-unsplit", kernels, tiles)
+
+    def forward() -> Attended:
+        tile = override(counted(fa2_forward(w, gpu), FA2, w, gpu), shape, w, gpu)
+        return [flash_forward(w, gpu, tile)], tile, UNCUT
+
+    return each_way(w, "flash-attn.2-unsplit", shape, forward, lambda: counted(fa2_backward(w, gpu), FA2, w, gpu))
 
 
 def flash2(
     w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.2", machine: str = FA2
 ) -> Schedule:
     """FlashAttention-2, forward and backward; `machine`: whose machine code tells its instructions, "" nobody's."""
-    kernels: list[Kernel] = []
-    tiles, splits = FusedTiles(), UNCUT
-    if "fwd" in w.directions:
-        kernels, tile, splits = _flash2_forward(w, gpu, shape, machine)
-        tiles = FusedTiles(tile)
-    if "bwd" in w.directions:
-        back = counted(fa2_backward(w, gpu), machine, w, gpu)
-        back = override_backward(back, shape)
-        tiles = replace(tiles, backward=back)
-        kernels += flash_backward(w, back)
-    return flash_schedule(w, name, kernels, tiles, splits)
+    forward = partial(_flash2_forward, w, gpu, shape, machine)
+    return each_way(w, name, shape, forward, lambda: counted(fa2_backward(w, gpu), machine, w, gpu))
 
 
 def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
@@ -245,10 +233,9 @@ def flash3(
     `order` of row tiles in place of its own, for kernels that are like it but for that and their instructions;
     `machine` as in :func:`flash2`.
     """
-    w_fwd = one_query(w)
-    kernels: list[Kernel] = []
-    tiles, splits = FusedTiles(), UNCUT
-    if "fwd" in w.directions:
+
+    def forward() -> Attended:
+        w_fwd = one_query(w)
         base = fa3_forward(w_fwd, gpu)
         base = counted(replace(base, order=order or base.order), machine, w, gpu)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
@@ -258,15 +245,10 @@ def flash3(
         packed = w.group > 1 and (splits.partial or _packing_pays(w, base.rows))
         tile = override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
         main = flash_forward(w_fwd, gpu, tile, splits=splits)
-        kernels.append(replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main)
-        if splits.partial:
-            kernels.append(fa3_combine(w, count))
-        tiles = FusedTiles(tile)
-    if "bwd" in w.directions:
-        back = override_backward(counted(fa3_backward(w, gpu), machine, w, gpu), shape)
-        tiles = replace(tiles, backward=back)
-        kernels += flash_backward(w, back)
-    return flash_schedule(w, "flash-attn.3", kernels, tiles, splits)
+        main = replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main
+        return [main, *([fa3_combine(w, count)] if splits.partial else [])], tile, splits
+
+    return each_way(w, "flash-attn.3", shape, forward, lambda: counted(fa3_backward(w, gpu), machine, w, gpu))
 
 
 def _packing_pays(w: Workload, rows: int) -> bool:

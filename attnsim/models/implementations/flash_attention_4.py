@@ -19,15 +19,15 @@ from dataclasses import replace
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import flash_backward, two_pass_backward
-from attnsim.models.implementations.fused.building import flash_schedule, override, override_backward
+from attnsim.models.implementations.fused.building import Attended, each_way, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.buffers import bytes_of
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.schedule.splits import UNCUT, Splits
+from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
 EMULATED = (3, 16)
@@ -100,20 +100,13 @@ def vllm_flash4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_split: bool) -> Schedule:
-    kernels: list[Kernel] = []
-    tiles, splits = FusedTiles(), UNCUT
-    if "fwd" in w.directions:
+    def forward() -> Attended:
         tile = override(choose_tile(w, gpu), shape, w, gpu)
         splits = Splits(split_count(w, gpu, tile) if may_split else 1)
-        kernels.append(flash_forward(w, gpu, tile, splits=splits))
-        tiles = FusedTiles(tile)
-    if splits.partial:
-        kernels.append(combine(w, splits.count, 8, 256))
-    if "bwd" in w.directions:
-        back = override_backward(choose_backward(w, gpu), shape)
-        tiles = replace(tiles, backward=back)
-        kernels += backward(w, back)
-    return flash_schedule(w, name, kernels, tiles, splits)
+        main = flash_forward(w, gpu, tile, splits=splits)
+        return [main, *([combine(w, splits.count, 8, 256)] if splits.partial else [])], tile, splits
+
+    return each_way(w, name, shape, forward, lambda: choose_backward(w, gpu), backward)
 
 
 def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:

@@ -6,23 +6,21 @@ a kernel of their own that shares the keys out over blocks.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import two_pass_backward
 from attnsim.models.implementations.fused.building import (
+    Attended,
+    each_way,
     fitting,
-    flash_schedule,
     one_query,
     override,
-    override_backward,
 )
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, fits
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, fits
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+from attnsim.models.schedule.schedule import Path, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 NAME = "torch.flex"
@@ -77,22 +75,16 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 def flex(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """FlexAttention with a mask that its block mask shows: no scores are computed outside."""
-    kernels: list[Kernel] = []
-    tiles, splits, w_main = FusedTiles(), UNCUT, one_query(w)
-    if "fwd" in w.directions:
+    w_main = one_query(w)
+
+    def forward() -> Attended:
         few = w.seq_q < FEW_QUERIES and w.passes in ("fwd", "decode")
         tile = override(decode_tile(w, gpu) if few else choose_tile(w, gpu), shape, w_main, gpu)
-        if few:
-            splits = Splits(_split_count(w, gpu, tile))
-        kernels.append(flash_forward(w_main, gpu, tile, splits=splits))
-        if splits.partial:
-            kernels.append(combine(w, splits.count, 4, 128))
-        tiles = FusedTiles(tile)
-    if "bwd" in w.directions:
-        back = override_backward(choose_backward(w, gpu), shape)
-        tiles = replace(tiles, backward=back)
-        kernels += two_pass_backward(w, back)
-    return flash_schedule(w, NAME, kernels, tiles, splits)
+        splits = Splits(_split_count(w, gpu, tile)) if few else UNCUT
+        main = flash_forward(w_main, gpu, tile, splits=splits)
+        return [main, *([combine(w, splits.count, 4, 128)] if splits.partial else [])], tile, splits
+
+    return each_way(w, NAME, shape, forward, lambda: choose_backward(w, gpu), two_pass_backward)
 
 
 def _split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:

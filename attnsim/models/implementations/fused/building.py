@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from attnsim.errors import InputError
@@ -91,19 +91,34 @@ def one_kernel_each_way(
     """A fused implementation that is one forward kernel and FA2-like backward kernels."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        kernels: list[Kernel] = []
-        tiles, w_main = FusedTiles(), one_query(w)
-        if "fwd" in w.directions:
+        def attended() -> Attended:
+            w_main = one_query(w)
             tile = override(forward(w_main, gpu), shape, w_main, gpu)
-            tiles = FusedTiles(tile)
-            kernels.append(flash_forward(w_main, gpu, tile))
-        if "bwd" in w.directions:
-            back = override_backward(backward(w, gpu), shape)
-            tiles = replace(tiles, backward=back)
-            kernels += flash_backward(w, back)
-        return flash_schedule(w, name, kernels, tiles)
+            return [flash_forward(w_main, gpu, tile)], tile, UNCUT
+
+        return each_way(w, name, shape, attended, lambda: backward(w, gpu))
 
     return build
+
+
+Attended = tuple[list[Kernel], FlashTile, Splits]
+"""The kernels of a forward pass, their tile, and how keys are cut."""
+
+
+def each_way(
+    w: Workload,
+    name: str,
+    shape: TileRequest | None,
+    forward: Callable[[], Attended],
+    backward: Callable[[], BackwardTile],
+    run_backward: Callable[[Workload, BackwardTile], Sequence[Kernel]] = flash_backward,
+    notes: tuple[str, ...] = (),
+) -> Schedule:
+    """The kernels of the passes that are asked for; `backward` gives the tile that the user's stands in for."""
+    kernels, tile, splits = forward() if "fwd" in w.directions else ([], None, UNCUT)
+    back = override_backward(backward(), shape) if "bwd" in w.directions else None
+    kernels = [*kernels, *(run_backward(w, back) if back else ())]
+    return flash_schedule(w, name, kernels, FusedTiles(tile, back), splits, notes)
 
 
 def in_step(kernel: Kernel) -> Kernel:

@@ -7,7 +7,7 @@ Dao et al., arXiv 2205.14135; tiles, the split of the query steps over blocks an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,16 +26,6 @@ DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 16, 3
 """Of a score: random bits, and its extraction, comparison and selection (`apply_dropout_16bits`)."""
 ROWS = 16
 """Query rows of an inner step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flash1Tile:
-    """Query rows of an inner step x keys that a block holds."""
-
-    keys: int
-
-    def __str__(self) -> str:
-        return f"{ROWS} x {self.keys}, keys outside"
 
 
 def key_block(w: Workload, gpu: Gpu) -> int:
