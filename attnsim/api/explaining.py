@@ -17,9 +17,8 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.occupancy import block_limits
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule
 from attnsim.simulator.replay import KernelReplay, Replay, Told
 from attnsim.wording import html_table, time_text, times_text
 

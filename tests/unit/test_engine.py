@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.schedule import Kernel, Launch, renamed
 from attnsim.simulator.engine import play
 from attnsim.simulator.grid import grid_time
 from attnsim.simulator.played import Played

@@ -22,8 +22,7 @@ from attnsim.models.hardware.clock_law import clock_law, clock_share, limit_felt
 from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.models.schedule.instructions import StepCounts, nearest
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, TensorUse
 from attnsim.simulator.memory import kept, traffic
 from attnsim.simulator.program import HBM, L2, LATENCY, PORT, compile_kernel, compile_op
 from attnsim.simulator.unit_costs import unit_costs

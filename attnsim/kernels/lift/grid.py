@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.models.schedule.schedule import Launch
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Launch, TensorUse
 from attnsim.ptx.skeleton import Asked, Seen
 
 Access = tuple[str, str]

@@ -25,8 +25,7 @@ from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import bytes_of
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, bytes_of
 from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 

@@ -20,9 +20,8 @@ from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, dq_in_m
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.instructions import step_counts
-from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+from attnsim.models.schedule.schedule import Kernel, Path, Schedule, check_shared_memory
 from attnsim.models.schedule.widths import padded
 
 NAME = "triton.tutorial"

@@ -45,11 +45,10 @@ from attnsim.models.implementations.fused.tile import FlashTile, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, edited
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 

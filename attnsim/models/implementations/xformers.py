@@ -24,10 +24,8 @@ from attnsim.models.implementations.fused.splits import combine, copy_rows
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import bytes_of
-from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, bytes_of, edited
 from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 

@@ -16,12 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 Rule = Literal["byte", "tile", "run"]
 """Which blocks share a piece of a tensor; a piece has all of the tensor's tiled axes and one place along the others.

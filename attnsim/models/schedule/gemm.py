@@ -11,10 +11,9 @@ import numpy as np
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
-from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import BLOCK, TileOp
-from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.schedule import Kernel, Launch, Path
 
 
 @dataclass(frozen=True, slots=True)

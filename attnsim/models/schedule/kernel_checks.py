@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from attnsim.errors import InputError
 from attnsim.models.schedule.operation import AMOUNTS, Kind, TileOp
-from attnsim.models.schedule.schedule import Kernel
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Kernel, TensorUse
 
 MOST = 10**15
 """Largest number: an exabyte is too much for any GPU, and sums of some thousand of them still have 64 bits."""

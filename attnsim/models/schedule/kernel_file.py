@@ -21,9 +21,8 @@ from attnsim.files import read_typed
 from attnsim.models.schedule.kernel_checks import MOST, MOST_BLOCKS, check_number, check_uses, check_waits, read_op
 from attnsim.models.schedule.lifted import Lifted, LiftedCall, Origin
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.schedule import Path as InstructionPath
-from attnsim.models.schedule.uses import TensorUse
 from attnsim.writing import write_whole
 
 FORMAT = 1

@@ -11,10 +11,9 @@ from weakref import WeakKeyDictionary
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import PIPES
-from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product, step_counts
 from attnsim.models.schedule.operation import TileOp
-from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.schedule.schedule import Kernel, edited
 
 PRODUCTS = {False: 2, True: 5}
 """Of scores' size in a pass, forward and backward."""

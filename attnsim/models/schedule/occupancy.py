@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.buffers import check_shared_memory
-from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.schedule.schedule import Kernel, check_shared_memory
 
 REGISTER_UNIT = 256
 SHARED_MEMORY_UNIT = 128

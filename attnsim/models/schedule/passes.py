@@ -9,8 +9,7 @@ from itertools import pairwise
 from attnsim.by_hand import by_hand
 from attnsim.models.schedule.nest import apart, loop_nest, once
 from attnsim.models.schedule.operation import STEP, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.models.schedule.uses import TensorUse
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 STREAM_BYTES = by_hand(16 * 1024, "bytes that a block of a helper kernel reads")
 """256 threads with four 16-byte loads each in flight."""

@@ -8,7 +8,8 @@ CUDA kernels are launched with the same tile and grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -17,11 +18,143 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.arrays import Ints
-from attnsim.models.schedule.buffers import Buffers, bytes_of
-from attnsim.models.schedule.launch import Launch
+from attnsim.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp, amounts
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.uses import TensorUse
+
+
+@dataclass(frozen=True, slots=True)
+class TensorUse:
+    """How the blocks of a kernel share a tensor: what the L2 cache has to hold for re-reads to hit.
+
+    Parameters
+    ----------
+    tensor : str
+        Name, the same in all kernels of a schedule.
+    piece_bytes : int
+        Bytes that a set of blocks reads in common (the K of one head).
+    pieces : int
+        How many such pieces there are; ``piece_bytes * pieces`` is the compulsory traffic.
+    sharers : float
+        Blocks, consecutive in launch order, that touch each piece.
+    passes_per_block : float
+        Times a block goes over its piece (FlashAttention-1 re-reads Q once per block of keys).
+    written : bool
+        Whether the tensor is an output.
+    in_place : bool
+        Of a tensor that the kernel both reads and writes: whether it reads what was there before, rather than what it
+        has written itself.
+    just_written : bool
+        Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2;
+        as written, whether it never leaves it.
+    all_bytes : int
+        Of pieces of different sizes, which `piece_bytes` is the mean of: all of them; 0: as many as the pieces say.
+    apart_bytes : int
+        What passes through the cache from one touch of a piece to the next, where blocks that share it do not follow
+        one another; 0: what running blocks work on.
+    rounds : float
+        Most times that a piece is fetched: blocks that do follow one another share a fetch.
+    scattered : int
+        1 where blocks read parts of it here and there, so that a read again hits with the share that the L2 holds; 2
+        where what they read grows along the sequence, as causal queries do; 0 where they walk it together.
+    """
+
+    tensor: str
+    piece_bytes: int
+    pieces: int
+    sharers: float = 1.0
+    passes_per_block: float = 1.0
+    written: bool = False
+    in_place: bool = False
+    just_written: bool = False
+    all_bytes: int = 0
+    apart_bytes: int = 0
+    rounds: float = math.inf
+    scattered: int = 0
+
+    @property
+    def unique_bytes(self) -> int:
+        """Compulsory traffic: every byte once."""
+        return self.all_bytes or self.piece_bytes * self.pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A run of thread blocks in launch order.
+
+    Parameters
+    ----------
+    rows : ndarray of int, shape [rows] or [rows, blocks]
+        Block classes.
+    times : int
+        How often the whole of it is launched, one after the other.
+    each : int
+        How often each row of it is. A grid of a million blocks is held, counted and looked up by its rows.
+    """
+
+    rows: NDArray[np.int64]
+    times: int = 1
+    each: int = 1
+
+    @classmethod
+    def alike(cls, blocks: int, block_class: int = 0) -> Launch:
+        """So many blocks of one class."""
+        return cls(np.array([block_class], dtype=np.int64), blocks)
+
+    def __len__(self) -> int:
+        """Blocks of one time."""
+        return self.rows.size * self.each
+
+    @cached_property
+    def classes(self) -> NDArray[np.int64]:
+        """The class of each block of one time."""
+        return (self.rows if self.each == 1 else np.repeat(self.rows, self.each, axis=0)).reshape(-1)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Blocks of each class that one time has, up to the last of them."""
+        return np.bincount(self.rows.reshape(-1)) * self.each
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The classes of the blocks at some places, of all times."""
+        rows = self.rows.reshape(len(self.rows), -1)
+        width = rows.shape[1]
+        return rows[places % len(self) // (width * self.each), places % width]
+
+    def same(self, other: Launch) -> bool:
+        """Whether the other one launches the same blocks in the same order."""
+        if self.each == other.each and self.rows.shape == other.rows.shape:
+            return self.times == other.times and np.array_equal(self.rows, other.rows)
+        return self.times == other.times and np.array_equal(self.classes, other.classes)
+
+
+Buffers = tuple[tuple[str, int], ...]
+"""Names of buffers and their bytes."""
+
+
+def bytes_of(buffers: Buffers) -> int:
+    """Shared memory of a block that has these buffers."""
+    return sum(size for _, size in buffers)
+
+
+def check_shared_memory(what: str, buffers: Buffers, gpu: Gpu, nearest: str = "") -> None:
+    """Refuse a block whose buffers exceed the shared memory a block may have.
+
+    Raises
+    ------
+    InputError
+        Naming the buffers, the limit and, if given, the nearest tile that fits.
+    """
+    needed, limit = bytes_of(buffers), gpu.sm.shared_memory_per_block_bytes
+    if needed <= limit:
+        return
+    parts = ", ".join(f"{name} {size / 1024:g}" for name, size in buffers)
+    raise InputError(
+        f"Shared memory: {what} needs {needed / 1024:g} KiB ({parts}), {gpu.id} has "
+        f"{limit / 1024:g} KiB per block; {nearest or 'take a smaller tile or fewer stages'}"
+    )
+
 
 __all__ = ["Kernel", "Launch", "Path", "Role", "Schedule"]
 
@@ -371,3 +504,19 @@ def _loop_nest(kernel: Kernel) -> Iterator[str]:
         yield f"{indent}{segment.name}:" if n == 1 else f"{indent}for {segment.name} in range({n}):"
         for op in segment.ops:
             yield f"{indent}  {op}"
+
+
+def edited(kernel: Kernel, edit: Callable[[TileOp], TileOp]) -> Kernel:
+    """The kernel with every operation passed through `edit`."""
+    return replace(kernel, segments=tuple(replace(one, ops=tuple(map(edit, one.ops))) for one in kernel.segments))
+
+
+def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+    """The kernel with other names for the tensors that it reads and writes; an MMA is called by what it makes."""
+
+    def named(op: TileOp) -> TileOp:
+        moves = op.kind in ("load", "wait", "store")
+        return op._replace(tensor=names.get(op.tensor, op.tensor)) if moves else op
+
+    uses = tuple(replace(use, tensor=names.get(use.tensor, use.tensor)) for use in kernel.uses)
+    return replace(edited(kernel, named), uses=uses)

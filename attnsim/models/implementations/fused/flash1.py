@@ -16,11 +16,10 @@ from attnsim.models.implementations.fused.backward import dot_do_o
 from attnsim.models.implementations.fused.loops import dropped
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
-from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.nest import by_size, loop, loop_nest
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 
 DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 16, 3
 """Of a score: random bits, and its extraction, comparison and selection (`apply_dropout_16bits`)."""

@@ -22,9 +22,8 @@ from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
 from attnsim.models.schedule.nest import Nest, by_size, loop_nest, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
-from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.uses import TensorUse
 from attnsim.models.schedule.widths import padded
 
 BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows with head_dim, K's and V's alike")

@@ -20,13 +20,12 @@ from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
-from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.nest import loop, loop_nest, once
 from attnsim.models.schedule.operation import STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
-from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 
 WARP_ROWS = 16
 """Rows of an output that a warp has of ``mma.sync.m16n8k16``."""

@@ -16,9 +16,8 @@ from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
 from attnsim.models.schedule.nest import Nest, apart, loop, loop_nest, once
 from attnsim.models.schedule.operation import BLOCK, TileOp
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.uses import TensorUse
 
 MAX_SPLITS = 128
 SCALE_INSTRUCTIONS = by_hand(4, "FP32-lane instructions of a combine kernel per split and row")

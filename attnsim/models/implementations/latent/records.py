@@ -36,8 +36,7 @@ from attnsim.models.implementations.latent.visits import (
 )
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.editing import renamed
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, renamed
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 Attended = tuple[list[Kernel], LatentTile, Splits, int]

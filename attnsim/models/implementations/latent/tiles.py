@@ -18,8 +18,7 @@ from typing import Literal, NamedTuple
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.question.workload import Latent, Workload
-from attnsim.models.schedule.buffers import Buffers
-from attnsim.models.schedule.schedule import Path
+from attnsim.models.schedule.schedule import Buffers, Path
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 FIXED_OVERHEAD_BLOCKS = 5

@@ -24,12 +24,11 @@ from attnsim.models.implementations.own.loading import around, loaded
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
-from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product
 from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import visible_queries
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule, bytes_of, check_shared_memory
 
 NAME = "attnsim.flash-backward"
 ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_convert"

@@ -25,13 +25,12 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, TURN, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import visible_keys
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule, bytes_of, check_shared_memory
 from attnsim.models.schedule.splits import Splits
 
 NAME = "attnsim.decode"

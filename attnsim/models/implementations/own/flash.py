@@ -14,9 +14,8 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import check_shared_memory
 from attnsim.models.schedule.row_tiles import row_tiles
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Schedule, check_shared_memory
 
 NAME = "attnsim.flash"
 ENTRY = "flash_forward"

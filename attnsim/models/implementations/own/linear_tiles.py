@@ -14,8 +14,8 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own.resources import ELEMENT, kernel_label
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
+from attnsim.models.schedule.schedule import Buffers, bytes_of, check_shared_memory
 
 NAME = "attnsim.linear"
 STATE, REDUCE, OUTPUT = "linear_state", "linear_reduce", "linear_output"

@@ -12,9 +12,8 @@ from attnsim.models.implementations.own.flash import TILES as FLASH_TILES
 from attnsim.models.implementations.own.flash import choose_tile, constants
 from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.editing import edited
 from attnsim.models.schedule.operation import TileOp
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Schedule, edited
 
 NAME = "attnsim.sigmoid"
 ENTRY = "sigmoid_forward"

@@ -34,12 +34,11 @@ from attnsim.models.implementations.own.resources import ELEMENT, asked_for, ker
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
-from attnsim.models.schedule.buffers import Buffers, bytes_of, check_shared_memory
 from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, by_size, loop
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, Schedule, bytes_of, check_shared_memory
 
 NAME = "attnsim.sparse"
 ENTRY = "sparse_forward"

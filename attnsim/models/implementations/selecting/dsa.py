@@ -32,9 +32,7 @@ from attnsim.models.implementations.selecting.dsa_choice import (
     top_ks,
 )
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.buffers import check_shared_memory
-from attnsim.models.schedule.editing import renamed
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, check_shared_memory, renamed
 
 
 def is_paged(w: Workload) -> bool:

@@ -25,11 +25,10 @@ from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, L
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
-from attnsim.models.schedule.launch import Launch
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.schedule import Kernel, Launch, Path
 
 COLUMNS = 128
 """Columns of an MMA of the indexer, the heads of a block's queries (`block_qh` of ``smxx_fp8_mqa_logits.hpp``)."""

@@ -27,11 +27,10 @@ from attnsim.models.question.selected import compressed_pairs, visible_pairs
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
+from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, renamed
 from attnsim.models.schedule.widths import padded
 
 NAME = "flash-nsa.nsa"

@@ -26,9 +26,8 @@ from attnsim.models.question.lengths import Length
 from attnsim.models.question.selected import visible_pairs
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.editing import renamed
 from attnsim.models.schedule.gemm import Operand, gemm
-from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule, renamed
 
 NAME = "moba.efficient"
 INDEX_BYTES = 8

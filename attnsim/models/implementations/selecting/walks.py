@@ -30,12 +30,11 @@ from attnsim.models.implementations.fused.tile import FRAGMENT_COLUMNS, Backward
 from attnsim.models.implementations.selecting.torch_passes import LIST
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
-from attnsim.models.schedule.buffers import Buffers
 from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
-from attnsim.models.schedule.schedule import Kernel, Launch
+from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 
 Tile = TypeVar("Tile", FlashTile, BackwardTile)
 REGISTERS: dict[tuple[str, int, int], int] = by_hand(
