@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from attnsim.api.asking import Question, ask, read_conditions, read_mechanism
 from attnsim.api.building import chosen_anew
 from attnsim.api.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
 from attnsim.api.playing import play, play_schedule, replayed
-from attnsim.api.prediction import Prediction, prediction
+from attnsim.api.prediction import Prediction, plain, prediction
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -124,15 +124,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
-        out = {name: getattr(self, name) for name in ("mechanism", "loop_nest", "useful_flops", "compulsory_bytes")}
-        out |= {name: [asdict(item) for item in getattr(self, name)] for name in _LISTS}
-        return out | {
-            "prediction": self.prediction.to_dict(),
-            "turn": None if self.turn is None else asdict(self.turn),
-            "unchanged": None if self.unchanged is None else self.unchanged.to_dict(),
-            "speedup": self.speedup and self.speedup.to_dict(),
-            "reached": dict(self.reached),
-        }
+        return {name: plain(getattr(self, name)) for name in _TOLD}
 
     def __repr__(self) -> str:
         one = self.prediction
@@ -155,7 +147,11 @@ class Explanation:
         return f"{html_table(str(one.workload), [one.shown()])}{html_table('Levers', levers)}{nest}"
 
 
-_LISTS = ("kernels", "tensors", "counts", "levers", "kernel_levers")
+_TOLD = (
+    *("mechanism", "loop_nest", "useful_flops", "compulsory_bytes", "kernels", "tensors", "counts", "levers"),
+    *("kernel_levers", "prediction", "turn", "unchanged", "speedup", "reached"),
+)
+"""What JSON says of an explanation, in order."""
 
 
 def explain(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.layer_prediction import ATTENTION, Group, LayerPart, LayerPrediction, total
-from attnsim.api.playing import replayed
+from attnsim.api.playing import figures, replayed
 from attnsim.api.prediction import Prediction
 from attnsim.api.splitting import Split, check_splits, shared_out
 from attnsim.api.trust import Reason, Trust
@@ -223,44 +223,23 @@ def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group
     known = widths()
     sds = [GEMM_HALF_WIDTH / known.factor, known.sd["architecture"] if gpu.changes else 0.0]
     half = known.half_width([*sds, math.log1p(played.spread) / NORMAL_90])
+    replay = figures(played, math.exp(-half), math.exp(half))
     return LayerPart(
         name=step.name,
-        time_s=played.time_s,
-        time_low_s=played.time_s * math.exp(-half),
-        time_high_s=played.time_s * math.exp(half),
         hbm_bytes=round(played.hbm_read_bytes + played.hbm_write_bytes),
         flops_useful=step.flops,
         flops_executed=schedule.total("flops"),
-        bound=played.bound,
         tile=schedule.tile_text,
         group=group,
-        units_s=played.units_s(),
         exponentials=schedule.total("exps"),
-        smem_bytes=played.smem_bytes,
-        l2_bytes=round(played.l2_bytes),
-        clock_hz=played.clock_hz,
-        spread=played.spread,
+        **{name: value for name, value in replay.items() if name in LayerPart.__slots__},
     )
 
 
 def _attention_part(answer: Prediction, direction: Direction) -> LayerPart:
     """The attention call as a part, which has the answer's figures."""
     name = ATTENTION if direction == "fwd" else f"{ATTENTION}, backward"
-    same = (
-        "time_s",
-        "time_low_s",
-        "time_high_s",
-        "hbm_bytes",
-        "flops_useful",
-        "flops_executed",
-        "bound",
-        "tile",
-        "units_s",
-        "exponentials",
-        "smem_bytes",
-        "l2_bytes",
-        "clock_hz",
-    )
+    same = [one.name for one in fields(LayerPart) if one.name not in ("name", "group", "spread")]
     return LayerPart(name, **{one: getattr(answer, one) for one in same}, group="attention")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.prediction import Prediction, plain
 from attnsim.api.ratios import Ratio, moved, speedup, together
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import NORMAL_90, ratio_widths, widths
@@ -252,24 +252,15 @@ class LayerPrediction:
             "changes": list(map(str, self.changes)),
             "seq_q": self.workload.seq_q,
             "seq_kv": self.workload.seq_kv,
-            "time_s": self.time_s,
-            "attention_share": self.attention_share,
-            "model_time_s": self.model_time_s,
-            "model_attention_share": self.model_attention_share,
-            "hbm_bytes": self.hbm_bytes,
-            "flops_useful": self.flops_useful,
-            "mode": self.mode,
-            "budget": self.budget,
-            "cache": self.cache,
-            "launch": self.launch,
-            "trust": self.trust.to_dict(),
-            **{name: _plain(getattr(self, name)) for name in ("parts", "dense", "head")},
-            "attention": [item.to_dict() for item in self.attention],
+            **{name: plain(getattr(self, name)) for name in _TOLD},
         }
 
 
-def _plain(parts: tuple[LayerPart, ...]) -> list[dict[str, object]]:
-    return [{name: getattr(part, name) for name in LayerPart.__slots__} for part in parts]
+_TOLD = (
+    *("time_s", "attention_share", "model_time_s", "model_attention_share", "hbm_bytes", "flops_useful", "mode"),
+    *("budget", "cache", "launch", "trust", "parts", "dense", "head", "attention"),
+)
+"""What JSON says of a layer beside its question, in order."""
 
 
 def _gemm_speedup(base: LayerPart, other: LayerPart) -> Ratio | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from attnsim.api.asking import Conditions, read_conditions, read_gpu
 from attnsim.api.explaining import KernelFit, fit_of
 from attnsim.api.levers import Lever, Turn, levers, turn
-from attnsim.api.playing import replayed, too_large
-from attnsim.api.trust import Reason, Trust
+from attnsim.api.playing import figures, replayed, too_large
+from attnsim.api.prediction import plain
+from attnsim.api.trust import Reason, Trust, told_of
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import numbers_of
 from attnsim.models.calibrations.choose import Chosen, choose
@@ -31,7 +32,7 @@ from attnsim.wording import interval_text, time_text
 MOST_SMS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPrediction:
     """How a lifted kernel runs on a GPU.
 
@@ -92,13 +93,7 @@ class KernelPrediction:
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        return found | {
-            "changes": [str(change) for change in self.changes],
-            "units_s": dict(self.units_s),
-            "kernels": [list(one) for one in self.kernels],
-            "trust": self.trust.to_dict(),
-        }
+        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
 
     def __repr__(self) -> str:
         ranged = interval_text(self.time_low_s, self.time_high_s, self.time_s)
@@ -132,14 +127,7 @@ class KernelExplanation:
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
-        return {
-            "prediction": self.prediction.to_dict(),
-            "loop_nest": self.loop_nest,
-            "fits": [asdict(one) for one in self.fits],
-            "tensors": [dict(one) for one in self.tensors],
-            "turn": None if self.turn is None else asdict(self.turn),
-            "levers": [asdict(one) for one in self.levers],
-        }
+        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
 
 
 def predict_kernel(
@@ -170,7 +158,7 @@ def predict_kernel(
     file, machine = _read(kernel), read_gpu(gpu)
     conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
     chosen = _chosen(file, machine)
-    return _prediction(file, machine, chosen, _play(file.schedule, file, machine, chosen, conditions))
+    return _prediction(file, machine, chosen, _play(file, machine, chosen, conditions))
 
 
 def explain_kernel(
@@ -196,7 +184,7 @@ def explain_kernel(
     file, machine = _read(kernel), read_gpu(gpu)
     conditions = read_conditions(cache=cache, launch=launch, budget=budget, told=told)
     chosen, schedule = _chosen(file, machine), file.schedule
-    played = _play(schedule, file, machine, chosen, conditions)
+    played = _play(file, machine, chosen, conditions)
 
     def on(changed: Gpu) -> tuple[Schedule, Replay]:
         return schedule, replayed(schedule, changed, chosen.numbers, conditions)
@@ -276,9 +264,9 @@ def _check(file: LiftedCall, gpu: Gpu) -> None:
         raise InputError(too_large(file.memory_bytes, gpu.hbm.capacity_bytes))
 
 
-def _play(schedule: Schedule, file: LiftedCall, gpu: Gpu, chosen: Chosen, conditions: Conditions) -> Replay:
+def _play(file: LiftedCall, gpu: Gpu, chosen: Chosen, conditions: Conditions) -> Replay:
     _check(file, gpu)
-    return replayed(schedule, gpu, chosen.numbers, conditions)
+    return replayed(file.schedule, gpu, chosen.numbers, conditions)
 
 
 def _prediction(file: LiftedCall, gpu: Gpu, chosen: Chosen, played: Replay) -> KernelPrediction:
@@ -289,26 +277,11 @@ def _prediction(file: LiftedCall, gpu: Gpu, chosen: Chosen, played: Replay) -> K
         gpu=gpu.id,
         changes=gpu.changes,
         like=chosen.whose,
-        time_s=played.time_s,
-        time_low_s=played.time_s * trust.low,
-        time_high_s=played.time_s * trust.high,
-        bound=played.bound,
-        hbm_read_bytes=round(played.hbm_read_bytes),
-        hbm_write_bytes=round(played.hbm_write_bytes),
-        l2_bytes=round(played.l2_bytes),
-        smem_bytes=played.smem_bytes,
         flops=schedule.total("flops"),
         exponentials=schedule.total("exps"),
         memory_bytes=file.memory_bytes,
-        blocks_per_sm=played.main.blocks_per_sm,
-        waves=played.main.waves,
-        units_s=played.units_s(),
-        clock_hz=played.clock_hz,
-        exposed_s=played.exposed_s,
-        launch_s=played.launch_s,
-        spread=played.spread,
-        kernels=tuple((one.name, one.time_s) for one in played.kernels),
         trust=trust,
+        **figures(played, trust.low, trust.high),
     )
 
 
@@ -325,6 +298,5 @@ def _trust(file: LiftedCall, gpu: Gpu, chosen: Chosen, played: Replay) -> Trust:
     spread = max(found.spread.values(), default=0.0) if found else 0.0
     made = widths().parts(spread, carried) | ({"timing": math.log1p(played.spread)} if played.spread else {})
     half = widths().half_width(made.values())
-    parts = ", ".join(f"{name} {100 * sd:.1f} %" for name, sd in made.items())
-    said.append(Reason("components", f"range made of {parts} (standard deviations)"))
+    said.append(Reason("components", told_of(made)))
     return Trust("extrapolated", math.exp(-half), math.exp(half), None, tuple(said), made)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.building import as_real, check_paths, peak_bytes, scheduled, with_shipped_backward
@@ -164,6 +165,21 @@ def play(question: Question) -> Played:
         if peak <= gpu.hbm.capacity_bytes:
             return Played(question, chosen, peak, schedule, played)
     return Played(question, chosen, peak, None, None)
+
+
+def figures(played: Replay, low: float, high: float) -> dict[str, Any]:
+    """What a played call takes, by the names of a prediction; `low` and `high` are factors, the ends of its range."""
+    exact = ("time_s", "bound", "smem_bytes", "clock_hz", "exposed_s", "launch_s", "spread")
+    return {
+        **{name: getattr(played, name) for name in exact},
+        **{name: round(getattr(played, name)) for name in ("hbm_read_bytes", "hbm_write_bytes", "l2_bytes")},
+        "time_low_s": played.time_s * low,
+        "time_high_s": played.time_s * high,
+        "blocks_per_sm": played.main.blocks_per_sm,
+        "waves": played.main.waves,
+        "units_s": played.units_s(),
+        "kernels": tuple((one.name, one.time_s) for one in played.kernels),
+    }
 
 
 def too_large(peak: float, capacity: float) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.building import shipped
-from attnsim.api.playing import Played
+from attnsim.api.playing import Played, figures
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.errors import InputError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """How one algorithm runs a workload on a GPU.
 
@@ -106,33 +106,33 @@ class Prediction:
     budget: int | None
     cache: str
     launch: str
-    time_s: float | None
-    time_low_s: float | None
-    time_high_s: float | None
-    spread: float | None
-    hbm_read_bytes: int | None
-    hbm_write_bytes: int | None
-    l2_bytes: int | None
-    smem_bytes: int | None
+    time_s: float | None = None
+    time_low_s: float | None = None
+    time_high_s: float | None = None
+    spread: float | None = None
+    hbm_read_bytes: int | None = None
+    hbm_write_bytes: int | None = None
+    l2_bytes: int | None = None
+    smem_bytes: int | None = None
     flops_useful: int
     flops_executed: int | None
     flops_dense: int
     exponentials: int | None
     peak_memory_bytes: int
     fits: bool
-    bound: str | None
-    blocks_per_sm: int | None
-    waves: float | None
-    speedup_vs_naive: float | None
-    speedup_vs_naive_low: float | None
-    speedup_vs_naive_high: float | None
+    bound: str | None = None
+    blocks_per_sm: int | None = None
+    waves: float | None = None
+    speedup_vs_naive: float | None = None
+    speedup_vs_naive_low: float | None = None
+    speedup_vs_naive_high: float | None = None
     trust: Trust
-    units_s: Mapping[str, float]
-    clock_hz: float | None
-    clock_by: ClockBy | None
-    exposed_s: float | None
-    launch_s: float | None
-    kernels: tuple[tuple[str, float], ...]
+    units_s: Mapping[str, float] = field(default_factory=dict)
+    clock_hz: float | None = None
+    clock_by: ClockBy | None = None
+    exposed_s: float | None = None
+    launch_s: float | None = None
+    kernels: tuple[tuple[str, float], ...] = ()
     tile: str
     notes: tuple[str, ...]
     approximation: tuple[ApproximationError, ...] = ()
@@ -166,7 +166,7 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
+        return {item.name: plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
 
     def row(self) -> dict[str, object]:
         """Question and answer as one row of plain values; units that are busy as ``busy_tensor_s``.
@@ -223,15 +223,17 @@ TEXTS = ("selection", "latent", "operations", "tree")
 """Further fields, as a case table writes them; empty where a question has none."""
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, (ApproximationError, Trust)):
-        return _plain(value.to_dict())
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+def plain(value: object) -> object:
+    """A value as JSON holds it: plain types, a change as text, records by their fields, no NaN or infinity."""
     if isinstance(value, Change):
         return str(value)
+    if is_dataclass(value):
+        to_dict = getattr(value, "to_dict", None)
+        return plain(to_dict() if to_dict else {one.name: getattr(value, one.name) for one in fields(value)})
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -260,10 +262,10 @@ def prediction(run: Played) -> Prediction:
     asked, schedule, played = run.question, run.schedule, run.replay
     w, gpu, mechanism, record, conditions = asked.w, asked.gpu, asked.mechanism, asked.record, asked.conditions
     tiles = "shipped" if not record.tunable or _as_shipped(run) else conditions.tiles
-    spread = played.spread if played else None
+    spread = played.spread if played else 0.0
     host_bound = played is not None and played.host_wait_s > 0
     trust = assess(
-        w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed, spread=spread or 0.0, host_bound=host_bound,
+        w, gpu, run.chosen, record, tiles=tiles, assumed=asked.assumed, spread=spread, host_bound=host_bound,
         version=record.version, operations=w.operations is not None,
     )  # fmt: skip
     notes = schedule.notes if schedule else (run.too_large,)
@@ -273,8 +275,6 @@ def prediction(run: Played) -> Prediction:
         notes = (*notes, f"{record.name} does not split the keys of this question")
     notes = (*notes, *w.unusual, *(_power_felt(gpu, played.time_s) if played else ()))
     useful = mechanism.useful(w)
-    time = played.time_s if played else None
-    main = played.main if played else None
     return Prediction(
         workload=w,
         algorithm=mechanism.name,
@@ -287,36 +287,17 @@ def prediction(run: Played) -> Prediction:
         budget=conditions.limit,
         cache=conditions.cache,
         launch=conditions.launch,
-        time_s=time,
-        time_low_s=None if time is None else time * trust.low,
-        time_high_s=None if time is None else time * trust.high,
-        spread=spread,
-        hbm_read_bytes=round(played.hbm_read_bytes) if played else None,
-        hbm_write_bytes=round(played.hbm_write_bytes) if played else None,
-        l2_bytes=round(played.l2_bytes) if played else None,
-        smem_bytes=played.smem_bytes if played else None,
         flops_useful=useful.flops,
         flops_executed=schedule.total("flops") if schedule else None,
         flops_dense=useful.dense,
         exponentials=schedule.total("exps") if schedule else None,
         peak_memory_bytes=run.peak_bytes,
         fits=played is not None,
-        bound=played.bound if played else None,
-        blocks_per_sm=main.blocks_per_sm if main else None,
-        waves=main.waves if main else None,
-        speedup_vs_naive=None,
-        speedup_vs_naive_low=None,
-        speedup_vs_naive_high=None,
         trust=trust,
-        units_s=played.units_s() if played else {},
-        clock_hz=played.clock_hz if played else None,
-        clock_by=played.clock_by if played else None,
-        exposed_s=played.exposed_s if played else None,
-        launch_s=played.launch_s if played else None,
-        kernels=tuple((kernel.name, kernel.time_s) for kernel in played.kernels) if played else (),
         tile=schedule.tile_text if schedule else "",
         notes=notes,
         approximation=() if mechanism.exact else approximation_errors(mechanism.name, w),
+        **(figures(played, trust.low, trust.high) | {"clock_by": played.clock_by} if played else {}),
     )
 
 

@@ -82,15 +82,8 @@ class Trust:
 
     def to_dict(self) -> dict[str, object]:
         """The fields, ready for JSON."""
-        return {
-            "level": self.level,
-            "low": self.low,
-            "high": self.high,
-            "error": self.error,
-            "reason": self.reason,
-            "reasons": [str(one) for one in self.reasons],
-            "components": dict(self.components),
-        }
+        found = {name: getattr(self, name) for name in ("level", "low", "high", "error", "reason")}
+        return found | {"reasons": [str(one) for one in self.reasons], "components": dict(self.components)}
 
 
 def assess(
@@ -179,7 +172,7 @@ def assess(
     if spread:
         text = f"sensitive to timing: {100 * spread:.1f} % either way as resident blocks fall into step or not"
         said.append(Reason("timing", f"{text}; the time is the mean of jittered plays"))
-    said.append(Reason("components", _told(made)))
+    said.append(Reason("components", told_of(made)))
     said += [Reason("assumed", text) for text in assumed]
     error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
     return Trust(level, math.exp(-half), math.exp(half), error, tuple(said), made)
@@ -194,7 +187,7 @@ def _wide(w: Workload, calibration: Calibration) -> list[Reason]:
     return [Reason("measured", f"{text} (beyond {100 * most:.0f} %)")]
 
 
-def _told(made: Mapping[str, float]) -> str:
+def told_of(made: Mapping[str, float]) -> str:
     """The components of a range in words."""
     return f"range made of {', '.join(f'{name} {100 * sd:.1f} %' for name, sd in made.items())} (standard deviations)"
 
