@@ -96,14 +96,6 @@ def test_dropout_takes_time_in_a_fused_kernel(name: str, passes: str) -> None:
     assert 1.05 * plain < dropped < 2 * plain
 
 
-def test_every_pass_costs_time() -> None:
-    names = ("ideal.unfused", "torch.eager", "transformers.eager")
-    times = [time_s(schedule(name, CAUSAL), A100) for name in names]
-    assert times == sorted(times) and times[2] > 1.5 * times[0]
-    dropout = [time_s(schedule("torch.eager", replace(CAUSAL, dropout=on)), A100) for on in (False, True)]
-    assert dropout[1] > 1.1 * dropout[0]
-
-
 # Number of splits
 
 
@@ -128,14 +120,6 @@ def test_the_number_of_splits_is_that_of_the_published_rule() -> None:
         for eligible_only in (True, False):
             found = split_count(tiles, slots, keys, eligible_only=eligible_only)
             assert found == published_rule(tiles, slots, keys, eligible_only), (tiles, slots, keys)
-
-
-@pytest.mark.parametrize(("batch", "splits"), [(1, True), (8, True), (64, False)])
-def test_few_sequences_are_split_and_many_are_not(batch: int, splits: bool) -> None:
-    w = Workload(batch, 32, 1, 128, 8, 8192, passes="decode")
-    for name, gpu in (("flash-attn.2", A100), ("flash-attn.3", H100)):
-        kernels = [kernel.name for kernel in schedule(name, w, gpu).kernels]
-        assert any(kernel.startswith("combine") for kernel in kernels) == splits, f"{name}: {kernels}"
 
 
 # Backward: atomics or a second pass
@@ -181,22 +165,6 @@ def test_the_backward_of_grouped_heads_moves_no_more_than_that_of_as_many_alone(
         for kv in (heads, heads // 2)
     )
     assert grouped <= alone
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["flash-attn.2", "flash-attn.1", "triton.tutorial-bwd", "triton.ops", "torch.flex-mask", "attnsim.flash-backward"],
-)
-def test_a_backward_reads_what_a_call_is_given_or_a_kernel_before_has_written(name: str) -> None:
-    """The log-sum-exp is the forward's, D the first kernel's: each is read under the name that it was written by."""
-    mask = Mask.longformer(256, 16) if name == "torch.flex-mask" else Mask.causal()
-    there, read = {"Q", "K", "V", "O", "LSE", "dO", "selected"}, set[str]()
-    for kernel in schedule(name, replace(BACKWARD, mask=mask)).kernels:
-        there |= {tensor for kind, tensor in kernel.requested() if kind == "store"}
-        loaded = {tensor for kind, tensor in kernel.requested() if kind == "load"}
-        assert loaded <= there, kernel.name
-        read |= loaded
-    assert {"LSE", "D"} <= read
 
 
 def test_dq_in_memory_is_read_and_written_at_each_visit_or_has_a_part_for_each_tile_of_keys() -> None:

@@ -245,19 +245,6 @@ def test_sparse_attention_over_a_latent_needs_no_decompressed_keys() -> None:
     assert found.peak_memory_bytes == pytest.approx(held, rel=0.01)
 
 
-def test_moba_passes_the_attention_that_it_calls_at_long_sequences_and_keeps_its_scores() -> None:
-    def asked(seq: int, algorithm: str, implementation: str) -> tuple[float, int]:
-        w = Workload(1, 32, seq, 128, heads_kv=8, mask=Mask.causal())
-        found = predict(w, "h100-sxm5-80gb", algorithm, implementation=implementation, baseline=False)
-        return found.time_s or 0.0, found.peak_memory_bytes
-
-    assert asked(8192, "moba", "moba.efficient")[0] > asked(8192, "flash", "flash-attn.2")[0]
-    assert asked(65536, "moba", "moba.efficient")[0] < asked(65536, "flash", "flash-attn.2")[0] / 2
-    assert (
-        asked(65536, "moba", "moba.efficient")[1] > 32 * 65536 * 127 * 7
-    )  # scores and three masks of all pairs of blocks
-
-
 @pytest.mark.parametrize(
     ("name", "tensor", "row_bytes"),
     [("mark choice", "choice", 1), ("add weights", "sum", 4), ("add others", "O fp32", 512)],
@@ -300,16 +287,6 @@ def test_scores_that_the_memory_does_not_hold_are_computed_a_part_at_a_time() ->
     assert len(whole.kernels) == 1
     assert sum(kernel.total("flops") for kernel in parts.kernels) >= whole.kernels[0].total("flops")
     assert replay(parts, H100, Numbers()).time_s > replay(whole, H100, Numbers()).time_s
-
-
-def test_long_prompts_are_cut_by_the_memory_of_the_gpu_that_is_asked_about() -> None:
-    """The scores of 262,144 queries take 275 GB; a call of a GPU with half the memory takes half as many of them."""
-    w = scored(1, 262_144, 262_144, 32)
-    whole, half = (
-        predict(w, gpu, "dsa-indexer", baseline=False) for gpu in (H100, H100.replace("hbm.capacity", "40 GB"))
-    )
-    assert whole.time_s and whole.peak_memory_bytes < H100.hbm.capacity_bytes
-    assert half.peak_memory_bytes < 40e9 and half.peak_memory_bytes < 0.6 * whole.peak_memory_bytes
 
 
 def test_parts_of_a_top_k_look_for_their_row_among_all_of_them() -> None:
@@ -391,9 +368,7 @@ def native(batch: int, seq: int, passes: str) -> Workload:
     )
 
 
-@pytest.mark.parametrize(
-    ("seq", "passes"), [(2048, "fwd"), (8192, "fwd"), (32768, "fwd"), (2048, "bwd"), (8192, "bwd")]
-)
+@pytest.mark.parametrize(("seq", "passes"), [(8192, "fwd"), (2048, "bwd")])
 def test_eight_times_the_sequences_move_about_eight_times_the_bytes(seq: int, passes: str) -> None:
     """Flash-NSA has the queries of a head one after the other, so K and V of one head are in the L2 at a time."""
 
@@ -424,41 +399,6 @@ def test_blocks_are_launched_in_the_order_of_the_librarys_grid(name: str, kernel
     (found,) = (one for one in kernels if one.name == kernel)
     (launch,) = found.launches
     assert (launch.times, launch.each) == (times, each)
-
-
-@pytest.mark.parametrize(
-    ("name", "tensor", "writer", "reader"),
-    [
-        ("nsa-triton.selected", "queries", "sort queries", "selected_bwd_dkdv"),
-        ("flash-nsa.nsa", "queries", "mark queries", "order queries"),
-        ("flash-nsa.nsa", "queries", "order queries", "selected_bwd_dkdv"),
-        *(
-            ("flash-nsa.nsa", f"d{x} window", writer, f"add d{x} window")
-            for x, writer in (("Q", "convert_dQ"), ("K", "sum dK"))
-        ),
-        ("flash-nsa.nsa", "dV all", "spread dV", "add dV all"),
-        ("nsa-triton.compressed-scores", "is future", "future", "drop"),
-        ("nsa-triton.decode", "local", "local", "local blocks"),
-        ("nsa-triton.decode", "block scores", "first blocks", "local blocks"),
-    ],
-)
-def test_what_one_kernel_writes_the_next_reads(name: str, tensor: str, writer: str, reader: str) -> None:
-    w = native(2, 1024, "fwd+bwd")
-    if name == "nsa-triton.decode":
-        w = replace(w, seq_q=1, seq_kv=1024, passes="decode")
-    kernels = IMPLEMENTATIONS[name].build(w, H100, None).kernels
-    writes = [number for number, one in enumerate(kernels) if one.requested().get(("store", tensor))]
-    reads = [number for number, one in enumerate(kernels) if one.requested().get(("load", tensor))]
-    (by,) = (number for number in writes if kernels[number].name == writer)
-    assert kernels[min(number for number in reads if number > by)].name == reader
-    assert min(writes) <= min(reads)
-
-
-@pytest.mark.parametrize("name", ["nsa-triton.selected", "nsa-triton.compressed"])
-def test_gradients_are_cleared_under_the_names_that_they_are_written_under(name: str) -> None:
-    kernels = IMPLEMENTATIONS[name].build(replace(native(1, 1024, "bwd"), heads_kv=64), A100, None).kernels
-    stored = [tensor for one in kernels for kind, tensor in one.requested() if kind == "store"]
-    assert all(stored.count(tensor) == 2 for tensor in ("dQ", "dK", "dV")) and "dK expanded" not in stored
 
 
 def test_a_pass_of_a_decoding_step_that_writes_into_scores_reads_what_stays() -> None:

@@ -248,28 +248,6 @@ def test_a_card_without_numbers_takes_those_of_the_card_of_its_architecture_with
     assert numbers_of(load_gpu(gpu))[1] == of
 
 
-@pytest.mark.parametrize("passes", ["fwd", "decode"])
-@pytest.mark.parametrize(
-    "name, gpu, also",
-    [
-        ("vllm.flash-attn-2", L40S, "Q"),
-        ("vllm.flash-attn-3", H100, ""),
-        ("vllm.triton", H100, ""),
-        ("sglang.fa3", H100, ""),
-        ("sglang.flashinfer", A100, ""),
-        ("tensorrt-llm.attention", H100, "Q"),
-    ],
-)
-def test_attention_reads_what_the_kernels_before_it_write(name: str, gpu: Gpu, also: str, passes: str) -> None:
-    w = DECODE if passes == "decode" else Workload(4, 16, 512, 128, heads_kv=2, mask=Mask.causal())
-    kernels = build(name, w, gpu).kernels
-    place = next(place for place, kernel in enumerate(kernels) if kernel.role == "attention")
-    written = {use.tensor for kernel in kernels[:place] for use in kernel.uses if use.written}
-    read = {use.tensor for use in kernels[place].uses if not use.written}
-    transposed = also == "Q" and (passes == "decode" or name == "tensorrt-llm.attention")
-    assert written & read == {"K", "V", *["Q"] * transposed}
-
-
 def test_the_ranges_of_split_keys_share_q_and_not_k() -> None:
     schedule = build("vllm.flash-attn-2", replace(DECODE, batch=1), A100)
     uses = {use.tensor: use for use in main_kernel(schedule).uses}
