@@ -53,30 +53,12 @@ def test_a_changed_gpu_stands_beside_the_unchanged_one(file: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--entry", "absent", "--grid", "1", "--arg", "x=1"], "absent: no such entry point"),
-        (["--entry", "scaled", "--grid", "0", *GOOD], "grid is 0; give one to three sizes of 1 or more"),
         (["--entry", "scaled", "--grid", "x", *GOOD], "--grid is 'x'; give one to three whole numbers"),
-        (["--entry", "scaled", "--grid", "1", *GOOD[:6]], "takes 4 arguments, 3 given; missing: number 4"),
         (["--entry", "scaled", "--grid", "16", "--arg", "x=fp32[9]", *GOOD[2:]], "past the end of x"),
-        (["--entry", "recursive", "--grid", "1", "--block", "32"], "a call"),
         (["--entry", "endless", "--grid", "1", "--block", "32"], "no end after"),
-        (["--entry", "unknown", "--grid", "1", "--block", "32"], "frobnicate"),
         (["--entry", "scaled", "--grid", "16", *GOOD, "--registers", "0"], "whole numbers from 1 to 255"),
         (["--entry", "scaled", "--grid", "16", *GOOD, "--like", "flash-atn"], "flash-atn"),
         (["--entry", "scaled", "--grid", "16", *GOOD, "--seq", "9"], "--seq: not for --ptx"),
-    ],
-    ids=[
-        "entry",
-        "no blocks",
-        "grid",
-        "argument",
-        "shape",
-        "recursion",
-        "steps",
-        "unknown",
-        "registers",
-        "like",
-        "seq",
     ],
 )
 def test_what_cannot_be_traced_is_one_line(

@@ -22,7 +22,7 @@ from attnsim.validation.measured.aiconfigurator_files import (
     table_files,
 )
 from attnsim.validation.measured.aiconfigurator_files import cases_of as cases_in
-from attnsim.validation.measured.datasets import Row, published_rows
+from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.implausible import RULES, SPIKE, Measured, rejected_by
 
@@ -106,13 +106,6 @@ def test_keys_of_a_decode_row(tmp_path: Path, table: str, kernel: str, keys: int
     assert (row.case.dtype, row.case.page_size) == (dtype, page)
 
 
-def test_encoders_are_neither_causal_nor_cached(tmp_path: Path) -> None:
-    write(tmp_path, "l40s/vllm/0.24.0", "encoder", [raw("encoder", 9, kernel_source="vllm_vit_flash_attn_fa2")])
-    (row,) = aiconfigurator.rows(folder=tmp_path)
-    assert (row.record.name, row.case.causal, row.case.page_size) == ("flash-attn.2", False, None)
-    assert row.case.heads_kv == row.case.heads_q
-
-
 @pytest.mark.parametrize(
     ("table", "kernel", "given", "length", "taken"),
     [
@@ -171,13 +164,6 @@ def test_latent_attention_asks_in_decompressed_terms(
     assert row.schedule.algorithm == "mla" and row.schedule.notes, "the attention call alone"
 
 
-def test_latents_on_an_fp8_cache_have_no_schedule(tmp_path: Path) -> None:
-    table = raw("mla generation", 2, kernel_source="flash_attention", kv_cache_dtype="fp8")
-    write(tmp_path, "h100_sxm/sglang/0.5.14", "mla generation", [table])
-    (found,) = aiconfigurator.tables(tmp_path)
-    assert found.uncovered == {"16-bit queries on an fp8 cache": 1}
-
-
 @pytest.mark.parametrize(
     ("system", "changes", "reason"),
     [
@@ -191,14 +177,6 @@ def test_why_a_row_has_no_schedule(tmp_path: Path, system: str, changes: Mapping
     write(tmp_path, f"{system}/vllm/0.24.0", "context", [raw("context", 9, **changes), raw("context", 8, **changes)])
     (table,) = aiconfigurator.tables(tmp_path)
     assert (table.rows, table.kept, table.uncovered) == (2, 0, {reason: 2})
-
-
-def test_fp8_where_the_implementation_has_it(tmp_path: Path) -> None:
-    fp8 = {"attn_dtype": "fp8", "kv_cache_dtype": "fp8"}
-    write(tmp_path, "h100_sxm/sglang/0.5.14", "context", [raw("context", 9, kernel_source="fa3", **fp8)])
-    write(tmp_path, "h100_sxm/trtllm/1.3.0rc20", "context", [raw("context", 9, kernel_source="torch_flow", **fp8)])
-    (row,) = aiconfigurator.rows(folder=tmp_path)
-    assert (row.record.name, row.workload.dtype) == ("sglang.fa3", "fp8")
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------
@@ -255,15 +233,6 @@ def test_a_spike_is_slower_than_both_neighbours(tmp_path: Path) -> None:
     times = {256: 1.0, 512: 1.0 * 1.01 * SPIKE, 1024: 1.0, 2048: 8.0, 4096: 9.0}
     file = write(tmp_path, "h100_sxm/vllm/0.24.0", "context", [raw("context", t, isl=n) for n, t in times.items()])
     assert verdicts(file) == ["", "spike", "", "", ""]
-
-
-def test_rules_are_named_once_and_cite_something() -> None:
-    names = [rule.name for rule in RULES]
-    assert len(set(names)) == len(names)
-    for rule in RULES:
-        assert rule.reason and rule.source and rule.applies.__doc__
-        assert rule.applies.__name__ == rule.name
-    assert f"over {SPIKE:g} times slower" in RULES[-1].reason
 
 
 def test_every_row_is_kept_rejected_or_not_covered(tmp_path: Path) -> None:
@@ -340,13 +309,6 @@ def test_what_is_not_there_is_named(many: Path, given: dict[str, Any], said: str
     assert "\n" not in str(error.value)
 
 
-def test_schedules_wait_until_they_are_asked_for(many: Path) -> None:
-    (row,) = aiconfigurator.rows(gpu="a100-sxm4-80gb", folder=many)
-    assert "schedule" not in vars(row)
-    assert row.schedule.implementation == "sglang.fa3-sm80"
-    assert row.schedule is row.schedule
-
-
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiconfigurator, "installed_folder", lambda: None)
     assert not aiconfigurator.available()
@@ -383,46 +345,8 @@ def test_the_pinned_package_and_what_is_rejected_of_it() -> None:
 
 
 @installed
-def test_tables_that_the_fits_and_checks_are_to_use() -> None:
-    kept: dict[tuple[str, str], int] = {}
-    for table in all_tables():
-        key = table.implementation, table.gpu
-        kept[key] = kept.get(key, 0) + table.kept
-    for implementation, gpu, least in (
-        ("vllm.flash-attn-2", "a100-sxm4-80gb", 10_000),
-        ("sglang.fa3-sm80", "a100-sxm4-80gb", 10_000),
-        ("vllm.flash-attn-3", "h100-sxm5-80gb", 50_000),
-        ("vllm.flash-attn-3", "h200-sxm-141gb", 50_000),
-        ("sglang.fa3", "h100-sxm5-80gb", 45_000),
-        ("sglang.vit-fa3", "h100-sxm5-80gb", 7_000),
-        ("tensorrt-llm.attention", "b200-sxm-180gb", 45_000),
-        ("vllm.trtllm-gen", "b200-sxm-180gb", 45_000),
-        ("sglang.trtllm-gen", "b200-sxm-180gb", 30_000),
-        ("vllm.flash-attn-2", "l40s", 50_000),
-    ):
-        assert kept[implementation, gpu] >= least
-
-
-@installed
-def test_the_published_sample_is_found_in_the_package() -> None:
-    """The rows of vLLM on A100 that are committed here, which were prepared apart from this reader."""
-
-    def shape(row: Row) -> tuple[object, ...]:
-        c = row.case
-        return c.passes, c.dtype, c.batch, c.heads_q, c.heads_kv, c.seq_q, c.seq_kv, c.head_dim, c.causal, c.window
-
-    times: dict[tuple[object, ...], list[float]] = {}
-    for row in aiconfigurator.rows(gpu="a100-sxm4-80gb", implementation="vllm.flash-attn-2"):
-        times.setdefault(shape(row), []).append(row.measured_s)
-    sample = [row for row in published_rows() if row.case.source == "aic_attention_vllm_0.14.0"]
-    assert len(sample) == 513
-    for row in sample:
-        assert min(abs(row.measured_s / time - 1) for time in times[shape(row)]) < 1e-4
-
-
-@installed
 def test_every_sampled_schedule_can_be_built() -> None:
     for gpu in SYSTEMS.values():
-        for row in aiconfigurator.rows(gpu=gpu, sample=150):
+        for row in aiconfigurator.rows(gpu=gpu, sample=50):
             assert row.schedule.kernels
             assert groups(row)

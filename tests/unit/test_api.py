@@ -28,7 +28,6 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.simulator import players
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
-from attnsim.simulator.replay import replay
 from attnsim.studies.search import search_tiles
 
 H100, A100 = "h100-sxm5-80gb", "a100-sxm4-80gb"
@@ -111,13 +110,6 @@ def test_every_algorithm_and_pass_is_answered(algorithm: str, passes: str) -> No
     assert answer.trust.level in LEVELS
 
 
-def test_useful_and_dense_flops_follow_the_convention() -> None:
-    forward, both = predict(CAUSAL, H100), predict(CAUSAL.with_passes("fwd+bwd"), H100)
-    assert forward.flops_useful == 2 * 2 * 16 * (2048 * 2049 // 2) * 256
-    assert forward.flops_dense == 2 * 2 * 16 * 2048 * 2048 * 256
-    assert both.flops_useful * 2 == 7 * forward.flops_useful
-
-
 def test_split_kv_is_for_few_queries() -> None:
     decode = Workload(batch=1, heads_q=32, seq_q=1, seq_kv=65536, head_dim=128, heads_kv=8, passes="decode")
     assert "splits" in predict(decode, A100, "split-kv").tile
@@ -171,19 +163,6 @@ def test_what_does_not_fit_says_so_without_a_time() -> None:
     json.dumps(naive.to_dict(), allow_nan=False)
 
 
-def test_what_does_not_fit_by_far_is_refused_at_once() -> None:
-    answer = predict(Workload(batch=1 << 20, heads_q=1 << 16, seq_q=1 << 27, head_dim=256), A100)
-    assert not answer.fits
-
-
-def test_more_shared_memory_changes_nothing_with_shipped_tiles() -> None:
-    gpu, doubled = load_gpu(A100), load_gpu(A100).replace("sm.shared_memory", "2x")
-    for algorithm in ("naive", "flash", "flash-1"):
-        before, after = predict(CAUSAL, gpu, algorithm), predict(CAUSAL, doubled, algorithm)
-        assert (after.tile, after.blocks_per_sm) == (before.tile, before.blocks_per_sm)
-        assert after.time_s == before.time_s
-
-
 def test_retuned_is_never_slower_than_shipped() -> None:
     doubled = load_gpu(H100).replace("sm.shared_memory", "2x")
     for gpu in (load_gpu(A100), load_gpu(H100), doubled):
@@ -199,16 +178,6 @@ def test_a_shipped_tile_that_no_longer_fits_points_to_retuning() -> None:
     with pytest.raises(InputError, match="--tiles retuned"):
         predict(CAUSAL, small)
     assert predict(CAUSAL, small, tiles="retuned").fits
-
-
-def test_a_smaller_register_file_is_retuned_to() -> None:
-    times = []
-    for registers in (65536, 49152, 32768):
-        gpu = load_gpu(H100).replace("sm.registers", str(registers))
-        answer = predict(CAUSAL, gpu, tiles="retuned", implementation="flash-attn.3")
-        assert answer.fits and (answer.tiles == "retuned" or registers == 65536)
-        times.append(time_of(answer))
-    assert times == sorted(times)
 
 
 def test_a_given_tile_is_used_and_named() -> None:
@@ -446,34 +415,6 @@ def test_a_spread_widens_the_interval_and_is_told(monkeypatch: pytest.MonkeyPatc
     for before, after in zip(layers.parts, wider.parts, strict=True):
         assert (after.time_high_s or 0.0) > (before.time_high_s or 1.0)
     assert said.split(":")[0] in wider.trust.reason
-
-
-def test_the_spread_of_a_call_is_that_of_its_kernels_by_their_time() -> None:
-    w = replace(CAUSAL, seq_q=1024, seq_kv=1024)
-    found = replay(find_implementation("torch.baddbmm").build(w, load_gpu(A100), None), load_gpu(A100), Numbers())
-    first, *others = found.kernels
-    assert found.spread == 0.0
-    assert replace(found, kernels=(replace(first, spread=0.04), *others)).spread == pytest.approx(
-        0.04 * first.time_s / found.time_s
-    )
-    alone = replace(found, kernels=(replace(first, spread=0.04),), time_s=first.time_s)
-    assert alone.spread == pytest.approx(0.04)
-
-
-def test_explain_says_that_a_time_is_sensitive(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["explain", "flash-2", "--gpu", A100, "--heads", "16", "--seq", "2048", "--head-dim", "128"]
-    assert main(command) == 0
-    assert "timing" not in capsys.readouterr().out
-    jittered(monkeypatch, 0.021)
-    assert main(command) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (start,) = [number for number, line in enumerate(lines) if line.startswith("Sensitive to timing: ")]
-    assert "mean of jittered plays." in " ".join(lines[start : start + 2])
-    assert main([*command, "--json"]) == 0
-    spread = json.loads(capsys.readouterr().out)[0]["prediction"]["spread"]
-    assert spread == pytest.approx(0.0205, abs=5e-4) and f"{100 * spread:.1f} % either way" in lines[start]
 
 
 def table(*rows: dict[str, str]) -> pd.DataFrame:

@@ -11,12 +11,10 @@ import pytest
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.variant import source_hash
-from attnsim.models.schedule.instructions import LANES
 from attnsim.ptx.machine_code import Code
 from attnsim.tables import read_csv
 from benchmarks import instruction_counts
 from benchmarks.instruction_counts import report
-from benchmarks.instruction_rows import step_row
 from benchmarks.machine_code import disassembler, parse, shortest_way, way_through
 
 
@@ -126,36 +124,6 @@ def test_kernels_of_one_file_are_taken_apart() -> None:
     short, code = parse("\n".join([kernel("short", ".L_x_0:", line(0x00, "EXIT")), LOOP]))
     assert (short.name, len(short.instructions), short.loops()) == ("short", 1, [])
     assert (code.name, code.loops()) == ("looping", the_loop().loops())
-
-
-def hopper_loop(*rescaling: str) -> str:
-    """A step of 64 queries x 32 keys at head_dim 16, whose mask is jumped over where a tile is seen whole."""
-    return kernel(
-        "hopper",
-        ".L_x_0:",
-        line(0x00, "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R2"),
-        *(line(0x10 + 16 * n, "HGMMA.64x32x16.F32 R24, gdesc[UR8], R24") for n in range(3)),
-        line(0x40, "@!P1 BRA `(.L_x_1)"),
-        *(line(0x50 + 16 * n, "FSEL R24, R24, -INF, P2") for n in range(16)),
-        ".L_x_1:",
-        *(line(0x150 + 16 * n, "MUFU.EX2 R24, R24") for n in range(16)),
-        *rescaling,
-        line(0x300, "@P3 BRA `(.L_x_0)"),
-        line(0x310, "EXIT"),
-    )
-
-
-def test_the_row_of_a_step_has_no_mask_and_rescaling_only_where_each_step_does_it() -> None:
-    sizes = {"HEAD_DIM": 16, "BLOCK_N": 32}
-    (seldom,) = parse(hopper_loop())
-    assert step_row("f(16,32)", "90a", sizes, seldom) == '"f(16,32)",90,512,0,19,16,0,0,0,0,'
-    assert step_row("flash(16,32)", "90a", sizes, seldom) == '"flash(16,32)",90,512,0,19,16,0,0,0,16,'
-    factors = [line(0x250 + 16 * n, "MUFU.EX2 R60, R60") for n in range(2)]
-    (always,) = parse(hopper_loop(*factors, line(0x270, "FMUL R32, R32, R60")))
-    assert step_row("f(16,32)", "90a", sizes, always) == f'"f(16,32)",90,{16 * LANES},256,22,18,1,0,0,0,'
-    assert step_row("f(16,64)", "90a", sizes | {"BLOCK_N": 64}, always) is None
-    (twice,) = parse(hopper_loop(*(line(0x250 + 16 * n, "MUFU.RCP R24, R24") for n in range(16))))
-    assert step_row("f(16,32)", "90a", sizes, twice) == '"f(16,32)",90,512,0,35,32,0,0,0,0,'
 
 
 def test_control_bits_are_read() -> None:

@@ -17,23 +17,19 @@ import pytest
 from attnsim.api import predict_table
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.gpu import bench as bench_module
 from attnsim.kernels.gpu.correctness import cases, quick_cases
 from attnsim.kernels.gpu.cuda_device import LASTING
-from attnsim.kernels.gpu.grid import BANDS, CONDITIONS, candidates, informative, ordered
+from attnsim.kernels.gpu.grid import CONDITIONS, candidates, informative
 from attnsim.kernels.gpu.inputs import DRAWN, RepeatedNormals
 from attnsim.kernels.gpu.machine_record import version_of
 from attnsim.kernels.gpu.prepared import prepare
 from attnsim.kernels.gpu.records import Records
 from attnsim.kernels.gpu.timing import Timing
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_file import read_table
 from attnsim.models.question.case_row import parse_row, workload_of
-from attnsim.models.question.workload import Workload
 from attnsim.ptx.outcome import Outcome
-from attnsim.validation.measured import groups
 from attnsim.validation.measured.datasets import row_of
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary, wrong_kernels
 from attnsim.validation.measuring.measure import chosen, measure
@@ -111,14 +107,6 @@ def test_a_wrong_kernel_stops_the_run_by_name(tmp_path: Path, monkeypatch: pytes
         assert "time" not in kinds(records)
 
 
-def test_keep_going_times_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong_in("decode", monkeypatch)
-    records, operations = Records(tmp_path / "records.jsonl"), some("flash", "decode")
-    finished = measure(make_bench(), records, operations, budget_s=150, keep_going=True, clock=Clock())
-    assert list(finished.wrong) == ["decode"]
-    assert {record["operation"] for record in records.done.values() if record["kind"] == "time"} == {"flash"}
-
-
 def test_a_kernel_that_fails_is_as_good_as_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> Outcome:
         raise InputError("flash_forward does not compile")
@@ -175,14 +163,6 @@ def test_which_operations_are_measured() -> None:
         chosen(["flsh"], GPU)
 
 
-def test_the_bands_are_those_that_the_fits_hold_out() -> None:
-    assert tuple(high for _, high in groups.BANDS[:-1]) == BANDS
-    for one in OPERATIONS.values():
-        for point in candidates(one, GPU):
-            w = point.workload
-            assert (w.batch * w.heads_q > groups.FEW_HEADS) == point.levels[0].endswith("True")
-
-
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_first_points_show_every_level_and_later_ones_keep_their_distance(name: str) -> None:
     points = candidates(OPERATIONS[name], GPU)
@@ -195,12 +175,6 @@ def test_the_first_points_show_every_level_and_later_ones_keep_their_distance(na
         # No two of the first are neighbours: they differ by more than two octaves of length, or a setting and one.
         places = np.array([point.place() for point in first])
         assert min(np.abs(a - b).sum() for a, b in itertools.combinations(places, 2)) > 2
-
-
-def test_operations_take_turns_and_the_usual_point_comes_first() -> None:
-    points = list(itertools.islice(ordered(some("flash", "decode", "naive"), GPU), 9))
-    assert [point.operation.name for point in points] == ["flash", "decode", "naive"] * 3
-    assert points[0].workload == Workload(4, 32, 4096, 128, mask=Mask.causal()) and points[0].mode == "cold"
 
 
 def test_a_small_card_gets_no_workload_that_does_not_fit() -> None:
@@ -222,13 +196,6 @@ def test_every_operation_can_be_prepared_and_called(name: str) -> None:
         before = len(device.launched)
         call()
         assert len(device.launched) > before
-
-
-def test_what_is_prepared_in_the_interpreter_runs_there() -> None:
-    device = CpuDevice()
-    w = Workload(1, 2, 70, 64, mask=Mask.causal(), passes="bwd")
-    prepare(OPERATIONS["flash-backward"], device, w, zeros)()
-    assert {one.variant.entry for one in device.launches} >= {"flash_forward", "backward_main"}
 
 
 class FakeArray(np.ndarray[Any, Any]):
@@ -287,12 +254,6 @@ def test_the_table_is_read_by_predictions_and_by_the_fit(records: Records, tmp_p
     assert list(predicted["used_implementation"]) == list(short["implementation"])
 
 
-def test_notes_say_how_the_time_was_come_by(records: Records) -> None:
-    row = measured_rows(records.done.values())[0]
-    assert "median of 25 samples" in row["notes"] and "5 throttled and dropped (power cap)" in row["notes"]
-    assert "null kernel 105.20 us" in row["notes"] and "driver 580.65.06" in row["notes"]
-
-
 def test_a_mask_that_a_case_table_cannot_hold_has_no_row(records: Records) -> None:
     everything = [json.loads(json.dumps(record)) for record in records.done.values()]
     point = next(record for record in everything if record["kind"] == "time")
@@ -324,14 +285,6 @@ def test_points_without_a_machine_are_refused(records: Records) -> None:
         measured_rows([{**machine, "session": "another"}, *points])
 
 
-def test_the_summary_counts_points_samples_and_throttling(records: Records) -> None:
-    rows = summary(records.done.values())
-    assert [row["operation"] for row in rows] == list(OPERATIONS)
-    first = rows[0]
-    assert first["samples"] == 25 * first["points"] and first["throttled"] == 5 * first["points"]
-    assert first["clock_mhz"] == 1755.0 and first["flops_per_s"] > 0 and first["bytes_per_s"] > 0
-
-
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, right: None) -> None:
     """The command finds a GPU, and half a minute is over after some hundred points."""
@@ -355,14 +308,6 @@ def test_the_command_ends_with_a_table_and_a_file(
     assert {row["kind"] for row in rows} == {"machine", "null", "kernel", "time"}
     timed = [row for row in rows if row["kind"] == "time"]
     assert len(read_table(out / "measurements.csv")) == len(timed)
-
-
-def test_records_become_a_table_where_there_is_no_gpu(
-    records: Records, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "table"
-    text, _ = answer(capsys, "measure", "--from", str(records.path), "--out", str(out))
-    assert len(read_table(out / "measurements.csv")) == kinds(records)["time"] and "flash-backward" in text
 
 
 def test_a_wrong_kernel_is_one_line_and_code_1(

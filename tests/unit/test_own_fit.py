@@ -183,13 +183,6 @@ def test_a_run_becomes_a_calibration_whose_errors_accuracy_shows(
         calibration.calibrations.cache_clear()
 
 
-def test_every_kernel_of_ours_can_be_fitted_once_it_is_measured() -> None:
-    committed = jobs.jobs()
-    for record in OWN_KERNELS:
-        found = jobs.numbers_like(record.name, committed)
-        assert "tensor_efficiency" in found and "extra" not in found, record.name
-
-
 def with_ours(files: dict[str, Any], kind: str, path: Path) -> dict[str, Any]:
     return files | {path.stem: path} if kind == "implementations" else files
 
@@ -209,19 +202,3 @@ def test_our_kernels_are_fitted_beside_the_instructions_that_go_with_their_numbe
     problem = Problem((), (), GpuNumbers(), records, {}, 0.9)
     fitted = problem.numbers(np.zeros(0))
     assert {name: one.counts for name, one in fitted.items()} == {one.name: one.counts for one in fused}
-
-
-def test_a_fit_takes_the_names_that_it_prints() -> None:
-    every = jobs.chosen(())
-    assert [one.name for one in every] == [one.name for one in jobs.separate(jobs.jobs())]
-    for one in every:
-        assert jobs.chosen([one.name]) == [one]
-    whole = [one.name for one in jobs.chosen(["papers-a100"])]
-    assert len(whole) > 1 and all(name.startswith("papers-a100:") for name in whole)
-    with pytest.raises(
-        InputError, match=r"'papers-a100:flash-attn\.4' is not known; nearest: papers-a100:flash-attn\.2"
-    ):
-        jobs.chosen(["papers-a100:flash-attn.4"])
-    with pytest.raises(InputError) as caught:
-        jobs.chosen(["own-GPU"])
-    assert Path(str(caught.value).rpartition("; all: ")[2]).is_file()

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,18 +25,16 @@ from attnsim.plots.scaling import crossing_pairs, scaling
 from attnsim.plots.series import engineering, names_of
 from attnsim.plots.sheet import Picture
 from attnsim.plots.split import split
-from attnsim.plots.styles import STYLES, tensor_hue, unit_hue
+from attnsim.plots.styles import STYLES, unit_hue
 from attnsim.plots.tornado import changes, tornado
 from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
 from attnsim.validation.checking import accuracy as sampling
 from attnsim.validation.measured.datasets import published_rows
-from tests.unit.drawn import texts_of
 
 MORE_SMS = Change("sm.count", 108, 120, "1")
 A100 = load_gpu("a100-sxm4-80gb")
 CHANGED = A100.replace("l2.bandwidth", "2x").replace("tensor.bf16", "1.5x").replace("sm.exp_rate", "0.7x")
-H100 = load_gpu("h100-sxm5-80gb")
 QUESTION = Workload(batch=1, heads_q=16, seq_q=2048, head_dim=64, mask=Mask.causal())
 NAMES = ("naive", "flash", "linear")
 
@@ -88,11 +83,6 @@ def pictures(growing: list[Prediction], explained: list[Explanation]) -> dict[st
     }
 
 
-@pytest.fixture(scope="module")
-def drawn(pictures: dict[str, Picture]) -> Callable[[str, str], Figure]:
-    return cache(lambda name, width: pictures[name].figure(width=width))
-
-
 PICTURES = ("scaling", "units", "traffic", "waves", "tornado", "split")
 
 
@@ -126,20 +116,6 @@ def test_text_is_text_in_real_fonts_and_the_same_picture_is_the_same_file(
         assert b"/Type3" not in written[0] and b"/CIDFontType2" in written[0]
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".pdf"])
-def test_names_with_a_rim_are_letters_over_the_rim(pictures: dict[str, Picture], suffix: str, tmp_path: Path) -> None:
-    out = tmp_path / f"a{suffix}"
-    pictures["scaling"].write(out, "latex", "column", "none")
-    rimmed = [one.get_text() for one in texts_of(pictures["scaling"].figure("latex", "column", "none"))
-              if one.get_path_effects()]  # fmt: skip
-    assert rimmed
-    if suffix == ".svg":
-        letters = re.findall("<text[^>]*>([^<]*)</text>", out.read_text(encoding="utf-8"))
-        assert {line for one in rimmed for line in one.splitlines()} <= set(letters)
-    else:
-        assert b"STIXGeneral-Bold" in out.read_bytes()
-
-
 def test_a_caption_goes_into_the_picture_beside_it_or_nowhere(pictures: dict[str, Picture], tmp_path: Path) -> None:
     one = pictures["units"]
     plain, latex = (
@@ -153,20 +129,6 @@ def test_a_caption_goes_into_the_picture_beside_it_or_nowhere(pictures: dict[str
     assert len(one.write(tmp_path / "c.svg", caption="none")) == 2
     with pytest.raises(InputError, match="caption 'below' is not known; allowed: picture, file, none"):
         one.write(tmp_path / "d.svg", caption="below")
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_everything_drawn_is_within_the_axes(drawn: Callable[[str, str], Figure], name: str) -> None:
-    for axes in drawn(name, "column").axes:
-        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-        for line in axes.lines:
-            if line.get_transform() == axes.transData:
-                xs, ys = np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
-                assert left <= xs.min() and xs.max() <= right and bottom <= ys.min() and ys.max() <= top
-        for patch in axes.patches:
-            box = patch.get_extents().transformed(axes.transData.inverted())
-            assert left <= box.x0 + 1e-9 * right and box.x1 <= right * 1.0001
-            assert bottom <= box.y0 and box.y1 <= top
 
 
 def test_scaling_rows_are_the_predictions(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
@@ -275,32 +237,6 @@ def test_traffic_rows_add_up_to_the_prediction(explained: list[Explanation]) -> 
             assert sum(found) == pytest.approx(total, abs=len(found))  # type: ignore[arg-type]
 
 
-def test_traffic_is_in_shares_where_totals_are_far_apart_and_says_so(explained: list[Explanation]) -> None:
-    picture = traffic(explained)
-    hbm, _, smem = picture.figure().axes
-    assert hbm.get_title(loc="left") == "from and to HBM, % of each total"
-    assert "a bar is its call's whole" in picture.caption
-    for number, one in enumerate(explained):
-        bars = [patch.get_extents().transformed(hbm.transData.inverted()) for patch in hbm.patches]
-        mine = [box for box in bars if abs((box.y0 + box.y1) / 2 + number) < 0.01]
-        assert sum(box.width for box in mine) == pytest.approx(100)
-        assert any(engineering(sum(row.hbm_bytes for row in one.tensors), "B") in text.get_text() for text in hbm.texts)
-    ends = {round(patch.get_extents().transformed(smem.transData.inverted()).x1) for patch in smem.patches}
-    assert ends == {one.prediction.smem_bytes for one in explained}
-    assert all(axes.get_xscale() == "linear" for axes in (hbm, smem))
-    assert "a bar is its call's whole" not in traffic(explained[:1]).caption
-
-
-def test_a_tensor_has_its_colour_and_order_in_every_bar(explained: list[Explanation]) -> None:
-    for axes in traffic(explained).figure().axes[:2]:
-        bars = [(to_hex(patch.get_facecolor()), patch.get_extents().transformed(axes.transData.inverted()).x0)
-                for patch in axes.patches]  # fmt: skip
-        hues = [STYLES["light"].colour(tensor_hue(name)).lower() for name in "QKVSPO"]
-        naive = [colour for colour, _ in bars if colour in hues][: len(hues) * 2]
-        first = list(dict.fromkeys(naive))
-        assert first == [hue for hue in hues if hue in first] and len(first) >= 5
-
-
 def test_waves_rows_and_the_empty_part(growing: list[Prediction]) -> None:
     flash = [one for one in growing if one.algorithm == "flash"]
     for row, one in zip(waves(flash).rows, flash, strict=True):
@@ -308,13 +244,6 @@ def test_waves_rows_and_the_empty_part(growing: list[Prediction]) -> None:
         assert row["empty_share_of_last_wave"] == pytest.approx(-(one.waves or 0) % 1)
     assert empty_share(replace(flash[0], waves=3.0)) == 0
     assert empty_share(replace(flash[0], waves=3.25)) == 0.75
-
-
-def test_costs_of_waves_have_ticks_where_their_axis_is_logarithmic(growing: list[Prediction]) -> None:
-    first, *others = [one for one in growing if one.algorithm == "flash"]
-    axes = waves([replace(first, time_s=5 * (first.time_s or 0)), *others]).figure().axes[2]
-    low, high = axes.get_ylim()
-    assert axes.get_yscale() == "log" and sum(low <= one <= high for one in axes.get_yticks()) >= 3
 
 
 def test_waves_go_over_what_differs() -> None:
@@ -387,18 +316,6 @@ def test_the_facade_draws_timelines() -> None:
     with pytest.raises(InputError, match="3 axes of 1 figures are given; allowed: 1 to 2"):
         attnsim.plot.timeline(found, ax=Figure().subplots(3))
     assert attnsim.plot.timeline(found, width="column").get_size_inches()[0] == pytest.approx(3.4)
-
-
-def test_a_timeline_has_a_lane_a_warpgroup_and_a_strip_of_kernels() -> None:
-    """FlashAttention-3 has three warpgroups in one block; unfused attention several kernels, the longest below them."""
-    found = [trace(at(512), H100, name) for name in ("flash-3", "naive")]
-    flash, strip, longest = attnsim.plot.timeline(found).axes
-    lanes = [text.get_text() for text in flash.get_yticklabels()]
-    assert [lane for lane in lanes if "warpgroup" in lane] == [f"warpgroup {number}" for number in (1, 2, 3)]
-    assert len(strip.patches) == len(found[1].kernels) > 1
-    assert any("longest kernel" in text.get_text() for text in longest.texts)
-    rows = attnsim.plot.rows("timeline", found, ["flash-3", "naive"])
-    assert {row["warpgroup"] for row in rows if row["panel"] == "flash-3" and row["unit"] == "tensor"} == {0, 1, 2}
 
 
 def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) -> None:

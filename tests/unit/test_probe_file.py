@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -151,22 +151,6 @@ def test_an_l2_that_is_larger_than_it_can_be_is_refused() -> None:
     refuse_implausible(quantities(probed_of([{**MACHINE, "attached": told}, records_of(rates)[1]])))
 
 
-def test_without_clocks_no_figure_per_clock_is_written() -> None:
-    blind = tuple(replace(one, sm_mhz=None) for one in RATES)
-    probed = probed_of(records_of(blind))
-    gpu, notes = gpu_of(probed), {one.name: one.note for one in quantities(probed)}
-    assert gpu.sm.exp_per_clk == H200.sm.exp_per_clk and "pip install nvidia-ml-py" in notes["exp"]
-    assert gpu.tensor.mma_sync_fraction == H200.tensor.mma_sync_fraction
-    assert gpu.launch.stream_s == 2.21e-6
-
-
-def test_a_figure_that_fits_were_made_with_is_compared_with_theirs() -> None:
-    rates = (*(one for one in RATES if one.name != "l2.reread"), *sweep(plateau=5.6e12))
-    notes = {one.name: one.note for one in quantities(probed_of(records_of(rates)))}
-    assert "fits took their share of 9.7 TB/s, times move with this until fitted anew" in notes["l2.read"]
-    assert "fits" not in notes["launch.stream"]  # 2.21 us beside 2.43 us
-
-
 def test_a_gpu_without_a_file_is_made_of_what_its_driver_says() -> None:
     """A chip newer than the rules, whose driver does not tell the memory clock: nobody states a bandwidth."""
     attached = {"name": "NVIDIA B310", "capability": 103, "memory_bytes": 288 * 10**9}
@@ -288,18 +272,6 @@ def test_every_unit_is_measured_with_the_work_that_its_kernel_does() -> None:
     assert len(sweep) == len(L2_SHARES) and sweep[0].value == pytest.approx(9.1e12)
 
 
-def test_the_lines_that_a_latency_is_measured_on_are_where_it_says() -> None:
-    bench = make_bench()
-    list(probe.measure(bench.device, bench.watch))
-    assert isinstance(bench.device, FakeDevice)
-    l2 = H200.l2.capacity_bytes
-    sizes = {4 * elements: steps for elements, steps in bench.device.steps}
-    small, middle, large = sorted(sizes)
-    assert sizes[small] > 100 * small / 128  # round and round: what misses is lost in it
-    assert middle < l2 / 2 and sizes[middle] * 128 > 256 * 1024  # each line once, and more of them than an L1 holds
-    assert large > 2 * l2 and sizes[large] * 128 <= large
-
-
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     path = tmp_path / "probe.jsonl"
@@ -351,18 +323,6 @@ def test_a_refusal_writes_nothing(
     text, err = answer(capsys, "probe", "--out", str(out), "--records", str(kept), code=2)
     assert text == "" and err.startswith("error: measured above what is possible") and err.count("\n") == 1
     assert not out.exists() and len(Records(kept).done) == 2
-
-
-def test_an_error_of_the_gpu_is_one_line_and_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> Iterator[Rate]:
-        raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
-
-    monkeypatch.setattr(bench_module, "attached_bench", lambda seed: make_bench())
-    monkeypatch.setattr(probe, "measure", broken)
-    out, err = answer(capsys, "probe", "--out", str(tmp_path / "my-gpu.yaml"), code=1)
-    assert out == "" and err == "error: CUDA_ERROR_ILLEGAL_ADDRESS\n"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from attnsim.reports.validating import html_page, write_report
 from attnsim.validation.checking import hypothetical, recording
 from attnsim.validation.checking import validate as validation
 from attnsim.validation.checking.validate import TITLES, Report, Served, point, stated_table
-from attnsim.validation.fitting import held_out
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
@@ -86,11 +85,10 @@ def test_the_page_says_when_a_calibration_has_changed(report: Report) -> None:
     assert "no longer" in html_page(drifted(report, 0.05))
 
 
-@pytest.mark.parametrize("style", ["light", "dark"])
-def test_the_picture_is_of_the_house_a_line_an_implementation(report: Report, style: str) -> None:
+def test_the_picture_is_of_the_house_a_line_an_implementation(report: Report) -> None:
     far = report.points[0] | {"ratio": 40.0}
     picture = picture_of([*report.points, far])
-    (axes,) = picture.figure(style).axes
+    (axes,) = picture.figure("dark").axes
     names = {label.get_text().rpartition(", ")[0] for label in axes.get_yticklabels()}
     assert names == {point["implementation"] for point in report.points}
     low, high = axes.get_xlim()
@@ -98,7 +96,7 @@ def test_the_picture_is_of_the_house_a_line_an_implementation(report: Report, st
         [np.asarray(line.get_xdata(), dtype=float) for line in axes.lines if line.get_marker() != "None"]
     )
     assert len(drawn) == len(picture.rows) and ((low <= drawn) & (drawn <= high)).all()
-    assert axes.get_facecolor() == to_rgba(find_style(style).page)
+    assert axes.get_facecolor() == to_rgba(find_style("dark").page)
 
 
 def test_validate_prints_tables_and_writes(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,13 +185,3 @@ def test_hypothetical_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, capsys
     assert main(["validate", "--hypothetical"]) == 0
     out = capsys.readouterr().out
     assert "h100-sxm5-80gb as if it did not exist" in out and "attnsim[datasets]" in out
-
-
-def test_held_out_rows_come_in_the_tables_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = published_rows()[::150]
-    monkeypatch.setattr(held_out, "published_rows", lambda: some)
-    monkeypatch.setattr("joblib.Parallel", lambda n_jobs: list)
-    monkeypatch.setattr("joblib.delayed", lambda function: function)
-    found = held_out.held_out_predictions()
-    left_out = [row for row in some if any(one.row is row for one in found)]  # not those of groups too small
-    assert list(dict.fromkeys(one.row for one in found)) == left_out and len(left_out) > len(some) / 2
