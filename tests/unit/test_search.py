@@ -30,7 +30,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Case, Layer, speedup_of
 from attnsim.studies.hardware_machines import Design, Mix
-from attnsim.studies.hardware_search import HardwareSearch, rows_of, search_hardware, split_best
+from attnsim.studies.hardware_search import HardwareSearch, search_hardware, split_best
 from attnsim.studies.hardware_space import Limit, Range, Space
 from attnsim.studies.prices import Prices
 from attnsim.studies.search import measure_tiles, search_tiles
@@ -40,7 +40,6 @@ from tests.unit.fake_bench import make_bench
 QUESTION = Workload(batch=1, heads_q=8, seq_q=1024, head_dim=256, dtype="fp16", mask=Mask.causal())
 DECODE = Workload(batch=32, heads_q=8, heads_kv=8, seq_q=1, seq_kv=4096, head_dim=128, dtype="fp16", passes="decode")
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
-QUESTION_FLAGS = ["--heads", "8", "--seq", "1024", "--head-dim", "256", "--dtype", "fp16", "--causal"]
 DECODE_FLAGS = [
     "--batch", "32", "--heads", "8", "--kv-heads", "8", "--seq", "4096", "--head-dim", "128", "--dtype", "fp16",
     "--pass", "decode",
@@ -205,14 +204,6 @@ def test_the_evolution_finds_the_best_of_a_space_that_can_be_counted() -> None:
     assert slow.figures["hbm.bandwidth"] < 3e12
 
 
-def test_more_shared_memory_is_used_by_another_tile() -> None:
-    space = Space.read(H100, ["sm.shared_memory=100KiB,228KiB"], [])
-    small, large = search_hardware(QUESTION, space).machines
-    assert small.answer is not None and large.answer is not None
-    assert small.answer.predictions[0].tile != large.answer.predictions[0].tile
-    assert large.objectives <= small.objectives
-
-
 def test_machines_that_cannot_answer_are_kept_with_the_reason() -> None:
     space = Space.read(H100, ["sm.registers=2048,65536"], [])
     none, one = search_hardware(QUESTION, space).machines
@@ -234,14 +225,6 @@ def test_no_machine_of_a_front_is_beaten_and_all_others_are(objectives: list[tup
     for one in {machine.objectives for machine in machines}:
         beaten = any(other != one and other[0] <= one[0] and other[1] <= one[1] for other in kept)
         assert beaten != (one in kept)
-
-
-def test_the_tile_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["search", "tile", "--gpu", "a100-sxm4-80gb", *QUESTION_FLAGS, "--top", "3"]) == 0
-    text = capsys.readouterr().out
-    assert "shipped" in text and "lose 0" in text
-    assert "not measured" not in text
-    assert main(["search", "tile", "--gpu", "a100-sxm4-80gb", *QUESTION_FLAGS, "--algorithm", "naive"]) == 2
 
 
 def test_the_hardware_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -433,12 +416,3 @@ def test_the_layer_and_split_flags(capsys: pytest.CaptureFixture[str]) -> None:
         (["--model", "llama-3-8b", "--seq", "64", "--split"], "--split shares out several figures and one varies"),
     ):
         assert refused in refusal(capsys, *vary, *flags)
-
-
-def test_rows_have_each_cases_own_speedup() -> None:
-    found = search_hardware(
-        [Case(PREFILL, 3, "prefill"), Case(DECODE, 1, "decode")], Space.read(H100, ["hbm.bandwidth=1x,2x"], [])
-    )
-    unchanged, _, fast = rows_of(found)
-    assert unchanged["speedup of decode"] == unchanged["speedup of prefill"] == 1
-    assert fast["speedup of prefill"] < fast["speedup"] < fast["speedup of decode"]

@@ -55,13 +55,6 @@ def test_first_and_last_are_predictions_of_their_own() -> None:
         assert [change.key for change in part.alone.changes] == [part.change.key]
 
 
-def test_the_order_in_which_changes_are_given_does_not_matter() -> None:
-    one, other = split(QUESTION, changed()), split(QUESTION, changed(tuple(reversed(SETTINGS))))
-    shares = {part.change.key: part.mean.value for part in other.parts}
-    assert shares == pytest.approx({part.change.key: part.mean.value for part in one.parts})
-    assert list(shares) == list(reversed(SETTINGS))
-
-
 def test_a_change_that_does_nothing_has_no_share() -> None:
     (first, idle) = split(QUESTION, BASE.replace("tensor.bf16", "2x").replace("hbm.capacity", "2x")).parts
     assert idle.mean.value == 1 and first.mean.value == pytest.approx(first.first.value)

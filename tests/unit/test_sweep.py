@@ -301,13 +301,6 @@ def test_a_lost_worker_does_not_end_a_run(tmp_path: Path, small_chunks: None, mo
         run(study_of(CLOSED), tmp_path / "other", jobs=1)
 
 
-def test_worker_processes_give_the_same_results(tmp_path: Path, small_chunks: None) -> None:
-    study = study_of(CLOSED)
-    run(study, tmp_path / "two", jobs=2)
-    run(study, tmp_path / "one", jobs=1)
-    pd.testing.assert_frame_equal(load(tmp_path / "two"), load(tmp_path / "one"))
-
-
 def test_a_folder_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
     study, folder = study_of(CLOSED), Folder(tmp_path)
     with folder.opened(study), pytest.raises(InputError, match=f"is being written by process {os.getpid()} on "):
@@ -330,11 +323,6 @@ def test_results_of_other_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"manifest.json cannot be read"):
         run(study, tmp_path, jobs=1)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")} == before
-
-
-def test_a_study_renamed_goes_on(tmp_path: Path) -> None:
-    run(study_of(CLOSED), tmp_path, jobs=1)
-    assert run(study_of({**CLOSED, "title": "another name"}), tmp_path, jobs=1).found == 1
 
 
 def test_memory_does_not_grow_with_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +409,6 @@ def test_the_command_sums_up_and_writes_nothing_else_to_a_pipe(
     assert "1 chunks, 1 of them by an earlier run" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(find_spec("distributed") is None, reason='dask is not installed: pip install "attnsim[cluster]"')
 def test_points_without_an_answer_are_told_of_and_none_answered_is_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -435,6 +422,7 @@ def test_points_without_an_answer_are_told_of_and_none_answered_is_a_failure(
         assert json.loads(found.out)[0]["answered"] == 1 - code and told in found.err
 
 
+@pytest.mark.skipif(find_spec("distributed") is None, reason='dask is not installed: pip install "attnsim[cluster]"')
 def test_a_dask_cluster_goes_on_when_a_worker_is_killed(tmp_path: Path, small_chunks: None) -> None:
     import distributed
 

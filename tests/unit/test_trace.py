@@ -103,14 +103,6 @@ def test_the_file_has_the_format_and_no_slices_overlap_on_a_track(found: Trace) 
         assert all(a["ts"] + a["dur"] <= b["ts"] + 2e-6 for a, b in itertools.pairwise(mine))
 
 
-def test_the_counters_are_those_of_a_gpu() -> None:
-    events = document(trace(SMALL, GPU, "flash-2", cache="cold"), {})["traceEvents"]
-    rates = [event["args"]["HBM GB/s"] for event in events if event["name"] == "HBM GB/s"]
-    assert max(rates) > 0 and rates[-1] == 0
-    held = [event["args"][event["name"]] for event in events if event["name"] == "shared memory, bytes"]
-    assert 0 < max(held) <= load_gpu(GPU).sm.shared_memory_bytes and min(held) == 0
-
-
 def test_a_large_grid_is_sampled_and_says_so() -> None:
     found = trace(LARGE, GPU)
     (kernel,) = found.kernels
@@ -124,14 +116,6 @@ def test_a_large_grid_is_sampled_and_says_so() -> None:
 PATTERNS = [
     name for name, item in attnsim.api.ALGORITHMS.items() if item.mask and item.leaves_out and not item.selection
 ]
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_a_named_pattern_is_traced_as_it_is_predicted(name: str) -> None:
-    """Of dense attention a causal call of 4,096 tokens takes several times as long."""
-    question = attnsim.Workload(1, 12, 4096, 64)
-    found, answer = trace(question, "a100-sxm4-80gb", name), attnsim.predict(question, "a100-sxm4-80gb", name)
-    assert found.schedule.notes == answer.notes and found.replay.time_s == answer.time_s
 
 
 @pytest.mark.parametrize("name", ["sliding-window", "sparse", *PATTERNS])
@@ -206,16 +190,6 @@ def test_a_picture_has_the_unchanged_gpu_beside_the_changed_one_on_one_scale(
     assert json.loads(out.read_bytes())["otherData"]["gpu"] == changed, "the file holds the one that was asked about"
     assert main([*one, "--json"]) == 0
     assert {row["gpu"] for row in json.loads(capsys.readouterr().out)} == {changed}
-
-
-def test_several_gpus_have_a_panel_and_a_table_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "gpus.png"
-    shape = ["--heads", "4", "--seq", "512", "--head-dim", "64", "--picture", str(picture)]
-    assert main(["trace", "--gpu", f"a100-sxm4-80gb,{GPU}", *shape]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told.count("a100-sxm4-80gb") == told.count(GPU) == 1
-    table = picture.with_suffix(".csv").read_text(encoding="utf-8")
-    assert "flash, a100-sxm4-80gb" in table and f"flash, {GPU}" in table
 
 
 def test_the_same_trace_is_the_same_file(tmp_path: Path) -> None:

@@ -278,15 +278,6 @@ def test_what_is_said_means_what_tables_mean_but_for_columns_of_other_projects()
                 assert match(name, gpu=H100, spoken=True).record is match(name, gpu=H100).record, name
 
 
-def test_commas_of_thousands_and_of_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    ask = ["predict", "--gpu", "l4", "--algorithm", "flash", "--json"]
-    assert main([*ask, "--heads", "8", "--head-dim", "64", "--seq", "2,048"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["flops_dense"] == 4 * 8 * 2048**2 * 64
-    assert "may be one number or several; write 64128, or '64, 128'" in refusal(
-        capsys, *ask, "--layer", "--model", "gpt2-small", "--seq", "64,128"
-    )
-
-
 SMALL = ["--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1k", "--head-dim", "64"]
 
 
