@@ -20,7 +20,6 @@ from attnsim.models.implementations.flashinfer import taken_in_turn
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree
-from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import Replay, replay
@@ -42,13 +41,6 @@ def drawn(rng: random.Random, decode: bool) -> list[tuple[int, int, int]]:
 
 def of(lengths: Any, **given: Any) -> Workload:
     return Workload(lengths=lengths, **given)
-
-
-def test_who_takes_lengths() -> None:
-    """Each scheduler of the page on batches, beside those that other tests hold."""
-    names = {record.name for record in TAKING}
-    assert {"flash-attn.4", "vllm.flash-attn-4", "nvidia.cudnn", "nvidia.cudnn-frontend-sm100"} < names
-    assert {"tensorrt-llm.attention", "vllm.trtllm-gen", "flashmla.dense", "cutlass.mla", "sglang.fa3-mla"} < names
 
 
 def asked(record: Implementation, lengths: Any, **given: Any) -> Workload:
@@ -253,15 +245,6 @@ def test_who_takes_one_tensor_refuses_different_lengths() -> None:
     w = of("5:10 6:10", heads_q=8, head_dim=64)
     with pytest.raises(InputError, match="takes sequences of one length"):
         predict(w, "h100-sxm5-80gb", "naive")
-
-
-def test_a_long_tail_costs_more_than_the_mean() -> None:
-    given: dict[str, Any] = {"heads_q": 32, "heads_kv": 8, "head_dim": 128, "passes": "decode"}
-    skewed = of([Length(1, 512, 255), Length(1, 131584 - 512)], **given)
-    mean = of([(1, 1024)] * 256, **given)
-    assert skewed.keys == pytest.approx(mean.keys, rel=0.01)
-    times = [predict(w, "a100-sxm4-80gb", implementation="vllm.flash-attn-2").time_s or 0 for w in (skewed, mean)]
-    assert times[0] > 1.5 * times[1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from tests.model.bounds import roofline_time, useful
 
 GPUS = tuple(load_gpu(name) for name in ("a100-sxm4-80gb", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"))
 A100, _, H100, B200 = GPUS
-SHAPES = 20
 DEEPSEEK = Workload(16, 128, 1, 192, 128, 8192, 128, passes="decode", latent=Latent(512, 64))
 
 
@@ -59,32 +58,6 @@ def test_a_cold_decode_takes_as_long_as_the_cache_takes_to_be_read(record: Imple
     assert answer.hbm_read_bytes >= w.kv_cache_bytes
     assert answer.time_s >= w.kv_cache_bytes / gpu.hbm.bandwidth_bytes_per_s
     assert answer.time_s >= roofline_time(record.build(w, gpu, None), w, gpu)
-
-
-def test_heads_share_what_is_read() -> None:
-    """From 16 to 64 heads a decode kernel reads the same bytes; multi-head attention would read four times as many."""
-    reads = [
-        predict(
-            replace(DEEPSEEK, heads_q=heads, heads_kv=heads), H100, "mla", implementation="tensorrt-llm.mla-hopper",
-            cache="cold", baseline=False,
-        ).hbm_read_bytes
-        for heads in (16, 64)
-    ]  # fmt: skip
-    assert reads[0] is not None and reads[1] is not None and reads[1] < 1.1 * reads[0]
-
-
-def test_flash_mla_shares_are_balanced() -> None:
-    """100 sequences on 132 SMs: their keys are shared out, no SM waits for a second sequence."""
-
-    def time(batch: int) -> float:
-        w = replace(DEEPSEEK, batch=batch, heads_q=64, heads_kv=64)
-        answer = predict(
-            w, H100, "mla", implementation="tensorrt-llm.mla-hopper", launch="kernel", cache="cold", baseline=False
-        )
-        assert answer.time_s is not None
-        return answer.time_s
-
-    assert time(100) == pytest.approx(100 / 132 * time(132), rel=0.12)
 
 
 @pytest.mark.parametrize("record", [r for r in MLA if r.form != "decompressed"], ids=lambda record: record.name)

@@ -183,14 +183,6 @@ def test_a_faster_vector_unit_does_not_slow_two_blocks_that_share_an_sm() -> Non
 # The same question has the same answer
 
 
-@checked(20)
-@given(w=workloads(), run=st.sampled_from(RUNS), mode=st.sampled_from(["fast", "exact"]))
-def test_the_same_question_twice_gives_the_same_answer(w: Workload, run: tuple[str, str], mode: Mode) -> None:
-    name, gpu = run[0], GPUS[run[1]]
-    once, again = (replay(build(name, gpu, w), gpu, Numbers(), mode=mode) for _ in range(2))
-    assert once == again
-
-
 QUESTION = """
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
