@@ -71,8 +71,7 @@ WORDS = (
 """Values, good and bad."""
 NUMBERS: Sequence[Any] = (0, -1, 1, 64, 10**400, 1e308, -0.0, True, False, None, [], {}, [[]], {"a": 1})
 DEEP = b"[" * 5_000
-LONG = b'{"a": ' + b"1" * 9_999 + b"}"
-BODIES = (b"", b"{", b"[]", b"null", DEEP, LONG, b"\xff\xfe", b'{"state": NaN}', b'"' * 99, bytes(range(256)))
+BODIES = (b"", b"{", b"[]", b"null", DEEP, b"\xff\xfe", b'{"state": NaN}', b'"' * 99, bytes(range(256)))
 PATHS = (
     "/",
     "/index.html",
@@ -171,9 +170,7 @@ def test_what_is_no_json_object_is_told_in_a_line(body: bytes) -> None:
 def random_body(draw: random.Random) -> bytes:
     kind = draw.random()
     if kind < 0.1:
-        return draw.choice(
-            (b"", b"{", b"[]", b"null", DEEP, b"\xff\xfe", b'{"state": NaN}', b'"' * 99, bytes(range(256)))
-        )
+        return draw.choice(BODIES)
     state: dict[str, Any] = {}
     for _ in range(draw.randrange(4)):
         key = draw.choice(KEYS) if draw.random() < 0.9 else draw.choice(WORDS)

@@ -277,12 +277,6 @@ CLUSTER_MUTANTS: dict[str, tuple[type[faults.Fault], str, str]] = {
         "expect(barrier, KeyTile::kSlabBytes)",
     ),
     "K copied over": (faults.MisusedMbarrier, K_EMPTY, ""),
-    "V copied over": (faults.MisusedMbarrier, V_EMPTY, ""),
-    "V not released": (faults.Deadlock, V_RELEASE, "#"),
-    "last V not released": (faults.Deadlock, LAST_V_RELEASE, "slot"),
-    "Q not waited for": (faults.Race, "mbarrier_wait(pipe.q_full(), turn % 2);", ""),
-    "later K not waited for": (faults.CopyInFlight, *without(LATER_K, K_WAIT)),
-    "Q copied over": (faults.CopyInFlight, Q_EMPTY, ""),
 }
 
 

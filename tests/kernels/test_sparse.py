@@ -84,7 +84,7 @@ def test_every_tile_and_both_launch_orders(
 
 @pytest.mark.parametrize("tile", [tile for tiles in TILES.values() for tile in tiles], ids=str)
 @pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize("mask", ["causal, window 60, global at 7 150", "blocks 16 1:2 4:0 4:7 20:3 21:9", "full"])
+@pytest.mark.parametrize("mask", ["causal, window 60, global at 7 150", "blocks 16 1:2 4:0 4:7 20:3 21:9"])
 def test_blocks_that_take_one_row_tile_after_the_other(
     mask: str, tile: SparseTile, together: bool, monkeypatch: pytest.MonkeyPatch, assert_matches_schedule: AssertMatches
 ) -> None:

@@ -249,7 +249,7 @@ def test_a_number_that_no_row_depends_on_stays_at_its_prior() -> None:
 
 
 def test_a_fit_uses_nothing_but_its_rows_and_the_priors() -> None:
-    rows = tuple(row for row in published_rows() if row.record.name == "flash-attn.3")[::2]
+    rows = tuple(row for row in published_rows() if row.record.name == "flash-attn.3")[::4]
     keys = (("flash-attn.3", "tensor_efficiency"), ("flash-attn.3", "block_clks"))
     begun = [ImplementationNumbers(), ImplementationNumbers(tensor_efficiency=0.6, block_clks=9000.0)]
     one, other = (fit_numbers(Problem(rows, keys, GpuNumbers(), {"flash-attn.3": at}, {}, 0.85)) for at in begun)
@@ -257,8 +257,9 @@ def test_a_fit_uses_nothing_but_its_rows_and_the_priors() -> None:
 
 
 def test_a_fold_is_the_fit_of_its_rows_alone() -> None:
+    """Of the rows of one figure."""
     job = next(job for job in separate(jobs()) if job.name == "papers-h100:flash-attn.3")
-    job = replace(job, free={"flash-attn.3": ("tensor_efficiency",)})
+    job = replace(job, free={"flash-attn.3": ("tensor_efficiency",)}, sources=("fa3_fig5",))
     _, folds, problem = fit_job(job, {})
     fold = ("head_dim", "head_dim 128")
     rest = tuple(row for row in problem.rows if groups(row)["head_dim"] != fold[1])

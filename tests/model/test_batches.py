@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from attnsim.validation.checking.batches import batch_tables
+from attnsim.validation.checking.batches import mixed, skewed
 from attnsim.validation.measured.datasets import batches
 from attnsim.validation.measured.sources import batch_sources
 
 
-@cache
-def tables() -> dict[str, dict[str, dict[str, Any]]]:
-    return {name: {row["what"]: row for row in reversed(rows)} for name, rows in batch_tables().items()}
+def by_what(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["what"]: row for row in reversed(rows)}
 
 
 def test_every_row_has_a_source_of_its_table() -> None:
@@ -22,7 +20,7 @@ def test_every_row_has_a_source_of_its_table() -> None:
 
 
 def test_mixed_calls_are_held_out_within_four_percent_and_below_the_guesses() -> None:
-    rows = tables()["mixed"]
+    rows = by_what(mixed())
     for what in ("a band of chunks left out", "a band of caches left out"):
         assert rows[what]["mean"] <= 0.04 and rows[what]["p90"] <= 0.08
         guesses = [rows[guess]["mean"] for guess in ("sum of its parts", "longest of its parts")]
@@ -30,6 +28,6 @@ def test_mixed_calls_are_held_out_within_four_percent_and_below_the_guesses() ->
 
 
 def test_skew_is_told_better_than_by_the_mean_length() -> None:
-    rows = tables()["skewed decode"]
+    rows = by_what(skewed())
     assert rows["ratio to the mean length"]["mean"] <= 0.03 < rows["guess: as the mean length"]["mean"]
     assert rows["the same, above 1.1"]["mean"] <= 0.05

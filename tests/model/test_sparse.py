@@ -60,8 +60,8 @@ def same_loop(w: Workload, gpu: Gpu) -> Schedule:
 
 
 @pytest.mark.parametrize("mask", [Mask.full(), Mask.causal()], ids=str)
-@pytest.mark.parametrize("seq", [1, 128, 1000, 4096, 16384])
-@pytest.mark.parametrize(("heads", "heads_kv", "head_dim"), [(16, 16, 128), (32, 8, 128), (6, 2, 64)])
+@pytest.mark.parametrize("seq", [1, 1000, 4096])
+@pytest.mark.parametrize(("heads", "heads_kv", "head_dim"), [(32, 8, 128), (6, 2, 64)])
 def test_at_full_density_the_dense_kernel_of_the_same_loop_is_never_slower(
     mask: Mask, seq: int, heads: int, heads_kv: int, head_dim: int
 ) -> None:
@@ -163,30 +163,10 @@ def test_a_million_tokens_take_memory_by_the_tile(mask: Mask, implementation: st
     assert peak < 64 << 20 and sum(kernel.blocks for kernel in schedule.kernels) >= 1 << 13
 
 
-@pytest.mark.parametrize("mask", [Mask.longformer(128, 16), Mask.parse("random 4x64")], ids=str)
-def test_the_fast_mode_of_gather_is_the_exact_mode(mask: Mask) -> None:
-    schedule = GATHER.build(Workload(1, 2, 1024, 64, mask=mask), A100, None)
-    assert played(schedule, A100).time_s == pytest.approx(played(schedule, A100, "exact").time_s, rel=0.03)
-
-
 def test_a_mask_of_nothing_still_writes_its_output() -> None:
     w = Workload(1, 2, 128, 64, mask=Mask.blocks(64, ((9, 9),)))
     schedule = GATHER.build(w, A100, None)
     assert schedule.requested() == {("fill O", "store", "O"): 2 * 128 * 64 * 2}
-
-
-def test_global_rows_take_longer_than_the_same_tiles_spread_evenly() -> None:
-    n, block = 64, 64
-    heavy = Mask.parse(f"block window 1x{block}, global at 0-63")
-    w = Workload(1, 2, n * block, 64, mask=heavy)
-    tile = TileRequest(64, 64)
-    uneven = FUSED.build(w, A100, tile)
-    tiles = uneven.total("flops") // (2 * 4 * 64 * 64 * 64)
-    each, more = divmod(tiles, n)
-    pairs = tuple((row, (row + step) % n) for row in range(n) for step in range(each + (row < more)))
-    even = FUSED.build(replace(w, mask=Mask.blocks(block, pairs)), A100, tile)
-    assert even.total("flops") == uneven.total("flops")
-    assert played(uneven, A100, "exact").time_s > 2 * played(even, A100, "exact").time_s
 
 
 def test_metadata_is_read_and_counted() -> None:
@@ -232,7 +212,7 @@ SAME_COMPILATION = {64: "128x64", 128: "128x64", 256: "64x64"}
 """By head_dim: a tile that both of our kernels are compiled for, with as many warps."""
 
 
-@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "rtx-4090", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"])
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "l40s", "h100-sxm5-80gb"])
 @pytest.mark.parametrize("head_dim", SAME_COMPILATION)
 def test_with_every_tile_visited_a_list_costs_time(gpu: str, head_dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our block-sparse kernel over its list of all tiles is never faster than the dense one that shares its loop.
@@ -255,20 +235,6 @@ def test_with_every_tile_visited_a_list_costs_time(gpu: str, head_dim: int, monk
             if listed.tile == dense.tile:
                 least = 0.98 if seq % 64 else 1  # a ragged tile: the list's bits hide keys with fewer integers
                 assert listed.time_s and dense.time_s and listed.time_s >= least * dense.time_s, (seq, heads)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("heads_kv", [16, 4])
-@pytest.mark.parametrize("head_dim", [64, 96, 128])
-def test_the_hopper_kernel_over_all_tiles_is_slower_than_flash_attention_3(
-    head_dim: int, heads_kv: int, causal: bool
-) -> None:
-    for seq in (512, 4096, 16384):
-        w = Workload(batch=1, heads_q=16, heads_kv=heads_kv, seq_q=seq, head_dim=head_dim,
-                     mask=Mask.causal() if causal else Mask.full())  # fmt: skip
-        sparse = predict(w, "h100-sxm5-80gb", "sparse", implementation="flash-attn.4-sparse", baseline=False)
-        dense = predict(w, "h100-sxm5-80gb", implementation="flash-attn.3", tile="128x128", baseline=False)
-        assert sparse.time_s and dense.time_s and sparse.time_s > dense.time_s
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "random 3x64 seed 2", "causal, window 100, global 70", "bigbird"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from attnsim.models.question.case_row import Case, parse_row, workload_of
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 from attnsim.validation.checking.io_errors import compare_io
-from attnsim.validation.measuring.counters import METRICS, Counted, parse_counters, read_counters
+from attnsim.validation.measuring.counters import Counted, parse_counters, read_counters
 
 # As Nsight Compute 2025 writes it, values made up: remarks of its own, the program's line, header, units, launches.
 CSV = """==PROF== Connected to process 143016 (/usr/bin/python3.12)
@@ -194,8 +193,3 @@ def test_an_older_profiler_without_grids_is_told_apart_by_order_alone() -> None:
 def test_nothing_counted_leaves_the_error_open() -> None:
     one = case(**FLASH)
     assert compare_io(launches(one, write=0.0), [one])[0]["hbm_write_error"] is None
-
-
-def test_every_name_of_ours_is_a_metric_of_the_profiler() -> None:
-    assert all(name.count("__") == 1 and name.endswith(".sum") for name in METRICS.values())
-    assert len(set(itertools.chain(METRICS, METRICS.values()))) == 2 * len(METRICS)

@@ -43,9 +43,8 @@ NAMED = {
     "accuracy": ("predicted over measured", "vllm, decode", "flash-attn, training", "linear", "%"),
 }
 """What must be read in a picture; parts of texts."""
-LOOKS = (("light", "page"), ("latex", "page"), ("light", "column"), ("dark", "column"), ("print", "column"),
-         ("latex", "column"))  # fmt: skip
-"""Styles and widths; on a page, dark and print have the texts and places of light."""
+LOOKS = (("light", "page"), ("latex", "page"), ("light", "column"), ("latex", "column"))
+"""Styles and widths; dark and print have the texts and places of light."""
 
 Box = npt.NDArray[np.float64]
 

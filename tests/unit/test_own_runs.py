@@ -76,7 +76,7 @@ def test_with_a_gpu_it_is_measured_first_and_gone_on_with(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(benches, "attached_bench", lambda seed: make_bench())
     monkeypatch.setattr(Operation, "exercise", lambda *_: outcome(0.0))
-    clocked: Callable[..., Any] = lambda *a, **k: whole(*a, **{**k, "budget_s": 500}, clock=Clock())  # noqa: E731
+    clocked: Callable[..., Any] = lambda *a, **k: whole(*a, **{**k, "budget_s": 400}, clock=Clock())  # noqa: E731
     monkeypatch.setattr("attnsim.validation.measuring.measure.measure", clocked)
     first, told = measure_here(1, lambda key: None)
     more, _ = measure_here(1, lambda key: None)
