@@ -15,7 +15,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import Replay
 from attnsim.studies import sensitivity
-from attnsim.studies.sensitivity import Elasticity, elasticities, replayed, sobol
+from attnsim.studies.sensitivity import Elasticity, elasticities, replayed, sobol, times
 from attnsim.wording import interval_text, time_text
 from tests.unit.answering import refusal
 
@@ -99,6 +99,14 @@ def test_figures_of_which_more_helps_most_come_first() -> None:
     assert first.figure == "clock.free"
 
 
+def test_closed_forms_of_scaled_gpus_answer_alike() -> None:
+    """HBM decides this call in closed form too: half the bandwidth, twice the time."""
+    factors = np.array([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
+    found = times(kernel_of(DECODE, load_gpu("h100-sxm5-80gb")), ["hbm.bandwidth", "sm.exp_rate"], factors)
+    assert found[0] / found[1] == pytest.approx(2, rel=0.01)
+    assert found[1] / found[2] == pytest.approx(2, rel=0.2)
+
+
 def test_sobol_indices_of_a_product_are_its_squared_powers(monkeypatch: pytest.MonkeyPatch) -> None:
     """log (a^-1 b^-2) with equal ranges has variance shares of 1/5 and 4/5 and no interactions."""
 
@@ -112,6 +120,12 @@ def test_sobol_indices_of_a_product_are_its_squared_powers(monkeypatch: pytest.M
     assert found["hbm.bandwidth"].first == pytest.approx(0.2, abs=0.03)
     for item in found.values():
         assert item.total == pytest.approx(item.first, abs=0.05)
+
+
+def test_bandwidth_has_most_of_the_variance_of_a_decode_call() -> None:
+    found = sobol(kernel_of(DECODE, load_gpu("h100-sxm5-80gb")), 256, spread=1.2)
+    assert found[0].figure == "hbm.bandwidth" and found[0].first > 0.8
+    assert found == sobol(kernel_of(DECODE, load_gpu("h100-sxm5-80gb")), 256, spread=1.2)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +155,16 @@ def test_the_command_prints_what_it_means(capsys: pytest.CaptureFixture[str]) ->
     assert {row["figure"]: row["elasticity"] for row in others}["clock.free"] < -0.5
     time, ends = time_text(first["time_s"]), interval_text(first["time_low_s"], first["time_high_s"], first["time_s"])
     assert f"flash: {time} (90 % range {ends}), {first['trust']['level']}" in text
+
+
+def test_a_kink_stands_where_what_more_brings_puts_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Elasticity("sm.count", 108.0, -0.5, -0.1, -0.9), Elasticity("clock.free", 1.4e9, -0.5, -0.5, -0.5)]
+    monkeypatch.setattr(sensitivity, "elasticities", lambda *_: found)
+    assert main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("sm.count") < text.index("clock.free") and "kink" in text
 
 
 def test_what_hangs_on_timing_says_how_far(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
+from attnsim.jit import jit
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -44,9 +45,9 @@ GPUS = ("a100-sxm4-80gb", "h100-sxm5-80gb", "rtx-4090", "b200-sxm-180gb", "v100-
 LENGTHS = (64, 200, 512, 1000, 2048, 4096)
 EXECUTIONS = 800
 """Executions of a segment by a warpgroup above which a kernel is thinned before both players play it."""
-NESTS = (*range(300), 2795)
+NESTS = (*range(500), 2795)
 """The last is the one of the first 4,000 in which it shows who of several waiting warpgroups goes on first."""
-STUCK = range(500, 510)
+STUCK = range(500, 520)
 
 
 def differences(one: Played, other: Played) -> list[str]:
@@ -245,6 +246,30 @@ def test_the_players_agree_where_every_turn_of_a_loop_leaves_loads_in_flight() -
     assert not both(kernel, program_of(((load, load, wait, mma), (wait, mma)), ("K",), 1), sms, slots)
 
 
+def test_random_loop_nests_hold_what_makes_players_differ() -> None:
+    """Each of what the twin does in its own way is in many nests."""
+    nests = [nest(seed) for seed in NESTS]
+    counts = {
+        "warpgroups": [sum(kernel.warpgroups == n for kernel, *_ in nests) for n in (1, 2, 3)],
+        "prefetch": [
+            sum(kernel.warpgroups == n and PREFETCH in kinds(program) for kernel, program, *_ in nests)
+            for n in (1, 2, 3)
+        ],
+        "asynchronous MMAs": [sum(MMA_ASYNC in kinds(program) for _, program, *_ in nests)],
+        "marks": [sum(program.marks > 0 for _, program, *_ in nests)],
+        "classes": [sum(len(kernel.repeats) > 1 for kernel, *_ in nests)],
+        "outer turns": [sum(kernel.repeats.shape[1] > 1 for kernel, *_ in nests)],
+        "launches": [sum(len(kernel.launches) > 1 for kernel, *_ in nests)],
+        "several blocks to a slot": [sum(kernel.blocks > 2 * sms * slots for kernel, _, sms, slots in nests)],
+        "waits": [sum(players.by_simpy(*one).waited > 0 for one in nests)],
+    }
+    assert min(min(count) for count in counts.values()) > 50, counts
+
+
+def kinds(program: Program) -> set[int]:
+    return set(program.table[program.index, 0].tolist())
+
+
 @pytest.mark.parametrize("seed", STUCK)
 def test_both_players_refuse_a_nest_that_waits_for_a_load_never_started(seed: int) -> None:
     for play in (players.by_simpy, twin.play):
@@ -258,6 +283,12 @@ def test_compiled_code_reads_kinds_and_columns_of_a_program() -> None:
     columns = ("KIND", "TENSOR", "ONE", "TWO", "ISSUE", "PORT", "L2", "OWN_L2", "HBM", "OWN_HBM", "LATENCY", "SIZE")
     for name in (*names, *columns):
         assert getattr(compiled, name) == getattr(program, name), name
+
+
+def test_where_code_cannot_be_kept_it_is_compiled_anew() -> None:
+    scope: dict[str, Any] = {}
+    exec("def twice(x): return 2 * x", scope)  # of no file, so numba has no folder for it
+    assert jit(scope["twice"])(3) == 6
 
 
 def test_who_plays_does_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
