@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -20,6 +20,7 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Replay, replay
+from attnsim.simulator.unit_costs import unit_costs
 from tests.model.bounds import compulsory, requested
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
@@ -84,11 +85,46 @@ def test_twice_the_exponential_rate_speeds_up_what_exponentials_bound() -> None:
     assert time(wide, A100, light) / time(wide, A100.replace("sm.exp_rate", 32), light) < 1.15
 
 
+def test_warp_level_mma_reaches_63_percent_of_hopper_and_nearly_all_of_ampere() -> None:
+    tile = FlashTile(128, 128, warps=8, path="wgmma")
+    costs = {
+        path: unit_costs(one_wave(H100, replace(tile, path=path), 1), H100, PRIOR).tensor
+        for path in ("mma_sync", "wgmma")
+    }
+    assert costs["wgmma"] / costs["mma_sync"] == pytest.approx(0.63, abs=0.01)
+    assert A100.tensor.mma_sync_fraction >= 0.95
+
+
 def test_the_instruction_path_decides_a_tensor_bound_time() -> None:
     light = numbers(softmax_instructions=1.0, interference=0.0, step_clks=0.0, smem_exposed=0.0, block_clks=0.0)
     tile, gpu = FlashTile(64, 128, warps=4, registers=168), compute_only(H100)
     by_path = [time(one_wave(H100, replace(tile, path=path), 2, 4096), gpu, light) for path in ("wgmma", "mma_sync")]
     assert 0.63 < by_path[0] / by_path[1] < 0.80
+
+
+def test_half_the_shared_memory_bandwidth_slows_operand_reads() -> None:
+    kernel = one_wave(A100, FA2, 2)
+    half = A100.replace("sm.shared_memory_bandwidth", "64 B/clk")
+    exposed = [time(kernel, gpu, numbers(smem_exposed=1.0)) for gpu in (A100, half)]
+    hidden = [time(kernel, gpu, numbers(smem_exposed=0.0)) for gpu in (A100, half)]
+    assert exposed[1] / exposed[0] > 1.2
+    assert exposed[1] / exposed[0] > hidden[1] / hidden[0] >= 1.0
+
+
+def test_fp32_lanes_bound_a_softmax_of_many_instructions() -> None:
+    kernel = one_wave(A100, FA2, 2, head_dim=64)
+    heavy = numbers(softmax_instructions=16.0, interference=0.0)
+    gpu = compute_only(A100)
+    slow, fast = play(kernel, gpu, heavy), play(kernel, gpu.replace("sm.fp32_rate", "2x"), heavy)
+    assert slow.bound == "fp32"
+    assert 1.3 < slow.time_s / fast.time_s < 2.0
+
+
+def test_interference_takes_away_the_overlap_of_two_blocks() -> None:
+    kernel = one_wave(A100, FA2, 2)
+    times = [time(kernel, A100, numbers(interference=share)) for share in (0.0, 0.25, 0.5, 1.0)]
+    assert times == sorted(times)
+    assert times[-1] / times[0] > 1.2
 
 
 def test_softmax_overlaps_the_gemm_of_another_warpgroup_only_where_the_loop_lets_it() -> None:
@@ -100,6 +136,14 @@ def test_softmax_overlaps_the_gemm_of_another_warpgroup_only_where_the_loop_lets
     vector = units["exp"] + units["fp32"]
     assert in_turn.time_s > units["tensor"] + vector
     assert overlapped.time_s < 1.15 * max(units["tensor"], vector)
+
+
+def test_the_step_latency_is_paid_by_every_step() -> None:
+    kernel = one_wave(A100, FA2, 1)
+    steps = 2048 // 64
+    clk = 1 / A100.clock.full_hz
+    more = time(kernel, A100, numbers(step_clks=400)) - time(kernel, A100, numbers(step_clks=100))
+    assert more == pytest.approx(steps * 300 * clk, rel=0.05)
 
 
 # 2. Occupancy
@@ -258,6 +302,14 @@ def test_each_further_stage_hides_more_of_the_latency() -> None:
     assert shallow.exposed_s > double.exposed_s > triple.exposed_s
 
 
+def test_a_shallow_pipeline_suffers_more_from_a_longer_latency() -> None:
+    far = A100.replace("hbm.latency", "1500 clk")
+    suffered = [time(staged(n), far, cache="cold") / time(staged(n), A100, cache="cold") for n in (1, 2, 3)]
+    assert suffered == sorted(suffered, reverse=True)
+    assert suffered[0] > 1.3
+    assert suffered[2] < 1.1
+
+
 # 5. Kernels and grid
 
 
@@ -276,6 +328,13 @@ def test_every_kernel_of_a_call_pays_its_launch() -> None:
     flash, naive = (IMPLEMENTATIONS[name].build(w, A100, None) for name in ("flash-attn.2", "torch.eager"))
     assert len(flash.kernels) == 1
     assert len(naive.kernels) >= 3
+
+
+def test_the_launch_scale_multiplies_launches() -> None:
+    schedule = IMPLEMENTATIONS["flash-attn.2"].build(Workload(1, 16, 1024, 64), A100, None)
+    double = Numbers(gpu=GpuNumbers(launch_scale=2.0))
+    extra = (play(schedule, A100, n, mode="fast", launch="stream").time_s for n in (double, PRIOR))
+    assert next(extra) - next(extra) == pytest.approx(A100.launch.stream_s)
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
@@ -330,6 +389,13 @@ def test_a_persistent_kernel_starts_the_loads_of_its_next_tile_early() -> None:
     assert persistent.kernels[0].requested == plain.kernels[0].requested
 
 
+def test_the_prologue_and_epilogue_are_paid_once_a_wave() -> None:
+    kernel = one_wave(A100, replace(FA2, max_blocks_per_sm=1), 3)
+    clk, gpu = 1 / A100.clock.full_hz, compute_only(A100)
+    more = time(kernel, gpu, numbers(block_clks=3000)) - time(kernel, gpu, numbers(block_clks=1000))
+    assert more == pytest.approx(3 * 2000 * clk, rel=0.1)
+
+
 # 6. Clock
 
 
@@ -340,6 +406,19 @@ def test_a_compute_bound_time_scales_with_the_sustained_clock() -> None:
     decode = IMPLEMENTATIONS["flash-attn.2"].build(DECODE, A100, None)
     narrow = [time(decode, gpu.replace("hbm.bandwidth", "0.25x"), cache="cold") for gpu in (slow, A100)]
     assert narrow[0] / narrow[1] < 1.1
+
+
+def test_a_held_clock_is_the_one_that_is_played_and_nothing_else() -> None:
+    schedule = IMPLEMENTATIONS["flash-attn.3"].build(COMPUTE, H100, None)
+    capped = H100.replace("clock.sustained", "1400 MHz")
+    ratio = time(schedule, capped, mode="fast") / time(schedule, H100, mode="fast")
+    assert ratio == pytest.approx(H100.clock.full_hz / 1.4e9, rel=0.03)
+    assert capped.peak_tensor_flops_per_s("bf16") == H100.peak_tensor_flops_per_s("bf16")
+
+
+def test_the_datasheet_rate_of_an_h100_holds_at_its_tensor_clock() -> None:
+    assert H100.clock.tensor_hz == pytest.approx(1830e6)
+    assert H100.peak_tensor_flops_per_s("bf16") == pytest.approx(989.4e12, rel=0.002)
 
 
 # 7. Cold and warm L2
@@ -364,3 +443,15 @@ def test_a_warm_cache_is_no_help_to_what_does_not_fit() -> None:
 
 
 # What holds for all of them
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("bandwidth", ["0.1x", "0.25x", "1x"])
+def test_no_unit_is_busy_for_longer_than_the_kernel_takes(mode: Mode, bandwidth: str) -> None:
+    gpu = A100.replace("hbm.bandwidth", bandwidth)
+    for w in (DECODE, Workload(1, 16, 2048, 128, mask=CAUSAL), Workload(2, 8, 1000, 64)):
+        schedule = IMPLEMENTATIONS["flash-attn.2"].build(w, gpu, None)
+        for kernel in play(schedule, gpu, mode=mode, cache="cold").kernels:
+            for unit, busy in kernel.units_s.items():
+                # every transfer is rounded to whole picoseconds, here by up to 1 in 100,000
+                assert busy <= kernel.time_s * (1 + 1e-5), f"{kernel.name}, {unit}, {w}"

@@ -12,7 +12,7 @@ import pytest
 from attnsim.errors import InputError
 from attnsim.ptx import program
 from attnsim.ptx.counters import Counters
-from attnsim.ptx.faults import Deadlock, OutOfBounds
+from attnsim.ptx.faults import Deadlock, OutOfBounds, UnsupportedInstruction
 from attnsim.ptx.run import run
 from attnsim.ptx.straight import Line
 from attnsim.ptx.syntax import Instruction, Register
@@ -191,6 +191,12 @@ def test_endless_loop_is_noticed(launch: Launch, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(program, "STEPS_LIMIT", 1000)
     source = "KERNEL(volatile int* out) { while (out[0] == 0) {} }"
     with pytest.raises(Deadlock, match="no end after 1000 instructions"):
+        launch(source, {"out": ZEROS.copy()})
+
+
+def test_unknown_special_register(launch: Launch) -> None:
+    source = 'KERNEL(int* out) { int x; asm volatile("mov.u32 %0, %%smid;" : "=r"(x)); out[0] = x; }'
+    with pytest.raises(UnsupportedInstruction, match="'%smid' is not known"):
         launch(source, {"out": ZEROS.copy()})
 
 

@@ -308,6 +308,11 @@ def test_approximate_float(text: str) -> None:
         np.testing.assert_allclose(got, expected(values.astype(np.float64)), rtol=3e-7)
 
 
+def test_exponential_of_minus_infinity_is_zero() -> None:
+    got = evaluate("ex2.approx.ftz.f32 %d, %a;", np.float32, np.full(32, -np.inf, np.float32))
+    assert not got.any()
+
+
 @pytest.mark.parametrize("operation", ["add", "sub", "mul", "min", "max", "fma.rn"])
 @pytest.mark.parametrize("kind", ["f16x2", "bf16x2", "bf16"])
 def test_sixteen_bit(operation: str, kind: str) -> None:
