@@ -36,9 +36,8 @@ from attnsim.models.implementations.own.linear_tiles import (
     STATE,
 )
 from attnsim.models.implementations.own.linear_tiles import WARPS as LINEAR_WARPS
-from attnsim.models.implementations.own.loading import AROUND, FLYING, LOADING
 from attnsim.models.implementations.own.naive import SOFTMAX, SUMS, WARP_COLUMNS
-from attnsim.models.implementations.own.resources import TURN
+from attnsim.models.implementations.own.resources import AROUND, FLYING, LOADING, TURN
 from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
 from attnsim.ptx.machine_code import Code
 from benchmarks.machine_code import WORK, shortest_way, way_through

@@ -13,8 +13,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS, Sm
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
-from attnsim.models.implementations.host import host_s
 from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest
+from attnsim.models.implementations.surrounding import host_s
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule

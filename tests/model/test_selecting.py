@@ -22,8 +22,7 @@ from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms import only_for
-from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked, walkers, walks
-from attnsim.models.question.selection import Selection
+from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs, walked, walkers, walks
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.references import selecting
 from attnsim.models.references.softmax import attention

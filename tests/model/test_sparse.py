@@ -14,7 +14,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.models.implementations.flash_attention_sparse import choose_tile
-from attnsim.models.implementations.frameworks.gather_blocks import choose_block, gathering
+from attnsim.models.implementations.frameworks.gather import choose_block, gathering
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FusedTiles

@@ -16,8 +16,8 @@ from attnsim.models.hardware.area import (
     without_area,
 )
 from attnsim.models.hardware.cost import beyond_reticle, cost_usd, sold_per_wafer
+from attnsim.models.hardware.figure import Interval, propagated
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
-from attnsim.models.hardware.interval import Interval, propagated
 from attnsim.models.hardware.sections import FIELDS
 
 H100 = load_gpu("h100-sxm5-80gb")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked
-from attnsim.models.question.selection import Selection
+from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs, walked
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.row_tiles import classes, row_tiles
 from attnsim.models.schedule.schedule import Launch

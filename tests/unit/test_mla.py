@@ -17,8 +17,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import runs_on
 from attnsim.models.implementations.latent.records import RECORDS as MLA
 from attnsim.models.implementations.latent.records import absorbing_pays
-from attnsim.models.implementations.latent.tiles import flash_mla_pieces
-from attnsim.models.implementations.latent.visits import split_requests
+from attnsim.models.implementations.latent.tiles import flash_mla_pieces, split_requests
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.workload import Latent, Workload

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from attnsim.errors import InputError
 from attnsim.files import read_typed
+from attnsim.models.hardware.figure import Constant, Interval, propagated
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.interval import Constant, Interval, propagated
 
 UNITS: Mapping[str, tuple[str, ...]] = {
     "tensor": ("tensor.fp16", "tensor.bf16", "tensor.fp8"),

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 
 from attnsim.models.hardware.area import Die, area_mm2, area_with, constants_of, die_of, table
+from attnsim.models.hardware.figure import Interval, propagated
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.interval import Interval, propagated
 
 WAFER_MM = 300
 CM2_MM2 = 100

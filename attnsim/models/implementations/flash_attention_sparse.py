@@ -19,13 +19,15 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.forward import (
+    all_at_once,
+    busy_rows,
     flash_peak_bytes,
+    listed_keys,
     operands,
     results,
     tiled_kernel,
     with_ends,
 )
-from attnsim.models.implementations.fused.listed import all_at_once, busy_rows, listed_keys
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
 from attnsim.models.implementations.fused.tile import FlashTile, check_tile, with_tile

@@ -29,8 +29,14 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flex import choose_backward, choose_tile
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, BackwardOps, dot_do_o
 from attnsim.models.implementations.fused.building import override
-from attnsim.models.implementations.fused.forward import flash_peak_bytes, operands, results, tiled_kernel
-from attnsim.models.implementations.fused.listed import all_at_once, listed_keys
+from attnsim.models.implementations.fused.forward import (
+    all_at_once,
+    flash_peak_bytes,
+    listed_keys,
+    operands,
+    results,
+    tiled_kernel,
+)
 from attnsim.models.implementations.fused.loops import WAIT_Q, Operations
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record

@@ -14,8 +14,7 @@ import numpy as np
 
 from attnsim.models.implementations.fused.forward import block_begins
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, PAGES, page_bytes, pages
-from attnsim.models.implementations.latent.tiles import LatentTile
-from attnsim.models.implementations.latent.visits import FINAL, NOTHING, PARTIAL, Visits
+from attnsim.models.implementations.latent.tiles import FINAL, NOTHING, PARTIAL, LatentTile, Visits
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.nest import Nest, by_size, loop, loop_nest, once
@@ -29,7 +28,7 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     Parameters
     ----------
     w : Workload
-        Of the absorbed form (:func:`attnsim.models.implementations.latent.visits.absorbed`).
+        Of the absorbed form (:func:`attnsim.models.implementations.latent.tiles.absorbed`).
     tile : LatentTile
     visits : Visits
     latent : Latent

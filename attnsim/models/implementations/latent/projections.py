@@ -8,7 +8,7 @@ import numpy as np
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.projection import Product, projection
-from attnsim.models.implementations.latent.visits import latent_of
+from attnsim.models.implementations.latent.tiles import latent_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.nest import Nest, loop, loop_nest, once

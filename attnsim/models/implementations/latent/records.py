@@ -25,8 +25,8 @@ from attnsim.models.implementations.implementation import Implementation, TileRe
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import latent_attention
 from attnsim.models.implementations.latent.projections import copy, latent_combine, product
-from attnsim.models.implementations.latent.tiles import LatentTile
-from attnsim.models.implementations.latent.visits import (
+from attnsim.models.implementations.latent.tiles import (
+    LatentTile,
     absorbed,
     even_visits,
     flash_mla_shares,

@@ -20,8 +20,15 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import block_begins
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.loading import around, loaded
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import (
+    ELEMENT,
+    around,
+    asked_for,
+    counts_of,
+    kernel_label,
+    loaded,
+    registers_of,
+)
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product

@@ -43,8 +43,7 @@ from attnsim.models.implementations.own.linear_tiles import (
     row_ranges,
     state_ranges,
 )
-from attnsim.models.implementations.own.loading import FLYING, LOADING
-from attnsim.models.implementations.own.resources import TURN, counts_of, registers_of
+from attnsim.models.implementations.own.resources import FLYING, LOADING, TURN, counts_of, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product, together

@@ -15,6 +15,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.schedule.instructions import StepCounts, counts_in, nearest
+from attnsim.models.schedule.operation import TileOp
 from attnsim.tables import read_csv
 
 FILE = "resources.csv"
@@ -122,3 +123,22 @@ def asked_for(tiles: Sequence[Tile], request: TileRequest | None, name: str, hea
             f"{name} has the tile {known} at head_dim {head_dim}, not {given}; take it or leave --tile out"
         )
     return found
+
+
+LOADING, FLYING = "+loads", "+flight"
+"""Endings of a part: what of it a warp does up to the last of the loads that it then waits for, and from there on until
+it waits."""
+AROUND = (LOADING, FLYING, "")
+"""A part up to its loads, while they are under way, and behind the wait for them."""
+
+
+def around(label: str, gpu: Gpu, part: str = "") -> tuple[StepCounts | None, ...]:
+    """Counts of a part of a kernel up to its loads, while they are under way, and behind the wait for them."""
+    found = (counts_of(label, gpu, part + where) for where in AROUND)
+    return tuple(one if one and one.issued else None for one in found)
+
+
+def loaded(loads: Sequence[TileOp], work: Sequence[TileOp | None]) -> tuple[TileOp, ...]:
+    """Loads and the waits for them, with the work around them in the order of `AROUND`; None where there is none."""
+    before, meanwhile, behind = ((one,) if one else () for one in work)
+    return *before, *loads, *meanwhile, *(TileOp("wait", one.tensor) for one in loads), *behind

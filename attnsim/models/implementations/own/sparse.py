@@ -24,8 +24,13 @@ from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import block_begins, flash_peak_bytes
-from attnsim.models.implementations.fused.listed import all_at_once, busy_rows, listed_keys
+from attnsim.models.implementations.fused.forward import (
+    all_at_once,
+    block_begins,
+    busy_rows,
+    flash_peak_bytes,
+    listed_keys,
+)
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own import resources

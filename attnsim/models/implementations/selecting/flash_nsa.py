@@ -23,8 +23,7 @@ from attnsim.models.implementations.selecting import nsa_triton
 from attnsim.models.implementations.selecting.nsa_triton import CompressedTile, SelectedTile, power_of_two
 from attnsim.models.implementations.selecting.torch_passes import clear, over
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.selected import compressed_pairs, visible_pairs
-from attnsim.models.question.selection import Selection
+from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.nest import Nest, loop, once

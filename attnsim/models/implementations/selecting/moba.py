@@ -23,8 +23,7 @@ from attnsim.models.implementations.selecting.nsa_triton import chosen
 from attnsim.models.implementations.selecting.torch_passes import FOUND_BYTES, over, top_k
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
-from attnsim.models.question.selected import visible_pairs
-from attnsim.models.question.selection import Selection
+from attnsim.models.question.selection import Selection, visible_pairs
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule, renamed

@@ -25,8 +25,7 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.nsa_triton import forward_tile, power_of_two
 from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, best_past, clear, over, top_k
 from attnsim.models.implementations.selecting.walks import Walk, forward
-from attnsim.models.question.selected import of_last_query
-from attnsim.models.question.selection import Selection
+from attnsim.models.question.selection import Selection, of_last_query
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.gemm import Operand, gemm

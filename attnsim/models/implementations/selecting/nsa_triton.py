@@ -40,8 +40,7 @@ from attnsim.models.implementations.selecting.walks import (
     rows_outside,
 )
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.selected import compressed_pairs, visible_pairs, walked, walkers
-from attnsim.models.question.selection import Selection
+from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs, walked, walkers
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product, step_counts
