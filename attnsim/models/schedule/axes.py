@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.models.schedule.nest import Nest, loop_nest
+from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
@@ -242,11 +242,10 @@ def declared(
     alike = np.broadcast_arrays(*facts.values()) or [np.zeros(1, dtype=np.int64)]
     columns, inverse = classes(*(fact.reshape(-1) for fact in alike))
     nest: Nest = list(body(**dict(zip(facts, columns, strict=bool(facts)))))
-    segments, repeats = loop_nest(nest)
     if callable(order := resources.get("launches")):
         resources["launches"] = order(inverse.reshape(alike[0].shape))
     elif order is None:
         blocks = math.prod(axes[a].tiles for a in grid.split())
         once = Launch(inverse, blocks // (inverse.size * each), each)
         resources["launches"] = (Launch.alike(blocks) if inverse.max() == 0 else once,)
-    return Kernel(name=name, segments=segments, repeats=repeats, uses=uses_of(tensors, axes, grid, rule), **resources)
+    return Kernel.of(nest, name=name, uses=uses_of(tensors, axes, grid, rule), **resources)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from attnsim.by_hand import by_hand
-from attnsim.models.schedule.nest import apart, loop_nest, once
+from attnsim.models.schedule.nest import apart, once
 from attnsim.models.schedule.operation import STEP, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
@@ -77,14 +77,13 @@ def streaming(
         return *loads, *(TileOp("wait", load.tensor) for load in loads), *work, *stores
 
     tags = [*(f"block with odd bytes {n}" for n in range(1, len(bounds) - 1)), "block"]
-    segments, repeats = loop_nest(apart([once(tag, block(first)) for tag, first in zip(tags, bounds, strict=False)]))
+    nest = apart([once(tag, block(first)) for tag, first in zip(tags, bounds, strict=False)])
     launches = tuple(Launch.alike(end - begin, number) for number, (begin, end) in enumerate(pairwise(bounds)))
-    return Kernel(
+    return Kernel.of(
+        nest,
         name=name,
         threads=threads,
         registers_per_thread=32,
-        segments=segments,
-        repeats=repeats,
         launches=launches,
         uses=tuple(
             TensorUse(a.tensor, a.bytes, 1, written=a.written, in_place=not (a.written or begins_written[a.tensor]))

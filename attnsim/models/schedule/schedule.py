@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from attnsim.arrays import Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.nest import Nest, loop_nest
 from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp, amounts
 from attnsim.models.schedule.splits import UNCUT, Splits
 
@@ -237,6 +238,12 @@ class Kernel:
     step: str = "step"
     role: Role = ""
     launched_early: bool = False
+
+    @classmethod
+    def of(cls, nest: Nest, **fields: Any) -> Kernel:
+        """The kernel whose blocks run a nest, with its other fields."""
+        segments, repeats = loop_nest(nest)
+        return cls(segments=segments, repeats=repeats, **fields)
 
     def joined(self) -> Kernel:
         """The kernel without classes that no block is of, and with one class for all blocks that run the same."""

@@ -24,7 +24,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, product
-from attnsim.models.schedule.nest import Nest, by_size, loop, loop_nest, once
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, row_tiles, visible_queries
@@ -187,13 +187,11 @@ def _main(
     name: str, ops: BackwardOps, nest: Nest, launches: tuple[Launch, ...], tensors: Iterable[Tensor],
     axes: dict[str, Axis], grid: str, buffers: Buffers, step: str,
 ) -> Kernel:  # fmt: skip
-    segments, repeats = loop_nest(nest)
-    return Kernel(
+    return Kernel.of(
+        nest,
         name=name,
         threads=ops.tile.warps * 32 + ops.tile.extra_threads,
         registers_per_thread=ops.tile.registers,
-        segments=segments,
-        repeats=repeats,
         launches=launches,
         uses=uses_of(tensors, axes, grid, rule="tile"),
         warpgroups=2,

@@ -16,7 +16,7 @@ from attnsim.models.implementations.fused.backward import dot_do_o
 from attnsim.models.implementations.fused.loops import dropped
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
-from attnsim.models.schedule.nest import by_size, loop, loop_nest
+from attnsim.models.schedule.nest import by_size, loop
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import visible_queries
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
@@ -89,15 +89,13 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         *loop("row step", steps, row_step, **until),
         *by_size("keys done", j.missing, lambda n: (tensor.store(block - n) for tensor in of_keys)),
     ]
-    segments, repeats = loop_nest(nest)
     summed = [partial, replace(partial, written=True)] if j.tiles > 1 else []
     grid = "b h g j" if parallel else "b h g s"
-    return Kernel(
+    return Kernel.of(
+        nest,
         name="flash1_bwd" if backward else "flash1_fwd",
         threads=256 if backward else 128,
         registers_per_thread=255,
-        segments=segments,
-        repeats=repeats,
         launches=(Launch(np.arange(splits, dtype=np.int64), heads),),
         uses=uses_of((k, v, *rows, *results, *of_keys, *summed), axes, grid, rule="tile"),
         path="mma_sync",

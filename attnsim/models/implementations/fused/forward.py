@@ -20,7 +20,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
-from attnsim.models.schedule.nest import Nest, by_size, loop_nest, once
+from attnsim.models.schedule.nest import Nest, by_size, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
@@ -154,14 +154,12 @@ def tiled_kernel(
     w: Workload, tile: FlashTile, name: str, nest: Nest, launches: tuple[Launch, ...], uses: tuple[TensorUse, ...]
 ) -> Kernel:
     """A forward kernel on a tile, of which only its loop nest, launch order and shared tensors are its own."""
-    segments, repeats = loop_nest(nest)
     widths = tile.compiled(w)
-    return Kernel(
+    return Kernel.of(
+        nest,
         name=name,
         threads=tile.threads,
         registers_per_thread=tile.registers,
-        segments=segments,
-        repeats=repeats,
         launches=launches,
         uses=uses,
         warpgroups=tile.warpgroups,

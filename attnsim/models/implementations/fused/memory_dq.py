@@ -21,7 +21,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
 from attnsim.models.schedule.instructions import LANES
-from attnsim.models.schedule.nest import loop, loop_nest, once
+from attnsim.models.schedule.nest import loop, once
 from attnsim.models.schedule.operation import STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
@@ -133,15 +133,13 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
         *loop("row step", turns, lambda: _turn(ops, tile, sums, spills)),
         *once("epilogue", ops.epilogue(), turns > 0),
     ]
-    segments, repeats = loop_nest(nest)
     tensors = (ops.k, ops.v, *ops.outputs, *passed, *read_back, sums, *put_aside)
     return in_step(
-        Kernel(
+        Kernel.of(
+            nest,
             name="flash_bwd_parts" if tile.parallel else "flash_bwd_turns",
             threads=tile.warps * 32,
             registers_per_thread=tile.registers,
-            segments=segments,
-            repeats=repeats,
             launches=(Launch(inverse, each=heads) if tile.parallel else Launch(inverse, heads),),
             uses=uses_of(tensors, axes, "j b h g" if tile.parallel else "b h g", rule="run"),
             warpgroups=2,

@@ -13,7 +13,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
-from attnsim.models.schedule.nest import Nest, apart, loop, loop_nest, once
+from attnsim.models.schedule.nest import Nest, apart, loop, once
 from attnsim.models.schedule.operation import BLOCK, TileOp
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
@@ -124,12 +124,10 @@ def merging(name: str, kinds: Sequence[tuple[int, ...]], body: Callable[..., Nes
     **resources
         Fields of :class:`Kernel`.
     """
-    segments, repeats = loop_nest(apart([body(*kind) for *kind, _ in kinds]))
+    nest = apart([body(*kind) for *kind, _ in kinds])
     launches = tuple(Launch.alike(blocks, number) for number, (*_, blocks) in enumerate(kinds))
-    return Kernel(
-        name=name, registers_per_thread=64, segments=segments, repeats=repeats, launches=launches, dtype="fp32",
-        step="split", **resources,
-    )  # fmt: skip
+    fixed = {"registers_per_thread": 64, "dtype": "fp32", "step": "split"}
+    return Kernel.of(nest, name=name, launches=launches, **fixed, **resources)
 
 
 IN_FLIGHT = 4

@@ -17,7 +17,7 @@ from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, PAGES,
 from attnsim.models.implementations.latent.tiles import FINAL, NOTHING, PARTIAL, LatentTile, Visits
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
-from attnsim.models.schedule.nest import Nest, by_size, loop, loop_nest, once
+from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.schedule import Kernel
 
@@ -37,8 +37,7 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     nest = _with_ends(ops, visits, _LOOPS[tile.loop](ops, visits))
     if w.page_size:
         nest += once("page numbers", [TileOp("load", PAGES, bytes=page_bytes(w, tile.keys))], visits.steps)
-    segments, repeats = loop_nest(nest)
-    moved = {op.tensor for segment in segments for op in segment.ops}
+    moved = {op.tensor for segment, count in nest if np.any(count) for op in segment.ops}
     pack = w.heads_q if tile.packed else 1
     axes = {
         "b": Axis(tuple(one.times for one in w.parts), cuts="r"),
@@ -48,12 +47,11 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
         "p": Axis(tuple(pages(w, one.keys) for one in w.parts)),
         "r": Axis(visits.partial_rows),
     }
-    return Kernel(
+    return Kernel.of(
+        nest,
         name="latent_attention",
         threads=tile.threads,
         registers_per_thread=tile.registers,
-        segments=segments,
-        repeats=repeats,
         launches=visits.launches,
         uses=uses_of((one for one in ops.tensors if one.name in moved), axes, "b h i"),
         warpgroups=tile.warpgroups,

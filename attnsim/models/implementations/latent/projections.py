@@ -11,7 +11,7 @@ from attnsim.models.implementations.frameworks.projection import Product, projec
 from attnsim.models.implementations.latent.tiles import latent_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
-from attnsim.models.schedule.nest import Nest, loop, loop_nest, once
+from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes
@@ -129,17 +129,16 @@ def latent_combine(
             *once(f"store{tag}", (out.store(n), lse.store(n)), here),
         ]
 
-    segments, repeats = loop_nest([one for n in sorted(set(rows.tolist()), reverse=True) for one in merged(n)])
+    nest = [one for n in sorted(set(rows.tolist()), reverse=True) for one in merged(n)]
     launched = np.split(order, np.cumsum(blocks)[:-1])
     read = sum(rows * ranges * n for (rows, ranges), n in requests)
     written = sum(rows * n for (rows, _), n in requests)
-    return Kernel(
+    return Kernel.of(
+        nest,
         name="combine",
         threads=threads,
         registers_per_thread=64,
         buffers=(("LSE", rows_per_block * int(ranges.max()) * 4),),
-        segments=segments,
-        repeats=repeats,
         launches=tuple(Launch(one, n) for one, (_, n) in zip(launched, requests, strict=True)),
         uses=uses_of((parts, stats, out, lse), {"p": Axis(read), "r": Axis(written)}, ""),
         dtype="fp32",

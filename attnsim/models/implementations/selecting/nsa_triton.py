@@ -22,7 +22,7 @@ from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.backward import sums_of_groups
+from attnsim.models.implementations.fused.backward import dot_do_o, sums_of_groups
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
@@ -245,13 +245,6 @@ def row_tiles(w: Workload, rows: int, keys: int) -> Ints:
     return np.maximum(0, -(-(w.seq_q - first) // rows))
 
 
-def row_sums(w: Workload) -> Kernel:
-    """Sums of O dO over each row."""
-    out = w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.element_bytes
-    dots = [Access("O", out), Access("dO", out), Access("D", w.batch * w.heads_q * w.seq_q * 4, True)]
-    return streaming("dot_do_o", dots, elements=out // w.element_bytes, fp32_per_element=3)
-
-
 def compressed_forward(w: Workload, gpu: Gpu, tile: CompressedTile) -> list[Kernel]:
     """`_compressed_attention_fwd`, and with `scores` what chooses blocks."""
     rows = w.batch * w.heads_q * w.seq_q
@@ -338,7 +331,7 @@ def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
     steps = key_tiles(w, first_query(w, tile), tile.queries.rows, tile.queries.keys)
     across = Walk(steps, grid=tile.grid)
     return [
-        row_sums(w),
+        dot_do_o(w),
         clear("clear dK", f"dK{expanded}", rows * c.seq_kv * w.head_dim * e),
         clear("clear dV", f"dV{expanded}", rows * c.seq_kv * w.head_dim_v * e),
         in_step(keys_outside(c, tile.keys, down, "compressed_bwd_dkdv")),
@@ -391,7 +384,7 @@ def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]
     of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, grid=grid, passing=passing, list_name="queries")
     of_queries = _of_queries(w, gpu, tile, tile.queries.keys)
     return [
-        row_sums(w),
+        dot_do_o(w),
         streaming("sort queries", sort, elements=entries),
         clear("clear dK", f"dK{expanded}", rows * w.seq_kv * w.head_dim * e),
         clear("clear dV", f"dV{expanded}", rows * w.seq_kv * w.head_dim_v * e),
