@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import given, options, outputs, show
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import busy
@@ -69,7 +70,7 @@ def _ratio(row: dict[str, Any]) -> dict[str, Any]:
     """A line with its shares in percent."""
     shares = {"sd": "in trust", "error": "error", "half_width": "half-width", "held": "held"}
     texts = {shares[name]: "" if row[name] is None else f"{100 * row[name]:.1f}" for name in shares.keys() & row.keys()}
-    texts |= {"speedup": show.times_text(row["ratio"])} if "ratio" in row else {}
+    texts |= {"speedup": wording.times_text(row["ratio"])} if "ratio" in row else {}
     names = {"ratio": "speedup", **shares}
     return {name: texts.get(name, row.get(key)) for key in row for name in [names.get(key, key)]}
 
@@ -78,7 +79,7 @@ def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows with their shares in percent."""
     shares = ("mean", "median", "bias", "held")
     return [
-        {key: show.share_text(value, signed=key == "bias") if key in shares else value for key, value in row.items()}
+        {key: wording.share_text(value, signed=key == "bias") if key in shares else value for key, value in row.items()}
         for row in rows
     ]
 
@@ -256,9 +257,9 @@ def _speedup(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "seq": row["seq"],
         "paper": f"{low:g}x" if low == high else f"{low:g} to {high:g}x",
-        "full": show.times_text(row["full"]),
+        "full": wording.times_text(row["full"]),
         "off": _missed(row["full_error"]),
-        "causal, dropout": show.times_text(row["causal"]),
+        "causal, dropout": wording.times_text(row["causal"]),
         "off ": _missed(row["causal_error"]),
     }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import options, outputs, show
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import numbers_of
@@ -94,7 +95,7 @@ def _print(rows: list[BreakEven], title: str) -> None:
             "tile": row.at.shape,
             "pays below": row.band,
             "your mask" if row.yours else "near 10 %": str(row.expected.speedup),
-            "dense": show.time_text(row.at.dense_s),
+            "dense": wording.time_text(row.at.dense_s),
         }
         for row in rows
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.options import flag
 from attnsim.cli.question_flags import asking
@@ -105,11 +106,11 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
 
 def _answer(row: AnsweredRow) -> dict[str, object]:
     return {
-        "measured": show.time_text(row.measured_s),
-        "predicted": show.time_text(row.predicted_s),
-        "90 % range": show.interval_text(row.low_s, row.high_s, row.predicted_s),
-        "error": show.error_text(row.ratio),
-        "inside": {True: "yes", False: "NO", None: show.NOTHING}[row.in_range],
+        "measured": wording.time_text(row.measured_s),
+        "predicted": wording.time_text(row.predicted_s),
+        "90 % range": wording.interval_text(row.low_s, row.high_s, row.predicted_s),
+        "error": wording.error_text(row.ratio),
+        "inside": {True: "yes", False: "NO", None: wording.NOTHING}[row.in_range],
         "trust": row.level,
     }
 
@@ -125,13 +126,13 @@ def _accuracy(one: Accuracy, with_gpu: bool) -> dict[str, object]:
     inside = f"{one.inside} of {one.rows}"
     head: dict[str, object] = {"implementation": one.implementation}
     if with_gpu:  # 80 columns hold no long heads then
-        head |= {"GPU": one.gpu, "rows": one.rows, "mean |error|": show.share_text(one.mean)}
-        head |= {"median": show.share_text(one.median), "bias": show.share_text(one.bias, signed=True)}
+        head |= {"GPU": one.gpu, "rows": one.rows, "mean |error|": wording.share_text(one.mean)}
+        head |= {"median": wording.share_text(one.median), "bias": wording.share_text(one.bias, signed=True)}
         return head | {"inside": inside}
     return head | {
         "rows": one.rows,
-        "mean |error|": show.share_text(one.mean),
-        "median |error|": show.share_text(one.median),
-        "bias": show.share_text(one.bias, signed=True),
-        "inside the 90 % range": f"{inside} ({show.share_text(one.coverage, 0)})",
+        "mean |error|": wording.share_text(one.mean),
+        "median |error|": wording.share_text(one.median),
+        "bias": wording.share_text(one.bias, signed=True),
+        "inside the 90 % range": f"{inside} ({wording.share_text(one.coverage, 0)})",
     }

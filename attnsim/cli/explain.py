@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import fit_tables, given, lifted, options, progress, show, split
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
+from attnsim.models.hardware.units import bound_text
 from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
@@ -105,9 +107,9 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
                 "kernel": row.kernel,
                 "tensor": row.tensor,
                 "": row.direction,
-                "compulsory": show.number(row.compulsory_bytes / 1e6, 4),
-                "L2": show.number(row.l2_bytes / 1e6, 4),
-                "HBM": show.number(row.hbm_bytes / 1e6, 4),
+                "compulsory": wording.number(row.compulsory_bytes / 1e6, 4),
+                "L2": wording.number(row.l2_bytes / 1e6, 4),
+                "HBM": wording.number(row.hbm_bytes / 1e6, 4),
             }
             for row in found.tensors
         ],
@@ -144,7 +146,7 @@ def _print_kernels(out: Console, found: Explanation) -> None:
             {
                 "lever": lever.lever,
                 "change": lever.change,
-                "time": show.time_text(lever.time_s),
+                "time": wording.time_text(lever.time_s),
                 "speedup": f"{lever.speedup:.2f}x",
                 "bound then": lever.bound.replace("_", " "),
             }
@@ -210,13 +212,13 @@ def print_compared(out: Console, found: Explanation) -> None:
 
 def _column(one: Prediction) -> dict[str, object]:
     cells: dict[str, object] = {
-        "time": show.time_text(one.time_s),
-        "90 % range": show.interval_text(one.time_low_s, one.time_high_s, one.time_s),
-        "bound": show.bound_text(one.bound),
-        "SM clock": clock_text(one.clock_hz, one.clock_by) if one.clock_hz and one.clock_by else show.NOTHING,
+        "time": wording.time_text(one.time_s),
+        "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
+        "bound": bound_text(one.bound),
+        "SM clock": clock_text(one.clock_hz, one.clock_by) if one.clock_hz and one.clock_by else wording.NOTHING,
     }
     for unit, busy in one.units_s.items():
         share = busy / (one.time_s or 1.0)
         bar = "█" * round(BAR * min(1.0, share))
-        cells[unit.replace("_", " ")] = f"{bar:{BAR}} {100 * share:3.0f} %  {show.time_text(busy)}"
+        cells[unit.replace("_", " ")] = f"{bar:{BAR}} {100 * share:3.0f} %  {wording.time_text(busy)}"
     return cells

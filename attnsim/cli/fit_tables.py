@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from attnsim import wording
 from attnsim.cli import show
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def print_kernels(out: Console, kernels: Sequence[KernelFit]) -> None:
             "smem KiB": f"{kernel.shared_memory_bytes / 1024:g}",
             "blocks/SM": kernel.blocks_per_sm,
             "limited by": kernel.limited_by,
-            "waves": show.number(kernel.waves),
-            "time": show.time_text(kernel.time_s),
+            "waves": wording.number(kernel.waves),
+            "time": wording.time_text(kernel.time_s),
         }
         for kernel in kernels
     ]
@@ -38,7 +39,7 @@ def print_levers(out: Console, levers: Sequence[Lever], *, bounded: bool) -> Non
     rows = [
         {
             "unit": lever.unit.replace("_", " "),
-            "busy": "" if lever.busy_s is None else show.time_text(lever.busy_s),
+            "busy": "" if lever.busy_s is None else wording.time_text(lever.busy_s),
             "share": "" if lever.share is None else f"{100 * lever.share:.0f} %",
             "bounds at": _bounds_at(lever.takes_over_at, bounded),
             "figure": lever.figure,
@@ -59,4 +60,4 @@ def _bounds_at(factor: float | None, bounded: bool) -> str:
     """How much faster the busiest unit would have to be."""
     if factor is None or not bounded:
         return ""
-    return "now" if factor == 1.0 else show.times_text(factor)
+    return "now" if factor == 1.0 else wording.times_text(factor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Annotated
 
+from attnsim import wording
 from attnsim.cli import options, show
 from attnsim.cli.options import flag, switch
 from attnsim.models.question.words import read_pass
@@ -79,7 +80,7 @@ def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json
     for one in dict.fromkeys(item.passes for item in found):
         rows: dict[str, dict[str, object]] = {}
         for item in (item for item in found if item.passes == one):
-            name = f"{item.implementation}{' *' * item.calibrated}" or show.NOTHING
+            name = f"{item.implementation}{' *' * item.calibrated}" or wording.NOTHING
             rows.setdefault(item.library, {"library": item.library})[item.gpu] = name
         show.print_rows(out, f"{one}: {TYPICAL[one]}", list(rows.values()))
     out.print(

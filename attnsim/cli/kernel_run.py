@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import on_gpu, options, progress, show
 from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.options import flag, switch
@@ -262,7 +263,7 @@ def _print_run(operation: Operation, question: Workload, where: str, outcome: Ou
             "quantity": one.quantity,
             "unit": one.unit,
             "counted": f"{one.counted:,}",
-            "schedule": show.NOTHING if one.planned is None else f"{one.planned:,}",
+            "schedule": wording.NOTHING if one.planned is None else f"{one.planned:,}",
             "": {None: "", True: "=", False: "differs"}[one.agrees],
         }
         for one in counts

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.options import flag, switch
@@ -96,10 +97,10 @@ def _print(found: LiftedCall, out: Path | None) -> None:
             "kernel": one.kernel.name,
             "classes": len(one.kernel.repeats),
             "segments": len(one.kernel.segments),
-            "requested MB": show.number(one.kernel.total("bytes") / 1e6, 4),
-            "tensor GFLOP": show.number(one.kernel.total("flops") / 1e9, 4),
-            "exps M": show.number(one.kernel.total("exps") / 1e6, 4),
-            "FP32 a score": one.fp32_per_score or show.NOTHING,
+            "requested MB": wording.number(one.kernel.total("bytes") / 1e6, 4),
+            "tensor GFLOP": wording.number(one.kernel.total("flops") / 1e9, 4),
+            "exps M": wording.number(one.kernel.total("exps") / 1e6, 4),
+            "FP32 a score": one.fp32_per_score or wording.NOTHING,
         }
         for one in found.kernels
     ]

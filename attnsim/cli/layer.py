@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from attnsim import wording
 from attnsim.cli import given, options, progress, show, split
 from attnsim.cli.heading import heading
 from attnsim.errors import InputError
+from attnsim.models.hardware.units import bound_text
 from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
@@ -157,10 +159,10 @@ def _rows(answer: _Answer) -> list[dict[str, object]]:
         {
             "part": part.name,
             "time": _time(part.time_s),
-            "90 % range": show.interval_text(part.time_low_s, part.time_high_s, part.time_s),
+            "90 % range": wording.interval_text(part.time_low_s, part.time_high_s, part.time_s),
             **_versus(answer, ratio),
             **_rates(answer, part.hbm_bytes, part.flops_useful, part.time_s),
-            "bound": show.bound_text(part.bound),
+            "bound": bound_text(part.bound),
         }
         for part, ratio in zip(found.parts, ratios, strict=True)
     ]
@@ -168,7 +170,7 @@ def _rows(answer: _Answer) -> list[dict[str, object]]:
         {
             "part": "layer",
             "time": _time(whole),
-            "90 % range": show.interval_text(whole and whole * trust.low, whole and whole * trust.high, whole),
+            "90 % range": wording.interval_text(whole and whole * trust.low, whole and whole * trust.high, whole),
             **_versus(answer, answer.layer_speedup),
             **_rates(answer, found.hbm_bytes, found.flops_useful, whole),
         }
@@ -177,7 +179,7 @@ def _rows(answer: _Answer) -> list[dict[str, object]]:
         {
             "part": _model_parts(found),
             "time": _time(found.model_time_s),
-            "90 % range": show.interval_text(*found.model_range_s, found.model_time_s),
+            "90 % range": wording.interval_text(*found.model_range_s, found.model_time_s),
             **_versus(answer, answer.model_speedup),
         }
     )
@@ -191,8 +193,8 @@ def _rates(answer: _Answer, size: int | None, flops: int, time_s: float | None) 
     whole = answer.found.time_s
     return {
         "share": _percent(time_s / whole if time_s and whole else None),
-        "HBM GB": show.number(None if size is None else size / 1e9),
-        "TFLOP/s": show.number(flops / time_s / 1e12 if time_s and flops else None),
+        "HBM GB": wording.number(None if size is None else size / 1e9),
+        "TFLOP/s": wording.number(flops / time_s / 1e12 if time_s and flops else None),
     }
 
 
@@ -204,11 +206,11 @@ def _model_parts(found: LayerPrediction) -> str:
 def _versus(answer: _Answer, ratio: Ratio | None) -> dict[str, object]:
     if answer.base is None:
         return {}
-    return {"vs base": str(ratio or show.NOTHING)}
+    return {"vs base": str(ratio or wording.NOTHING)}
 
 
 def _time(seconds: float | None) -> str:
-    return show.time_text(seconds) if seconds else "too large"
+    return wording.time_text(seconds) if seconds else "too large"
 
 
 def _share_row(answer: _Answer) -> dict[str, object]:
@@ -220,14 +222,14 @@ def _share_row(answer: _Answer) -> dict[str, object]:
         "attention": _time(groups["attention"]),
         "MLP": _time(groups["mlp"]),
         "layer": _time(found.time_s),
-        "90 % range": show.interval_text(found.time_low_s, found.time_high_s, found.time_s),
+        "90 % range": wording.interval_text(found.time_low_s, found.time_high_s, found.time_s),
         **_versus(answer, answer.layer_speedup),
         "attention's share": _percent(found.attention_share),
     }
 
 
 def _percent(share: float | None) -> str:
-    return show.NOTHING if share is None else show.share_text(share)
+    return wording.NOTHING if share is None else wording.share_text(share)
 
 
 def _shares(found: LayerPrediction) -> str:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import fit_tables, given, options, outputs, progress, show
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
+from attnsim.models.hardware.units import bound_text
 
 if TYPE_CHECKING:
     from attnsim.api.lifted import KernelExplanation, KernelPrediction
@@ -80,11 +82,11 @@ def predict(
 def _row(one: KernelPrediction, first: KernelPrediction) -> dict[str, object]:
     return {
         "gpu": "; ".join((one.gpu, *(change.setting for change in one.changes))),
-        "time": show.time_text(one.time_s),
-        "90 % range": show.interval_text(one.time_low_s, one.time_high_s, one.time_s),
-        "vs first": show.times_text(first.time_s / one.time_s),
-        "bound": show.bound_text(one.bound),
-        "HBM MB": show.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
+        "time": wording.time_text(one.time_s),
+        "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
+        "vs first": wording.times_text(first.time_s / one.time_s),
+        "bound": bound_text(one.bound),
+        "HBM MB": wording.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
         "blocks/SM": one.blocks_per_sm,
     }
 
@@ -113,8 +115,8 @@ def _print(found: KernelExplanation) -> None:
             "kernel": row["kernel"],
             "tensor": row["tensor"],
             "": row["direction"],
-            "L2": show.number(float(str(row["l2_bytes"])) / 1e6, 4),
-            "HBM": show.number(float(str(row["hbm_bytes"])) / 1e6, 4),
+            "L2": wording.number(float(str(row["l2_bytes"])) / 1e6, 4),
+            "HBM": wording.number(float(str(row["hbm_bytes"])) / 1e6, 4),
         }
         for row in found.tensors
     ]
@@ -124,8 +126,8 @@ def _print(found: KernelExplanation) -> None:
     if found.turn is not None:
         one = found.turn
         out.print(f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x")
-    ranged = show.interval_text(asked.time_low_s, asked.time_high_s, asked.time_s)
-    out.print(f"Time {show.time_text(asked.time_s)} ({ranged}), bound by {show.bound_text(asked.bound)}.")
+    ranged = wording.interval_text(asked.time_low_s, asked.time_high_s, asked.time_s)
+    out.print(f"Time {wording.time_text(asked.time_s)} ({ranged}), bound by {bound_text(asked.bound)}.")
     out.print(f"trust: {asked.trust.summary}")
 
 
@@ -168,7 +170,7 @@ def trace(
         show.print_json(rows)
         return
     console = show.console()
-    shown = [row | {"time_s": show.time_text(float(str(row["time_s"])))} for row in rows]
+    shown = [row | {"time_s": wording.time_text(float(str(row["time_s"])))} for row in rows]
     show.print_rows(console, "Kernels", shown, right=("time_s", "slices"))
     console.print(WITHOUT_RANGE)
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import help, options, outputs, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
@@ -51,7 +52,7 @@ def list_models(
         for sharing in SHARINGS:
             size = model.kv_bytes_per_token(dtype, sharing)
             own = "*" if sharing == model.sharing and size else ""
-            row[sharing] = show.NOTHING if size is None else f"{size:,}{own}"
+            row[sharing] = wording.NOTHING if size is None else f"{size:,}{own}"
         rows.append(row)
     out = show.console()
     title = f"Models; bytes that a token adds to the KV cache of all layers ({dtype}), * as the model shares"

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from attnsim import wording
 from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
@@ -95,7 +96,7 @@ def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> Non
     shown.print(f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n")
     rows = []
     for one in measured:
-        written = one.key or show.NOTHING
+        written = one.key or wording.NOTHING
         if one.key and FIELDS[one.key].unit != one.unit:  # a share of what the vendor states
             written += f" = {FIELDS[one.key].show(gpu.get(one.key))}"
         rows.append(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.cli.heading import heading
 from attnsim.cli.options import flag
@@ -131,9 +132,9 @@ def _print_measured(found: Sequence[Prediction], times: Sequence[float], written
             "gpu": one.gpu,
             "implementation": one.implementation,
             "workload": str(one.workload),
-            "measured": show.time_text(time_s),
-            "predicted": show.time_text(one.time_s),
-            "error": show.error_text(one.time_s and one.time_s / time_s),
+            "measured": wording.time_text(time_s),
+            "predicted": wording.time_text(one.time_s),
+            "error": wording.error_text(one.time_s and one.time_s / time_s),
         }
         for number, (one, time_s) in enumerate(zip(found, times, strict=True), 1)
     ]

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import given, help, options, outputs, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
+from attnsim.models.hardware.units import bound_text
 
 if TYPE_CHECKING:
     from attnsim.studies.search import MeasuredTiles, TileSearch
@@ -170,11 +172,11 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
         {
             "rank": found.tiles.index(one) + 1,
             "tile": one.tile,
-            "time": show.time_text(one.time_s),
+            "time": wording.time_text(one.time_s),
             "over best": f"{100 * (one.time_s / found.best.time_s - 1):.1f} %",
             **({"blocks/SM": one.blocks_per_sm, "limited by": one.limited_by} if verbose else {}),
-            "waves": show.number(one.waves),
-            "bound": show.bound_text(one.bound),
+            "waves": wording.number(one.waves),
+            "bound": bound_text(one.bound),
             "": "shipped" if one.shipped else "" if one.own_stages else "other stages",
         }
         for one in shown
@@ -201,7 +203,7 @@ def _print_measured(out: Any, measured: MeasuredTiles | None, reason: str) -> No
             out.print(f"not measured: {reason}")
         return
     rows: list[dict[str, object]] = [
-        {"tile": one.tile, "measured": show.time_text(one.measured_s), "model": show.time_text(one.predicted_s)}
+        {"tile": one.tile, "measured": wording.time_text(one.measured_s), "model": wording.time_text(one.predicted_s)}
         for one in measured.tiles
     ]
     show.print_rows(out, f"\nown flash kernel measured on {measured.gpu}", rows, right=("measured", "model"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnsim import wording
 from attnsim.cli import show
 from attnsim.cli.split import print_split
 from attnsim.errors import InputError
 from attnsim.models.hardware.merits import column
+from attnsim.models.hardware.units import bound_text
 from attnsim.wording import ratio_text
 
 if TYPE_CHECKING:
@@ -104,18 +106,18 @@ def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str])
 
     results = [name for name in ("power", "area", "energy", "cost") if name in asked or name in ("power", "area")]
     cases = found.mix.cases if len(found.mix.cases) > 1 else ()
-    times: dict[str, object] = {case.name: show.time_text(row[f"time_s of {case.name}"]) for case in cases}
+    times: dict[str, object] = {case.name: wording.time_text(row[f"time_s of {case.name}"]) for case in cases}
     if not cases:
         times = {
-            "time": show.time_text(row["time_s"]),
-            "90 %": show.interval_text(row["time_low_s"], row["time_high_s"], row["time_s"]),
+            "time": wording.time_text(row["time_s"]),
+            "90 %": wording.interval_text(row["time_low_s"], row["time_high_s"], row["time_s"]),
         }
     return {
         **{one.key: _short(FIELDS[one.key].show(row[one.key]), one.key, row[one.key]) for one in found.space.ranges},
         **times,
         "vs base": ratio_text(row["speedup"], row["speedup_low"], row["speedup_high"]),
         **{_HEADS[name]: _result(name, row) for name in results},
-        "bound": "; ".join(show.bound_text(one) for one in (row["bound"] or "").split("; ")),
+        "bound": "; ".join(bound_text(one) for one in (row["bound"] or "").split("; ")),
         "tile": row["tile"],
     }
 
@@ -138,9 +140,9 @@ def _result(name: str, row: Mapping[str, Any]) -> str:
     """A result with its range: "882 (813-906)"."""
     typical, low, high = (row[column(name, end)] for end in ("", "low", "high"))
     if typical is None:
-        return show.NOTHING
-    text = show.number(typical)
-    return text if low == high else f"{text} ({show.number(low)}-{show.number(high)})"
+        return wording.NOTHING
+    text = wording.number(typical)
+    return text if low == high else f"{text} ({wording.number(low)}-{wording.number(high)})"
 
 
 def _short(text: str, key: str, value: float) -> str:
@@ -179,8 +181,8 @@ def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design],
         interval = answer.results.get(limit.name) if limit.name != "time" else None
         if interval is not None and interval.low < interval.high:
             out.print(
-                f"{limit.text} holds for the typical constants; machine 1 may take {show.number(interval.low)} to "
-                f"{show.number(interval.high)}"
+                f"{limit.text} holds for the typical constants; machine 1 may take {wording.number(interval.low)} to "
+                f"{wording.number(interval.high)}"
             )
     out.print(
         f"power and energy: published constants scaled to the process node, assumed for {', '.join(answer.assumed)}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import given, options, progress, show
 from attnsim.cli.question_flags import QuestionFlags, asking
 
@@ -76,9 +77,9 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
             "figure": item.figure,
             "value": FIELDS[item.figure].show(item.value),
             "elasticity": f"{item.elasticity:+.2f}" + (f" +-{item.timing:.2f}" if timed else ""),
-            "down": show.NOTHING if item.down is None else f"{item.down:+.2f}",
-            "up": show.NOTHING if item.up is None else f"{item.up:+.2f}",
-            "10 % more": show.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} %",
+            "down": wording.NOTHING if item.down is None else f"{item.down:+.2f}",
+            "up": wording.NOTHING if item.up is None else f"{item.up:+.2f}",
+            "10 % more": wording.NOTHING if item.up is None else f"{100 * (1.1**item.up - 1):+.1f} %",
             "": "kink" if item.kink else "",
         }
         for item in found

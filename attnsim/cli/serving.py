@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import options, outputs, show
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
@@ -105,15 +106,15 @@ def _print(served: Served, title: str, requests: int, written: list[Path]) -> No
             "steps": row["kind"],
             "number": str(row["steps"]),
             "tokens": f"{row['tokens']:,}",
-            "attention": show.time_text(row["time_s"]),
+            "attention": wording.time_text(row["time_s"]),
             "share": f"{row['share']:.0%}",
-            "longest": show.time_text(row["longest_s"]),
+            "longest": wording.time_text(row["longest_s"]),
         }
         for row in served.by_kind()
     ]
     show.print_rows(out, "Attention by kind of step", rows, right=("number", "tokens", "attention", "share", "longest"))
-    total, end = show.time_text(served.attention_s), show.time_text(served.end_s)
-    total += f" (90 % range {show.interval_text(*served.range_s, served.attention_s)})"
+    total, end = wording.time_text(served.attention_s), wording.time_text(served.end_s)
+    total += f" (90 % range {wording.interval_text(*served.range_s, served.attention_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
     out.print(f"{total} of attention in {counted}; the trace ends at {end}.")
     out.print(LEFT_OUT)

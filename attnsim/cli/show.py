@@ -15,14 +15,10 @@ from attnsim.models.hardware.units import bound_text
 from attnsim.wording import (
     NOTHING,
     clock_text,
-    error_text,
     interval_text,
     number,
-    ratio_text,
-    share_text,
     spread_text,
     time_text,
-    times_text,
 )
 
 if TYPE_CHECKING:
@@ -32,27 +28,6 @@ if TYPE_CHECKING:
     from attnsim.api import Prediction
     from attnsim.api.baselines import Ratios
     from attnsim.models.hardware.changes import Change
-
-__all__ = [
-    "NOTHING",
-    "WIDTH",
-    "bound_text",
-    "console",
-    "error_text",
-    "fits",
-    "interval_text",
-    "number",
-    "print_groups",
-    "print_json",
-    "print_predictions",
-    "print_remarks",
-    "print_rows",
-    "print_why",
-    "ratio_text",
-    "share_text",
-    "time_text",
-    "times_text",
-]
 
 WIDTH = 80
 """Columns of a table in a pipe, and of sentences anywhere."""

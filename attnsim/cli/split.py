@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from attnsim import wording
 from attnsim.cli import show
 from attnsim.cli.options import switch
 from attnsim.errors import InputError
@@ -41,17 +42,17 @@ def print_split(out: Console, found: Split[T], what: str) -> None:
         {
             "figure": one.change.key,
             "mean over\norders": str(one.mean),
-            "alone": show.time_text(one.alone.time_s),
+            "alone": wording.time_text(one.alone.time_s),
             "speedup\nalone": str(one.first),
-            "all\nwithout it": show.time_text(one.without.time_s),
+            "all\nwithout it": wording.time_text(one.without.time_s),
             "speedup\nlast": str(one.last),
         }
         for one in found.parts
     ]
     whole: dict[str, object] = {
         "figure": "all together",
-        "alone": show.time_text(found.changed.time_s),
-        "all\nwithout it": show.time_text(found.unchanged.time_s),
+        "alone": wording.time_text(found.changed.time_s),
+        "all\nwithout it": wording.time_text(found.unchanged.time_s),
         "mean over\norders": str(found.together),
     }
     rows.append(dict.fromkeys(rows[0], "") | whole)

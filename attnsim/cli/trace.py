@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import lifted, options, outputs, show
 from attnsim.cli.heading import check_window, heading
 from attnsim.cli.options import flag
@@ -99,8 +100,8 @@ def trace(
                 "algorithm": name,
                 "implementation": implementation,
                 "kernel": kernel.name,
-                "start": show.time_text(kernel.start_s),
-                "time": show.time_text(kernel.time_s),
+                "start": wording.time_text(kernel.start_s),
+                "time": wording.time_text(kernel.time_s),
                 "slices": f"{len(kernel.slices):,}",
                 "shown": kernel.shown or "everything",
             }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnsim import wording
 from attnsim.cli import on_gpu, options, outputs, show, table_flags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import budget, busy, steps
@@ -180,7 +181,7 @@ def _step(row: Mapping[str, Any]) -> dict[str, object]:
         named
         | asked
         | {
-            "predicted": show.ratio_text(row["predicted"], row["low"], row["high"]),
+            "predicted": wording.ratio_text(row["predicted"], row["low"], row["high"]),
             "measured": measured,
             "off": f"{100 * row['error']:.1f} %",
         }

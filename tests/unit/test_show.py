@@ -6,6 +6,7 @@ from rich.console import Console
 import attnsim
 from attnsim.api.baselines import ratios_over_unchanged
 from attnsim.cli import main, show
+from attnsim.wording import NOTHING
 
 WINDOWED = attnsim.Workload(1, 32, 8192, 128, heads_kv=8, mask=attnsim.Mask.sliding_window(1024))
 ROWS = [
@@ -39,7 +40,7 @@ def test_long_texts_are_folded_between_words(width: int, capsys: pytest.CaptureF
     assert max(map(len, lines)) <= width
     words = [word for line in lines for word in line.split()]
     assert words.count("many") == words.count("short") == 12
-    assert {"gpu-of-a-long-name-2", "1.5", show.NOTHING} <= set(words)
+    assert {"gpu-of-a-long-name-2", "1.5", NOTHING} <= set(words)
 
 
 def test_rows_that_differ_in_their_second_column_keep_it_in_every_part(capsys: pytest.CaptureFixture[str]) -> None:
