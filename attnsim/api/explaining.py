@@ -243,18 +243,12 @@ def _before(asked: Question) -> Prediction | None:
 
 def fit_of(kernel: Kernel, seen: KernelReplay, gpu: Gpu) -> KernelFit:
     """A played kernel against the SM it runs on."""
+    a_block = ("blocks", "threads", "registers_per_thread", "shared_memory_bytes", "buffers")
     return KernelFit(
         kernel=kernel.name,
-        blocks=kernel.blocks,
-        threads=kernel.threads,
-        registers_per_thread=kernel.registers_per_thread,
-        shared_memory_bytes=kernel.shared_memory_bytes,
-        buffers=kernel.buffers,
         limits=block_limits(kernel, gpu),
-        blocks_per_sm=seen.blocks_per_sm,
-        limited_by=seen.limited_by,
-        waves=seen.waves,
-        time_s=seen.time_s,
+        **{name: getattr(kernel, name) for name in a_block},
+        **{name: getattr(seen, name) for name in ("blocks_per_sm", "limited_by", "waves", "time_s")},
     )
 
 

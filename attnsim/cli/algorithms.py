@@ -102,13 +102,9 @@ def _described(item: Mechanism) -> dict[str, object]:
     """The record without its functions."""
     return {
         "algorithm": item.name,
-        "title": item.page.title,
-        "summary": item.page.summary,
-        "group": item.group,
-        "selectable": item.selectable,
-        "exact": item.exact,
-        "definition": item.page.definition,
-        "wins": item.page.wins,
+        **{name: getattr(item.page, name) for name in ("title", "summary")},
+        **{name: getattr(item, name) for name in ("group", "selectable", "exact")},
+        **{name: getattr(item.page, name) for name in ("definition", "wins")},
         "sources": list(item.page.sources),
         "example": str(item.example),
         "mask": item.mask or None,

@@ -16,7 +16,20 @@ from attnsim.errors import InputError, nearest, shown
 WIDTH = 80
 
 
-class Command(TyperCommand):
+class _WithExample:
+    """Writes the example on lines of its own."""
+
+    epilog: str | None
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the example."""
+        if self.epilog:
+            with formatter.section("Example"):
+                for line in self.epilog.splitlines():
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Command(_WithExample, TyperCommand):
     """A command whose flags stand in the groups that they name (`rich_help_panel`), and its example as it is typed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -52,12 +65,8 @@ class Command(TyperCommand):
             with formatter.section(group):
                 formatter.write_dl(records)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the example on lines of its own."""
-        _write_example(self.epilog, formatter)
 
-
-class Group(TyperGroup):
+class Group(_WithExample, TyperGroup):
     """Commands in the groups that they name, their summaries never cut."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -87,10 +96,6 @@ class Group(TyperGroup):
             with formatter.section(group):
                 formatter.write_dl(records)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the example on lines of its own."""
-        _write_example(self.epilog, formatter)
-
 
 class Commands(typer.Typer):
     """A Typer application whose groups and commands show their help so."""
@@ -108,13 +113,6 @@ def _summary(command: Any) -> str:
     """The first sentence of a command's help."""
     first = " ".join((command.help or "").split("\n\n")[0].split())
     return first.partition(". ")[0].removesuffix(".")
-
-
-def _write_example(example: str | None, formatter: Any) -> None:
-    if example:
-        with formatter.section("Example"):
-            for line in example.splitlines():
-                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
 def refused(error: Any) -> str:

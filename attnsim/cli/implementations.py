@@ -189,19 +189,13 @@ def span(one: Implementation) -> str:
 
 def _described(one: Implementation) -> dict[str, object]:
     """The record without its functions."""
+    from attnsim.api.prediction import plain
+
     return {
         "implementation": one.name,
-        "library": one.library,
-        "runs": one.runs,
-        "calls": list(one.calls),
-        "source": one.source,
-        "closed": one.closed,
-        "versions": list(one.versions),
-        "pages": list(one.pages) if one.pages else None,
-        "compute_capability": list(one.compute_capability),
-        "passes": list(one.passes),
-        "dtypes": list(one.dtypes),
-        "like": one.like or None,
-        "launches": one.launches or None,
+        **{name: plain(getattr(one, name)) for name in ("library", "runs", "calls", "source", "closed", "versions")},
+        "pages": plain(one.pages) if one.pages else None,
+        **{name: plain(getattr(one, name)) for name in ("compute_capability", "passes", "dtypes")},
+        **{name: getattr(one, name) or None for name in ("like", "launches")},
         "aliases": known_as(one),
     }

@@ -119,20 +119,14 @@ def import_model(
 def _figures(model: Model) -> dict[str, object]:
     """The fields of a model, absent ones as None."""
     return {
-        "id": model.id,
-        "name": model.name,
-        "sharing": model.sharing,
-        "layers": model.layers,
-        "hidden": model.hidden,
+        **{name: getattr(model, name) for name in ("id", "name", "sharing", "layers", "hidden")},
         "heads": model.heads_q,
         "kv_heads": model.heads_kv,
         "head_dim": model.head_dim,
         "head_dim_v": model.head_dim_v,
         "mask": str(model.mask),
-        "max_length": model.max_length or None,
-        "rotary": model.rotary or None,
-        "qkv_bias": model.qkv_bias,
-        "out_bias": model.out_bias,
+        **{name: getattr(model, name) or None for name in ("max_length", "rotary")},
+        **{name: getattr(model, name) for name in ("qkv_bias", "out_bias")},
         "latent": str(model.latent) if model.latent else None,
         "query_rank": model.query_rank or None,
         "mlp": str(model.mlp) if model.mlp else None,

@@ -60,17 +60,9 @@ def attention_workload(
         )
     if head_dim not in head_dims:
         raise InputError(f"head_dim is {head_dim}; this kernel takes {', '.join(map(str, head_dims))}")
-    return Workload(
-        batch=batch,
-        heads_q=heads_q,
-        seq_q=seq_q,
-        head_dim=head_dim,
-        heads_kv=k.shape[1],
-        seq_kv=k.shape[2],
-        dtype=dtypes.pop(),
-        passes=passes,
-        mask=mask or Mask(),
-    )
+    _, heads_kv, seq_kv, _ = k.shape
+    band, dtype = mask or Mask(), dtypes.pop()
+    return Workload(batch, heads_q, seq_q, head_dim, heads_kv, seq_kv, dtype=dtype, passes=passes, mask=band)
 
 
 def check_array(name: str, array: Any, dimensions: int, dtypes: tuple[str, ...] = tuple(DTYPES)) -> None:

@@ -54,6 +54,10 @@ Raises
 """
 
 
+_PICTURES: dict[str, Callable[..., Picture]] = {}
+"""Those that have a function here, by its name."""
+
+
 class _Draws(Protocol):
     def __call__(
         self,
@@ -83,26 +87,11 @@ def _drawing(picture: Callable[..., Picture]) -> _Draws:
     whole = own.replace(parameters=[*own.parameters.values(), *look], return_annotation="Figure")
     draw.__signature__ = whole  # type: ignore[attr-defined]
     draw.__name__ = draw.__qualname__ = picture.__name__
+    _PICTURES[picture.__name__] = picture
     draw.__doc__ = inspect.cleandoc(picture.__doc__ or "").replace("\nRaises\n", _LOOK, 1)
     return draw
 
 
-_PICTURES: dict[str, Callable[..., Picture]] = {
-    made.__name__: made
-    for made in (
-        _roofline,
-        _timeline,
-        _scaling,
-        _units,
-        _traffic,
-        _waves,
-        _tornado,
-        _breakeven,
-        _check,
-        _split,
-        _density,
-    )
-}
 roofline = _drawing(_roofline)
 timeline = _drawing(_timeline)
 scaling = _drawing(_scaling)
@@ -110,8 +99,8 @@ units = _drawing(_units)
 traffic = _drawing(_traffic)
 waves = _drawing(_waves)
 tornado = _drawing(_tornado)
-check = _drawing(_check)
 breakeven = _drawing(_breakeven)
+check = _drawing(_check)
 split = _drawing(_split)
 density = _drawing(_density)
 

@@ -96,6 +96,10 @@ def time_points(bench: Bench, operations: Iterable[Operation], session: str) -> 
         yield Point(f"time {one.name} {version} {point.mode} {w}", partial(measure, point), about)
 
 
+SHAPE = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
+"""Columns of a case table that are counts of a workload."""
+
+
 def as_dict(w: Workload) -> dict[str, Any]:
     """A workload in the columns of a case table; `band` is whether those say all of its mask."""
     causal, window = w.mask.is_causal, None if w.mask.left is None else w.mask.left + 1
@@ -103,13 +107,7 @@ def as_dict(w: Workload) -> dict[str, Any]:
     if window is not None:
         said = said & Mask.sliding_window(window, causal)
     return {
-        "batch": w.batch,
-        "heads_q": w.heads_q,
-        "heads_kv": w.heads_kv,
-        "seq_q": w.seq_q,
-        "seq_kv": w.seq_kv,
-        "head_dim": w.head_dim,
-        "head_dim_v": w.head_dim_v,
+        **{name: getattr(w, name) for name in SHAPE},
         "dtype": w.dtype,
         "pass": w.passes,
         "causal": causal,

@@ -147,14 +147,8 @@ def _family(check: Mapping[str, Any]) -> float:
 
 
 def _serving(check: Mapping[str, Any]) -> float:
-    rows = aiconfigurator.rows(
-        gpu=check["gpu"],
-        implementation=check["implementation"],
-        passes=check["passes"],
-        windowed=check["windowed"],
-        dtype="bf16",
-        sample=SAMPLE,
-    )
+    asked = {name: check[name] for name in ("gpu", "implementation", "passes", "windowed")}
+    rows = aiconfigurator.rows(**asked, dtype="bf16", sample=SAMPLE)
     kept = [row for row in rows if usable(row)]
     times = predict_all([(row, choose(row.record, row.gpu).numbers) for row in kept])
     return float(np.mean([abs(time / row.measured_s - 1) for row, time in zip(kept, times, strict=True)]))
