@@ -32,31 +32,26 @@ def switch(help_text: str, *names: str, panel: str | None = None) -> Any:
     return flag(None, help_text, *names, panel=panel)
 
 
-ManyGpus = Annotated[list[str], flag("ID", "Id, name (h100) or GPU file; repeat it or use commas.", panel=MACHINE)]
-OneGpu = Annotated[str, flag("ID", "Id, name (h100) or GPU file.", panel=MACHINE)]
+_machine, _asked = partial(flag, panel=MACHINE), partial(flag, panel=QUESTION)
+"""Flags that name a GPU and kernels, and those of a question."""
+
+ManyGpus = Annotated[list[str], _machine("ID", "Id, name (h100) or GPU file; repeat it or use commas.")]
+OneGpu = Annotated[str, _machine("ID", "Id, name (h100) or GPU file.")]
 ModelName = Annotated[
     str | None,
-    flag(
-        "ID",
-        "Model (see attnsim models), YAML file or Hugging Face config.json; other flags override it.",
-        panel=QUESTION,
-    ),
+    _asked("ID", "Model (see attnsim models), YAML file or Hugging Face config.json; other flags override it."),
 ]
-AlgorithmName = Annotated[str, flag("NAME", "As for predict.", panel=MACHINE)]
+AlgorithmName = Annotated[str, _machine("NAME", "As for predict.")]
 DrawnNames = Annotated[
     str,
-    flag(
-        "NAMES",
-        "Names with commas; default: naive,flash, and flash alone of lengths, pages, prefixes, trees.",
-        panel=MACHINE,
-    ),
+    _machine("NAMES", "Names with commas; default: naive,flash, and flash alone of lengths, pages, prefixes, trees."),
 ]
-AlgorithmNames = Annotated[str, flag("NAMES", "Names with commas.", panel=MACHINE)]
-ImplementationName = Annotated[str | None, flag("NAME", "Whose kernels to imitate.", panel=MACHINE)]
+AlgorithmNames = Annotated[str, _machine("NAMES", "Names with commas.")]
+ImplementationName = Annotated[str | None, _machine("NAME", "Whose kernels to imitate.")]
 ImplementationNames = Annotated[
-    str, flag("NAMES", "Whose kernels to imitate; with commas, each of them that runs the algorithm.", panel=MACHINE)
+    str, _machine("NAMES", "Whose kernels to imitate; with commas, each of them that runs the algorithm.")
 ]
-Tile = Annotated[str | None, flag("ROWSxKEYS", "Tile of the forward kernel; default: as shipped.", panel=MACHINE)]
+Tile = Annotated[str | None, _machine("ROWSxKEYS", "Tile of the forward kernel; default: as shipped.")]
 Mode = Annotated[str, flag("MODE", "fast or exact.", panel=CONDITIONS)]
 Cache = Annotated[str, flag("L2", "cold or warm L2.", panel=CONDITIONS)]
 Launch = Annotated[str, flag("HOW", "stream, host (from Python), graph or kernel (alone).", panel=CONDITIONS)]
@@ -64,7 +59,7 @@ Baseline = Annotated[
     str | None, flag("NAME", "What ratios are over: an algorithm, implementation or GPU of the table.", panel=OUTPUT)
 ]
 Changes = Annotated[
-    list[str], flag("KEY=VALUE", "Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x.", "--set", panel=MACHINE)
+    list[str], _machine("KEY=VALUE", "Change the GPU: hbm.bandwidth=6TB/s, sm.count=160, ...=2x.", "--set")
 ]
 
 
@@ -94,41 +89,27 @@ KvHeads = Annotated[int | None, count("Key/value heads; default: as --heads.")]
 Seq = Annotated[int | None, count("Sequence length (64k); with --pass decode the keys in the cache.")]
 Seqs = Annotated[
     str | None,
-    flag(
-        "N",
-        "Sequence length (64k); with --pass decode the keys in the cache. With --layer several with commas.",
-        panel=QUESTION,
-    ),
+    _asked("N", "Sequence length (64k); with --pass decode the keys in the cache. With --layer several with commas."),
 ]
 SeqKv = Annotated[int | None, count("Keys, where not as many as queries.")]
 LengthsText = Annotated[
     str | None,
-    flag(
-        "TEXT",
-        "Queries:keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution.",
-        panel=QUESTION,
-    ),
+    _asked("TEXT", "Queries:keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution."),
 ]
 PageSize = Annotated[int | None, count("Keys of a page of the cache.")]
 Prefix = Annotated[int | None, count("Keys at the beginning that all sequences share.")]
-TreeText = Annotated[
-    str | None, flag("PARENTS", "Draft tokens that branch: the parent of each, such as '-1 0 0 1'.", panel=QUESTION)
-]
+TreeText = Annotated[str | None, _asked("PARENTS", "Draft tokens that branch: the parent of each, such as '-1 0 0 1'.")]
 HeadDim = Annotated[int | None, count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, count("Width of V; default: as --head-dim.")]
 Tp = Annotated[int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.")]
-LatentText = Annotated[
-    str | None, flag("RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.", panel=QUESTION)
-]
+LatentText = Annotated[str | None, _asked("RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.")]
 OperationsText = Annotated[
-    str | None, flag("TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.", panel=QUESTION)
+    str | None, _asked("TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.")
 ]
 SelectionText = Annotated[
     str | None,
-    flag(
-        "TEXT",
-        "Keys that content selects, such as 'top 16x64, compress 32 step 16, window 512'; for nsa and its kin.",
-        panel=QUESTION,
+    _asked(
+        "TEXT", "Keys that content selects, such as 'top 16x64, compress 32 step 16, window 512'; for nsa and its kin."
     ),
 ]
 Window = Annotated[int | None, count("Keys seen to the left, the query's own included; for sliding-window only.")]
@@ -138,9 +119,7 @@ Dtype = Annotated[
     typer.Option(parser=read_dtype, metavar="FORMAT", help="fp32, fp16, bf16 or fp8.", rich_help_panel=QUESTION),
 ]
 Causal = Annotated[bool, switch("Causal mask, last query against last key.", "--causal", panel=QUESTION)]
-MaskText = Annotated[
-    str | None, flag("TEXT", "Patterns for sparse, such as 'causal, window 512, global 16'.", panel=QUESTION)
-]
+MaskText = Annotated[str | None, _asked("TEXT", "Patterns for sparse, such as 'causal, window 512, global 16'.")]
 Pass = Annotated[
     str,
     typer.Option(
