@@ -142,26 +142,20 @@ def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
 @in_place
 def numbers(op, d, a, b):
     """Arithmetic of floats and of integers, which wrap; beside a NaN the number is the smaller and the larger."""
-    if op == ADD:
-        for i in range(len(d)):
+    for i in range(len(d)):
+        if op == ADD:
             d[i] = a[i] + b[i]
-    elif op == SUB:
-        for i in range(len(d)):
+        elif op == SUB:
             d[i] = a[i] - b[i]
-    elif op == MUL:
-        for i in range(len(d)):
+        elif op == MUL:
             d[i] = a[i] * b[i]
-    elif op == MIN:
-        for i in range(len(d)):
+        elif op == MIN:
             d[i] = a[i] if a[i] < b[i] or b[i] != b[i] else b[i]
-    elif op == MAX:
-        for i in range(len(d)):
+        elif op == MAX:
             d[i] = a[i] if a[i] > b[i] or b[i] != b[i] else b[i]
-    elif op == NEG:
-        for i in range(len(d)):
+        elif op == NEG:
             d[i] = -a[i]
-    else:
-        for i in range(len(d)):
+        else:
             d[i] = abs(a[i])
 
 
@@ -182,20 +176,16 @@ def flush(values, found):
 @in_place
 def logic(op, d, a, b):
     """Bits of integers."""
-    if op == AND:
-        for i in range(len(d)):
+    for i in range(len(d)):
+        if op == AND:
             d[i] = a[i] & b[i]
-    elif op == OR:
-        for i in range(len(d)):
+        elif op == OR:
             d[i] = a[i] | b[i]
-    elif op == XOR:
-        for i in range(len(d)):
+        elif op == XOR:
             d[i] = a[i] ^ b[i]
-    elif op == NOT:
-        for i in range(len(d)):
+        elif op == NOT:
             d[i] = ~a[i]
-    else:
-        for i in range(len(d)):
+        else:
             d[i] = a[i]
 
 

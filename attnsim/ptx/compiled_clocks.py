@@ -118,23 +118,16 @@ def clocks_read(rows, granules, agents, who, known, read):
 
 
 @in_place
-def clocks_published(clock, known, warps, per_block):
-    """Add what these warps know to clocks of their blocks."""
+def clocks_told(clock, known, warps, per_block, publish):
+    """Add what these warps know to clocks of their blocks; or else those to what they know."""
     for warp in warps:
         for plane in range(2):
             for agent in range(known.shape[2]):
-                told = clock[warp // per_block, plane, agent]
-                clock[warp // per_block, plane, agent] = max(told, known[warp, plane, agent])
-
-
-@in_place
-def clocks_acquired(clock, known, warps, per_block):
-    """Add clocks of their blocks to what these warps know."""
-    for warp in warps:
-        for plane in range(2):
-            for agent in range(known.shape[2]):
-                told = clock[warp // per_block, plane, agent]
-                known[warp, plane, agent] = max(told, known[warp, plane, agent])
+                latest = max(clock[warp // per_block, plane, agent], known[warp, plane, agent])
+                if publish:
+                    clock[warp // per_block, plane, agent] = latest
+                else:
+                    known[warp, plane, agent] = latest
 
 
 @in_place

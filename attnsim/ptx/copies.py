@@ -12,7 +12,7 @@ from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step, operation, unsupported
 from attnsim.ptx.registers import DTYPES, row_type
 from attnsim.ptx.spaces import space_name
-from attnsim.ptx.straight import Alike
+from attnsim.ptx.straight import Alike, unless_ordered
 from attnsim.ptx.syntax import Immediate, Instruction, Operand, Register
 
 
@@ -54,22 +54,10 @@ class _Copy(Alike):
         super().__init__((instruction.name, instruction.modifiers, width, *ignored), "copies", targets=0)
         self._step = self._of([self])
 
-    def __call__(self, mask: Mask) -> None:
-        self._step(mask)
-
     def together(self, others: Sequence[Self]) -> Step:
-        members, machine = (self, *others), self._machine
-        step = self._of(members)
-
-        def if_apart(mask: Mask) -> None:
-            # One may be ordered by another that copies to the same place; `ordering` knows no lanes but the batch's.
-            if machine.shared.ordering:
-                for one in members:
-                    one(mask)
-            else:
-                step(mask)
-
-        return if_apart
+        members = [self, *others]
+        # One may be ordered by another that copies to the same place.
+        return unless_ordered(self._of(members), members, self._machine)
 
     def _of(self, members: Sequence[Self]) -> Step:
         machine, width, count = self._machine, self._width, len(members)
@@ -96,8 +84,7 @@ def _valid_bytes(operands: Sequence[Operand], width: int, machine: Machine) -> C
     read = machine.registers.read_rows(operands, DTYPES["pred" if ignoring else "u32"])
 
     def valid(mask: Mask) -> Values:
-        lanes = len(mask.lanes)
-        rows = mask.take(np.broadcast_to(read(lanes), (len(operands), lanes))).reshape(-1)
+        rows = mask.take(read()).reshape(-1)
         return np.where(rows, np.uint32(0), np.uint32(width)) if ignoring else rows
 
     return valid

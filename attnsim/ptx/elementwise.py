@@ -71,8 +71,7 @@ class Elementwise(Alike):
         ]
 
         def step(mask: Mask) -> None:
-            lanes = len(mask.lanes)
-            values = [read(lanes) for read in rows]
+            values = [read() for read in rows]
             width = max(value.shape[1] for value in values)
             # Of two warpgroups, each would else play the other's part too.
             active = not mask.full and mask.whole_warps and width > 1

@@ -20,7 +20,7 @@ from attnsim.ptx.lanes import WARP, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.registers import DTYPES, Registers, row_type
 from attnsim.ptx.spaces import space_name
-from attnsim.ptx.straight import Alike
+from attnsim.ptx.straight import Alike, in_turn, unless_ordered
 from attnsim.ptx.syntax import Instruction, Operand, register_names
 from attnsim.ptx.warps import require_whole_warps
 
@@ -44,19 +44,9 @@ class _LoadMatrix(Alike):
         super().__init__((instruction.name, instruction.modifiers, len(self._targets)), "shared loads")
         self._step = self._of([self])
 
-    def __call__(self, mask: Mask) -> None:
-        self._step(mask)
-
     def together(self, others: Sequence[Self]) -> Step:
-        step = self._of([self, *others])
-
-        def any_order(mask: Mask) -> None:
-            if not self._machine.shared.ordering:  # which knows the warps of a batch, and no others
-                return step(mask)
-            for one in (self, *others):
-                one(mask)
-
-        return any_order
+        members = [self, *others]
+        return unless_ordered(self._of(members), members, self._machine)
 
     def _of(self, members: Sequence[Self]) -> Step:
         machine, transposed, count, times = self._machine, self._transposed, len(self._targets), len(members)
@@ -165,22 +155,12 @@ class _Product(Alike):
         self.d, self.a, self.b, self.c = (items(o) for o in instruction.operands)
         self._step = self.together([])
 
-    def __call__(self, mask: Mask) -> None:
-        self._step(mask)
-
     def together(self, others: Sequence[Self]) -> Step:
         members = (self, *others)
         if not self._of_halves:
             return _by_arrays(members, self._result, self._kind, self._machine.registers)
-        steps = [_of_panel(one, floats(self._kind), self._machine.registers) for one in self._panels(members)]
-        if len(steps) == 1:
-            return steps[0]
-
-        def step(mask: Mask) -> None:
-            for one in steps:
-                one(mask)
-
-        return step
+        values, registers = floats(self._kind), self._machine.registers
+        return in_turn([_of_panel(one, values, registers) for one in self._panels(members)])
 
     def _panels(self, members: Sequence[Self]) -> list[list[list[list[Self]]]]:
         """The same in chains, ``[panels][rows][columns][length]``: those of a row have equal A, of a column equal B.
@@ -254,8 +234,7 @@ def _by_arrays(members: Sequence[_Product], result: str, kind: str, registers: R
     def step(mask: Mask) -> None:
         require_whole_warps(mask, "mma")
         products = left(mask) @ right(mask).swapaxes(2, 3)
-        rows = read(len(mask.lanes))
-        kept = mask.take(np.broadcast_to(rows, (len(rows), len(mask.lanes)))).copy().view(dtype)
+        kept = mask.take(read()).copy().view(dtype)
         write((kept + lanes_in(products)).astype(dtype, copy=False).view(held), mask)
 
     return step
@@ -273,9 +252,7 @@ def _matrices(
     steps, width = len(operands[0]) // blocks, WARP // ROWS if kind == "tf32" else ROWS
 
     def matrices(mask: Mask) -> Values:
-        lanes = len(mask.lanes)
-        rows = mask.take(np.broadcast_to(read(lanes), (len(names), lanes)))
-        decoded = _decode(np.ascontiguousarray(rows), kind)
+        decoded = _decode(np.ascontiguousarray(mask.take(read())), kind)
         # operand, along k, down the blocks, warp, row, column
         split = decoded.reshape(len(operands), steps, blocks, -1, ROWS, width).transpose(0, 3, 2, 4, 1, 5)
         return split.reshape(len(operands), -1, blocks * ROWS, steps * width)

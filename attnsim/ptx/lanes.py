@@ -197,7 +197,8 @@ class Mask:
         return int(first) if (self.of(values) == first).all() else None
 
     def take(self, rows: Values) -> Values:
-        """The active lanes' part of ``[rows, lanes]``, by whole warps where that is enough."""
+        """The active lanes' part of ``[rows, lanes]`` or ``[rows, 1]``, by whole warps where that is enough."""
+        rows = np.broadcast_to(rows, (len(rows), len(self.lanes)))
         if self.full:
             return rows
         if not self.whole_warps:

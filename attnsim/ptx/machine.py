@@ -130,13 +130,7 @@ class Machine:
             if rows:
                 return self._from_rows(rows, offsets, DTYPES[ptx_type])
         read = self.registers.read_rows(bases, DTYPES["s64"])
-
-        def addresses(mask: Mask) -> Values:
-            lanes = len(mask.lanes)
-            found = np.broadcast_to(read(lanes) + offsets[:, None], (len(places), lanes))
-            return mask.take(found).reshape(-1)
-
-        return addresses
+        return lambda mask: mask.take(read() + offsets[:, None]).reshape(-1)
 
     def _from_rows(self, rows: Rows, offsets: Indices, dtype: np.dtype[Any]) -> Callable[[Mask], Values]:
         def addresses(mask: Mask) -> Values:

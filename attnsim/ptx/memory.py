@@ -238,14 +238,12 @@ def require_inside(
     addresses: Values, width: int, mask: Mask, what: str, owner: str, space: str, size_bytes: int
 ) -> None:
     """Refuse accesses that are Misaligned, or OutOfBounds: outside a block's or thread's `size_bytes`."""
-    if int(np.bitwise_or.reduce(addresses)) & (width - 1):
-        off = np.flatnonzero(addresses & (width - 1))
-        bad = int(off[0])
-        place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
-        raise Misaligned(f"{place} is not aligned to {width} bytes", mask.lane(bad), mask.index[off])
-    if int(addresses.min()) < 0 or int(addresses.max()) + width > size_bytes:
-        off = np.flatnonzero((addresses < 0) | (addresses > size_bytes - width))
-        bad = int(off[0])
-        place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
-        what = f"{place}, but the {owner} has {size_bytes} bytes of {space} memory"
-        raise OutOfBounds(what, mask.lane(bad), mask.index[off])
+    outside, has = (addresses < 0) | (addresses > size_bytes - width), f"{size_bytes} bytes of {space} memory"
+    for fault, refused, why in (
+        (Misaligned, addresses & (width - 1) != 0, f" is not aligned to {width} bytes"),
+        (OutOfBounds, outside, f", but the {owner} has {has}"),
+    ):
+        if refused.any():
+            bad = int(refused.argmax())
+            place = f"{what} of {width} bytes at {space} address {int(addresses[bad]):#x}"
+            raise fault(f"{place}{why}", mask.lane(bad), mask.index[refused])

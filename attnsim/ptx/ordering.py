@@ -134,7 +134,7 @@ class Ordering:
     def publish(self, clock: Clock, mask: Mask) -> None:
         """These warps tell a barrier all that they know, themselves included."""
         warps = mask.warp_index
-        compiled_clocks.clocks_published(clock, self._known, warps, self._per_block)
+        compiled_clocks.clocks_told(clock, self._known, warps, self._per_block, True)
         self._tick(warps)
 
     def publish_to(self, clock: Clock, blocks: Indices, lanes: Indices) -> None:
@@ -144,7 +144,7 @@ class Ordering:
 
     def acquire(self, clock: Clock, mask: Mask) -> None:
         """These warps learn what a barrier has been told."""
-        compiled_clocks.clocks_acquired(clock, self._known, mask.warp_index, self._per_block)
+        compiled_clocks.clocks_told(clock, self._known, mask.warp_index, self._per_block, False)
 
     def barrier(self, blocks: Bools | None) -> None:
         """All warps of these blocks (None: of every block) have met."""

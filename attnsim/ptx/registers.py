@@ -16,7 +16,7 @@ from attnsim.ptx.syntax import Immediate, Negated, Operand, Register, Symbol, si
 
 Read = Callable[[], Values]
 Write = Callable[[Values, Mask], None]
-ReadRows = Callable[[int], Values]
+ReadRows = Callable[[], Values]
 WriteRows = Callable[[Values, Mask], None]
 
 Dtype = np.dtype[Any]
@@ -241,7 +241,7 @@ class Registers:
         rows = self.rows(operands, dtype)
         if rows:
 
-            def found(_lanes: int) -> Values:
+            def found() -> Values:
                 if self.state[rows.numbers].all():
                     return self.files[dtype.str][rows.rows, :1]
                 self.spread(rows)
@@ -250,7 +250,7 @@ class Registers:
             return found
         reads = [self.read(operand, dtype) for operand in operands]
 
-        def one_by_one(lanes: int) -> Values:
+        def one_by_one() -> Values:
             values = [read() for read in reads]
             wide = np.empty((len(values), max(len(value) for value in values)), dtype)
             for row, value in zip(wide, values, strict=True):

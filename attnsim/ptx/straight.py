@@ -37,16 +37,38 @@ class Alike(ABC):
         Whether it may be executed with others that need what it does: they are then given in an order that holds.
     """
 
+    _step: Step
+
     def __init__(self, kind: Hashable, memory: str = "", targets: int = 1, in_order: bool = False) -> None:
         self.kind, self.memory, self.targets, self.in_order = kind, memory, targets, in_order
 
-    @abstractmethod
     def __call__(self, mask: Mask) -> None:
-        """Execute it."""
+        """Execute it, by default as `_step` does."""
+        self._step(mask)
 
     @abstractmethod
     def together(self, others: Sequence[Self]) -> Step:
         """A step that executes it and others of its kind."""
+
+
+def in_turn(steps: Sequence[Step]) -> Step:
+    """One step after another."""
+
+    def step(mask: Mask) -> None:
+        for one in steps:
+            one(mask)
+
+    return steps[0] if len(steps) == 1 else step
+
+
+def unless_ordered(step: Step, members: Sequence[Step], machine: Machine) -> Step:
+    """The step of several; one after another where `ordering` checks, which knows the lanes of a batch and no more."""
+    alone = in_turn(members)
+
+    def either(mask: Mask) -> None:
+        (alone if machine.shared.ordering else step)(mask)
+
+    return either
 
 
 _TAPE = "tape"

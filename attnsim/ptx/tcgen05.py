@@ -260,8 +260,7 @@ def _store(instruction: Instruction, machine: Machine) -> Step:
     def step(mask: Mask) -> None:
         lanes, columns, access = place(mask)
         memory.store(access, mask.warp_index)
-        values = np.broadcast_to(read(len(mask.lanes)), (len(registers), len(mask.lanes)))
-        rows = mask.take(values).reshape(len(registers), -1, WARP).transpose(1, 0, 2)
+        rows = mask.take(read()).reshape(len(registers), -1, WARP).transpose(1, 0, 2)
         memory.words[access.blocks[:, None, None], lanes[:, None, :], columns] = rows
 
     return step

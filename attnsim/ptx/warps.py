@@ -97,7 +97,7 @@ class _Shuffle(Alike):
 
         def step(mask: Mask) -> None:
             source_lane, valid = self._from(mask)
-            values = read(len(mask.lanes))
+            values = read()
             write(values if values.shape[1] == 1 else values[:, source_lane], mask)
             for member in members:
                 member._write_valid(valid, mask)

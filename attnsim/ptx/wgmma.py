@@ -16,7 +16,7 @@ from attnsim.ptx.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.ptx.registers import DTYPES, Dtype, Rows
-from attnsim.ptx.straight import Alike
+from attnsim.ptx.straight import Alike, in_turn
 from attnsim.ptx.syntax import Immediate, Instruction, Vector
 from attnsim.ptx.tensor_cores import Fragment, TensorCores, require_warpgroups
 
@@ -90,21 +90,12 @@ class _Product(Alike):
         self._keep = keep
         self._step = self.together([])
 
-    def __call__(self, mask: Mask) -> None:
-        self._step(mask)
-
     def together(self, others: Sequence[Self]) -> Step:
         chains: dict[Fragment, list[Self]] = {}
         for one in (self, *others):
             chains.setdefault(one._sum, []).append(one)
         steps = [self._chain(members) for members in chains.values()]
-
-        def step(mask: Mask) -> None:
-            require_warpgroups(mask, "wgmma.mma_async")
-            for one in steps:
-                one(mask)
-
-        return step
+        return in_turn([lambda mask: require_warpgroups(mask, "wgmma.mma_async"), *steps])
 
     def _chain(self, members: Sequence[Self]) -> Step:
         """Products for one accumulator, a few at a time: so many that their arrays stay in a core's cache."""
