@@ -145,6 +145,18 @@ def _first_of(values: Indices) -> Indices:
     return first[inverse]
 
 
+def boxes_of(place: TensorAddress, machine: Machine) -> Callable[[Mask], tuple[Values, Indices]]:
+    """A closure that returns the maps of the active lanes, and where in them their boxes begin."""
+    maps = machine.read(place.map, "u64")
+    coordinates = [machine.read(c, "s32") for c in reversed(place.coordinates)]
+
+    def boxes(mask: Mask) -> tuple[Values, Indices]:
+        corners = np.stack([mask.of(read()) for read in coordinates], axis=1)
+        return mask.of(maps()), corners.astype(np.int64)
+
+    return boxes
+
+
 def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
     """``cp.async.bulk.tensor.Nd.shared::cluster.global.mbarrier::complete_tx::bytes [to], [map, {..}], [mbarrier]``.
 
@@ -156,14 +168,12 @@ def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
     told = [m for m in modifiers if m in ("im2col", "cta_group::2")]
     if not isinstance(source, TensorAddress) or told or any(m not in modifiers for m in wanted):
         raise unsupported(instruction)
-    copies, maps = machine.unit(BulkCopies), machine.read(source.map, "u64")
-    coordinates = [machine.read(c, "s32") for c in reversed(source.coordinates)]
+    copies, boxes = machine.unit(BulkCopies), boxes_of(source, machine)
     to, barrier = machine.address(target), machine.address(mbarrier)
     sent = machine.read(instruction.operands[3], "u16") if "multicast::cluster" in modifiers else None
 
     def step(mask: Mask) -> None:
-        corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
-        chosen, targets, barriers = mask.of(maps()), to(mask), barrier(mask)
+        (chosen, corners), targets, barriers = boxes(mask), to(mask), barrier(mask)
         for address, part, here in mask.apart(chosen):
             blocks = mask.of(sent())[here] if sent else None
             copies.begin(address, corners[here], targets[here], barriers[here], part, blocks)
@@ -353,15 +363,11 @@ def compile_bulk_store(instruction: Instruction, machine: Machine) -> Step:
     target, source = instruction.operands[:2]
     place = machine.address(source)
     if isinstance(target, TensorAddress):
-        maps = machine.read(target.map, "u64")
-        coordinates = [machine.read(c, "s32") for c in reversed(target.coordinates)]
+        boxes = boxes_of(target, machine)
 
         def box(mask: Mask) -> None:
-            corners = np.stack([mask.of(read()) for read in coordinates], axis=1)
-            rows = zip(
-                mask.of(maps()).tolist(), corners.tolist(), place(mask).tolist(), mask.index.tolist(), strict=True
-            )
-            for address, corner, start, lane in rows:
+            told = (each.tolist() for each in (*boxes(mask), place(mask), mask.index))
+            for address, corner, start, lane in zip(*told, strict=True):
                 stores.begin_box(address, corner, start, lane, join)
 
         return box
@@ -371,8 +377,8 @@ def compile_bulk_store(instruction: Instruction, machine: Machine) -> Step:
     to, size = machine.address(target), machine.read(instruction.operands[2], "u32")
 
     def plain(mask: Mask) -> None:
-        rows = zip(to(mask).tolist(), place(mask).tolist(), mask.of(size()).tolist(), mask.index.tolist(), strict=True)
-        for address, start, length, lane in rows:
+        told = (each.tolist() for each in (to(mask), place(mask), mask.of(size()), mask.index))
+        for address, start, length, lane in zip(*told, strict=True):
             stores.begin_bytes(address, start, length, lane, kind, join)
 
     return plain

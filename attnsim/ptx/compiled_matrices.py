@@ -65,21 +65,20 @@ def multiply(left, right, sums):
 
 
 @in_place
-def to_tile(register, lane0, tile, at):
-    """A register of C to its places in a tile."""
-    of, to = register[lane0 : lane0 + WARP], tile[at : at + 116]
-    for row in range(8):
-        for column in range(4):
-            to[16 * row + column] = of[4 * row + column]
-
-
-@in_place
-def from_tile(register, lane0, tile, at):
-    """A register of D from its places in a tile."""
-    to, of = register[lane0 : lane0 + WARP], tile[at : at + 116]
-    for row in range(8):
-        for column in range(4):
-            to[4 * row + column] = of[16 * row + column]
+def move(file, registers, lane0, sums, back):
+    """Registers of C ``[rows, columns, 4]`` to their places in tiles of products; `back`: those of D from there."""
+    for row in range(registers.shape[0]):
+        for column in range(registers.shape[1]):
+            for part in range(4):
+                at = column % 2 * COLUMNS + part // 2 * 128 + part % 2 * 4
+                tile = sums[row, column // 2][at : at + 116]
+                register = file[registers[row, column, part]][lane0 : lane0 + WARP]
+                for i in range(8):
+                    for j in range(4):
+                        if back:
+                            register[4 * i + j] = tile[16 * i + j]
+                        else:
+                            tile[16 * i + j] = register[4 * i + j]
 
 
 @in_place
@@ -91,22 +90,14 @@ def products(bits, file, left, right, before, after, warps, floats, a, b, sums):
     """
     for warp in warps:
         lane0 = np.int64(np.uint32(warp)) * WARP  # which says that it is not negative
-        for row in range(before.shape[0]):
-            for column in range(before.shape[1]):
-                for part in range(4):
-                    at = column % 2 * COLUMNS + part // 2 * 128 + part % 2 * 4
-                    to_tile(file[before[row, column, part]], lane0, sums[row, column // 2], at)
+        move(file, before, lane0, sums, False)
         for link in range(len(right)):
             columns_of(bits, right[link], lane0, floats, b)
             for row in range(len(left)):
                 rows_of(bits, left[row, link], lane0, floats, a)
                 for tile in range(sums.shape[1]):
                     multiply(a, b[256 * tile : 256 * tile + 256], sums[row, tile])
-        for row in range(after.shape[0]):
-            for column in range(after.shape[1]):
-                for part in range(4):
-                    at = column % 2 * COLUMNS + part // 2 * 128 + part % 2 * 4
-                    from_tile(file[after[row, column, part]], lane0, sums[row, column // 2], at)
+        move(file, after, lane0, sums, True)
 
 
 @in_place
@@ -130,14 +121,8 @@ def load_matrices(words, places, count, transposed, warps, targets, bits):
                             register[lane + 4] = one >> np.uint32(16) | other & np.uint32(0xFFFF_0000)
                 else:
                     for row in range(8):
-                        of, lane = words[places[place + row]], lane0 + 4 * row
-                        one, two, three, four = of[0], of[1], of[2], of[3]
-                        register[lane], register[lane + 1], register[lane + 2], register[lane + 3] = (
-                            one,
-                            two,
-                            three,
-                            four,
-                        )
+                        of, to = words[places[place + row]], register[lane0 + 4 * row : lane0 + 4 * row + 4]
+                        to[0], to[1], to[2], to[3] = of[0], of[1], of[2], of[3]
                 place += 8
 
 

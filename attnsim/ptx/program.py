@@ -35,7 +35,7 @@ from attnsim.ptx.faults import Deadlock, Fault, StepLimit, UnsupportedInstructio
 from attnsim.ptx.flow import CONTROLS, Control, Stalls
 from attnsim.ptx.lanes import Mask
 from attnsim.ptx.machine import OPERATIONS, Machine, Step, unsupported
-from attnsim.ptx.straight import Alike, Line, straight_runs
+from attnsim.ptx.straight import Alike, Line, in_turn, straight_runs
 from attnsim.ptx.syntax import Function, Instruction
 from attnsim.ptx.tape import Tape, code_of
 from attnsim.ptx.tensor_cores import Watch
@@ -115,7 +115,7 @@ class Program:
             else:
                 raise unsupported(instruction)
             note = watch.note(instruction)
-            step = _after(note, alone) if note else alone
+            step = in_turn([note, alone]) if note else alone
             if instruction.guard:
                 return Line(instruction, _guarded(step, instruction, self.machine))
             alike = alone if isinstance(alone, Alike) else None
@@ -131,14 +131,6 @@ class Program:
 
 def _nothing(mask: Mask) -> None:
     pass
-
-
-def _after(note: Step, step: Step) -> Step:
-    def noted(mask: Mask) -> None:
-        note(mask)
-        step(mask)
-
-    return noted
 
 
 def _guarded(step: Step, instruction: Instruction, machine: Machine) -> Step:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from attnsim.ptx.bulk_copies import BulkCopies
+from attnsim.ptx.bulk_copies import BulkCopies, boxes_of
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.dataflow import read, written
 from attnsim.ptx.flow import Control, Flow, Go
@@ -327,15 +327,14 @@ class _Notes:
         """What the tensor copy engine is asked for."""
         machine = self._machine
         source = next(operand for operand in one.operands if isinstance(operand, TensorAddress))
-        maps = machine.read(source.map, "u64")
-        coordinates = [machine.read(c, "s32") for c in reversed(source.coordinates)]
+        boxes = boxes_of(source, machine)
         way = "load" if "mbarrier::complete_tx::bytes" in one.modifiers else "store"
         receivers = machine.cluster if "multicast::cluster" in one.modifiers else 1  # a run as a whole checks it
 
         def asked(mask: Mask) -> None:
-            corners = np.stack([mask.of(read()) for read in coordinates], axis=1).astype(np.int64)
+            maps, corners = boxes(mask)
             blocks = machine.lanes.block_of[mask.index]
-            for place, (address, corner) in enumerate(zip(mask.of(maps()).tolist(), corners.tolist(), strict=True)):
+            for place, (address, corner) in enumerate(zip(maps.tolist(), corners.tolist(), strict=True)):
                 name, tensor_map = machine.unit(BulkCopies).map_at(address, mask.lane(place))
                 start, size = _box_bytes(tensor_map, corner)
                 size *= receivers
