@@ -22,8 +22,8 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.cost import cost_usd
+from attnsim.models.hardware.figure import Interval
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.interval import Interval
 from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Answered, Case, speedup_of
