@@ -25,7 +25,7 @@ from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.simulator.program import compile_kernel
 from attnsim.simulator.replay import replay
-from attnsim.simulator.smaller import Chip, smaller
+from attnsim.simulator.smaller import Chip, _shortened, smaller
 from attnsim.simulator.trace import trace
 from attnsim.simulator.unit_costs import unit_costs
 from attnsim.validation.fitting.problem import Problem
@@ -151,3 +151,10 @@ def test_a_difference_is_taken_forward_up_to_the_bound_and_backward_beyond() -> 
     problem.residuals = lambda units, owner="": units**2
     found = [Problem.jacobian(problem, np.array([unit]), 0.25)[0, 0] for unit in (0.75, 1.0)]
     assert found == [1.75, 1.75]
+
+
+def test_the_outer_loop_keeps_the_turns_that_the_class_cut_least_has() -> None:
+    """One class keeps all of its work and so every outer turn; a quarter of the other's is cut within its turns."""
+    repeats = np.array([[[1, 8]] * 6] * 2)
+    cut = _shortened(repeats, np.array([False, True]), np.array([0.25, 1.0]))
+    assert cut.tolist() == [[[1, 2]] * 6, [[1, 8]] * 6]
