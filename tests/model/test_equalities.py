@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
@@ -20,7 +20,6 @@ from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms import running
 from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 from tests.model.bounds import compulsory, requested, roofline_time
 
@@ -51,24 +50,6 @@ GRIDS = (
     (210, "neighborhood 5x6x7 window 3x3x5"),
 )
 """Tokens of a grid in one to three dimensions, none a whole number of tiles, and the windows about them."""
-GIVEN = (
-    "Q; K; V; O; LSE; dO; Q nope; Q rope; Q rope in; Q raw; K raw; K rope; QKV; new K; new V; new KV; new latent; KV; "
-    "Q strided; K strided; V strided; dO strided; Latent; Q latent; W; E; F; W_UK; W_UV; W_UK, W_UV; semaphores; "
-    "lengths; slots; slot mapping; page numbers; page table; first rows; Q index; K index; selected; order; mask; "
-    "mask bits; bit masks; mask rows; row bounds; row tiles; block list; block counts; block table; block index; "
-    "weights; gates; K compressed; V compressed; K window; V window; O compressed; LSE compressed; O window; "
-    "LSE window; dO combined; g; g sums; beta; dt; output gate; X; taps; taps' tokens; last tokens; state; State; "
-    "Normalizer"
-)
-TAKEN = (
-    "O; LSE; dQ; dK; dV; dQ strided; dK strided; dV strided; Y; O latent; O combined; LSE window; dweights; scores; "
-    "selected; State; Normalizer; kept states; kept taps' tokens; taps' tokens; last tokens; "
-    "splits; counts; tokens; shares; order; tile counter; token offsets"
-)
-"""Tensors of the caller, or kept for the next call; the last of TAKEN are read by a few bytes a block."""
-WAYS = ("load", "store")
-WITHIN = {"O tmp", "dQ tmp", "state", "O partial", "LSE partial"}
-"""Of a kernel alone: what it writes and reads again, a state, partial results that its last block merges."""
 BEST = ImplementationNumbers(1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 """No fitted loss at all."""
 
@@ -129,8 +110,6 @@ def test_a_replay_asks_for_the_bytes_of_the_stream_and_keeps_between_its_bounds(
     for w, gpu in questions(record):
         told = f"{gpu.id}: {w}"
         schedule = record.build(w, gpu, None)
-        if not record.unfused:  # whose operations are named for one pass each
-            check_flow(schedule)
         exact = replay(schedule, gpu.replace("sm.count", 3), Numbers(), mode="exact", cache="cold")
         for kernel, seen in zip(schedule.kernels, exact.kernels, strict=True):
             assert seen.requested == kernel.requested(), f"{kernel.name}, {told}"
@@ -143,17 +122,3 @@ def test_a_replay_asks_for_the_bytes_of_the_stream_and_keeps_between_its_bounds(
             assert compulsory(schedule) <= moved * (1 + 1e-9) <= requested(schedule) * (1 + 2e-9), told
             assert played.l2_bytes == requested(schedule), told
         assert min(played.time_s for played in fast) >= roofline_time(schedule, w, gpu) * (1 - 1e-9), told
-
-
-def check_flow(schedule: Schedule) -> None:
-    """What a kernel reads was written before it, and what it writes is read after it."""
-    moved = [
-        {way: {tensor for (kind, tensor), size in kernel.requested().items() if kind == way and size} for way in WAYS}
-        for kernel in schedule.kernels
-    ]
-    for place, of in enumerate(moved):
-        before = {*GIVEN.split("; ")}.union(WITHIN & of["store"], *(other["store"] for other in moved[:place]))
-        after = {*TAKEN.split("; ")}.union(WITHIN, *(other["load"] for other in moved[place + 1 :]))
-        told = f"{schedule.kernels[place].name} of {schedule.implementation}"
-        assert of["load"] <= before, f"{told} reads {of['load'] - before}"
-        assert of["store"] <= after, f"{told} writes {of['store'] - after}"

@@ -118,26 +118,3 @@ def test_memory_gives_and_takes_every_tensor_once_at_least(fact: tuple[str, ...]
             assert use.unique_bytes == sizes[use.tensor] <= asked, use.tensor
     unwaited = [sum((op.kind == "mma_async") - (op.kind == "mma_wait") for op in part.ops) for part in main.segments]
     assert main.executions @ unwaited == 0
-
-
-GIVEN = {
-    "Q", "K", "V", "O", "LSE", "dO", "g", "beta", "dt", "QKV", "Latent", "W_UK", "W_UV", "lengths", "semaphores",
-    "Q nope", "Q rope", "Q raw", "K raw", "new K", "new V", "new KV", "slot mapping", "page numbers",
-}  # fmt: skip
-TAKEN = {"O", "LSE", "dQ", "dK", "dV", "splits", "counts", "tokens"}  # the last three are read by a few bytes a block
-WITHIN = {"O tmp", "dQ tmp", "state", "O partial", "LSE partial"}
-"""Of a kernel alone: what it writes and reads again, a state, partial results that its last block merges."""
-
-
-@pytest.mark.parametrize("fact", {(fact[2], fact[4]): fact for fact in FACTS}.values(), ids=lambda fact: fact[2])
-def test_what_a_kernel_reads_was_written_before_and_what_it_writes_is_read_after(fact: tuple[str, ...]) -> None:
-    kernels = IMPLEMENTATIONS[fact[2]].build(workload(fact[4]), load_gpu(fact[3]), None).kernels
-    moved = [
-        {way: {tensor for kind, tensor in kernel.requested() if kind == way} for way in ("load", "store")}
-        for kernel in kernels
-    ]
-    for place, (kernel, of) in enumerate(zip(kernels, moved, strict=True)):
-        before = GIVEN.union(WITHIN & of["store"], *(other["store"] for other in moved[:place]))
-        after = TAKEN.union(WITHIN, *(other["load"] for other in moved[place + 1 :]))
-        assert of["load"] <= before, (kernel.name, of["load"] - before)
-        assert of["store"] <= after, (kernel.name, of["store"] - after)
