@@ -29,11 +29,11 @@ from attnsim.models.implementations import (
 )
 from attnsim.models.implementations.frameworks import (
     efficient,
+    gather,
     linformer,
     performer,
     picking,
     pytorch,
-    transformers,
     window_gather,
 )
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
@@ -54,7 +54,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 
 LIBRARIES = (
-    *(pytorch, transformers),
+    *(pytorch, gather),
     *(flash_attention, flash_attention_varlen, flash_attention_4, flash_attention_sparse, serving),
     *(cudnn, trtllm, triton, xformers, flex, flex_mask, flash_mask, natten, flashinfer),
     latent,
@@ -76,7 +76,6 @@ def normalising(record: Implementation) -> Builder:
     def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_mask(record, w)
         check_lengths(record, w)
-        check_selection(record, w)
         check_operations(record, w)
         if shape is not None and not record.tunable:
             raise InputError(f"{record.name} takes no tile of queries x keys; leave --tile out")
@@ -104,16 +103,20 @@ def check_mask(record: Implementation, w: Workload) -> None:
 
 
 def check_lengths(record: Implementation, w: Workload) -> None:
-    """Refuse lengths, pages, prefixes and trees that an implementation does not play.
+    """Refuse lengths, pages, prefixes, trees and selections that an implementation does not play.
 
     Raises
     ------
     InputError
     """
-    for name, told, plays in (("prefix", w.prefix, "prefixes"), ("tree", w.tree, "trees")):
-        if told and not getattr(record, plays):
+    for plays, given, told in (
+        ("prefixes", w.prefix, f"knows no prefix, it is {w.prefix}"),
+        ("trees", w.tree, f"knows no tree, it is {w.tree}"),
+        ("selects", w.selection, f"selects no keys, the selection is {w.selection}"),
+    ):
+        if given and not getattr(record, plays):
             able = _some(one.name for one in IMPLEMENTATIONS.values() if getattr(one, plays))
-            raise InputError(f"{record.name} knows no {name}, it is {told}; leave it out, or take {able}")
+            raise InputError(f"{record.name} {told}; leave it out, or take {able}")
     check_pages(record, w.page_size or None)
     if w.lengths and not record.lengths:
         able = _some(one.name for one in IMPLEMENTATIONS.values() if one.lengths and not one.launches)
@@ -121,18 +124,6 @@ def check_lengths(record: Implementation, w: Workload) -> None:
             f"{record.name} takes sequences of one length; padded they are batch {w.batch}, seq "
             f"{w.seq_q}, kv {w.seq_kv}; ask that, or take one of {able}"
         )
-
-
-def check_selection(record: Implementation, w: Workload) -> None:
-    """Refuse a selection to an implementation that attends to all keys of a mask.
-
-    Raises
-    ------
-    InputError
-    """
-    if w.selection is not None and not record.selects:
-        able = _some(one.name for one in IMPLEMENTATIONS.values() if one.selects)
-        raise InputError(f"{record.name} selects no keys, the selection is {w.selection}; leave it out, or take {able}")
 
 
 def _launching(name: str) -> Implementation:

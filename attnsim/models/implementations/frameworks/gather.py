@@ -21,7 +21,7 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, softmax
-from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import Dilated, Global, Part, Window
@@ -159,14 +159,8 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         When the block given is not square.
     """
     sizes = gathering(w, choose_block(w, shape))
-    return Schedule(
-        algorithm="sparse",
-        implementation=NAME,
-        kernels=tuple(_Kernels(w, gpu, sizes).in_order()),
-        tile=sizes,
-        peak_memory_bytes=peak_memory_bytes(w, sizes),
-        notes=(_note(sizes),),
-    )
+    kernels = tuple(_Kernels(w, gpu, sizes).in_order())
+    return Schedule("sparse", NAME, kernels, sizes, peak_memory_bytes(w, sizes), (_note(sizes),))
 
 
 def _note(sizes: Gathering) -> str:
@@ -264,17 +258,9 @@ class _Kernels:
     def _product(self, name: str, batch: int, shape: tuple[int, int, int], tensors: tuple[str, str, str]) -> Kernel:
         """A batched GEMM; the query heads of a group read the same B."""
         left, right, out = tensors
-        return gemm(
-            name,
-            batch,
-            shape,
-            Operand(left, self.e),
-            Operand(right, self.e, self.w.group),
-            Operand(out, self.e),
-            dtype=self.w.dtype,
-            path=self.path,
-            tile=replace(BATCHED, m=64 if shape[0] <= 64 else BATCHED.m, n=64 if shape[1] <= 64 else BATCHED.n),
-        )
+        operands = Operand(left, self.e), Operand(right, self.e, self.w.group), Operand(out, self.e)
+        tile = replace(BATCHED, m=64 if shape[0] <= 64 else BATCHED.m, n=64 if shape[1] <= 64 else BATCHED.n)
+        return gemm(name, batch, shape, *operands, dtype=self.w.dtype, path=self.path, tile=tile)
 
     def _weights(self, tag: str, rows: int, columns: int) -> Iterator[Kernel]:
         """From scores to probabilities; the mask is one for all heads."""
@@ -291,3 +277,6 @@ class _Kernels:
         """An elementwise kernel; tensors with their numbers of elements, a block a row where `rows` are given."""
         read, written = ([(tensor, n * self.e) for tensor, n in side.items()] for side in (reads, writes))
         return one_pass(name, read, written, max(writes.values()), int32=int32, blocks=rows)
+
+
+RECORDS = (record(NAME, build),)

@@ -17,6 +17,6 @@ def unfused(name: str) -> Implementation:
 
 
 RECORDS = (
-    *map(unfused, ("torch.baddbmm", "torch.eager", "torch.sdpa-math", "ideal.unfused")),
+    *map(unfused, ("torch.baddbmm", "torch.eager", "torch.sdpa-math", "ideal.unfused", "transformers.eager")),
     record("torch.sdpa-flash-1", partial(flash1, name="torch.sdpa-flash-1")),
 )

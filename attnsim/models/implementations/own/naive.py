@@ -169,14 +169,8 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
         kernels += [_pass(name, w, gpu) for name in names]
     kernels.append(_softmax(w if passes == "fused" else replace(w, mask=Mask()), gpu))
     kernels.append(product("naive_output", (w.seq_q, w.head_dim, w.seq_kv), Operand("P"), v, Operand("O")))
-    return Schedule(
-        algorithm="naive",
-        implementation=NAMES[passes],
-        kernels=tuple(kernels),
-        tile=f"GEMM {gemm_tile(w.seq_kv)}",
-        peak_memory_bytes=peak_memory_bytes(w),
-        notes=("works on all seq_q x seq_kv scores whatever the mask",),
-    )
+    tile, notes = f"GEMM {gemm_tile(w.seq_kv)}", ("works on all seq_q x seq_kv scores whatever the mask",)
+    return Schedule("naive", NAMES[passes], tuple(kernels), tile, peak_memory_bytes(w), notes)
 
 
 def _rows(w: Workload) -> int:

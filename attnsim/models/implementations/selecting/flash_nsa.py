@@ -108,11 +108,8 @@ def window_of(w: Workload) -> Workload:
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """All kernels of a call."""
     s, tile = whole(w), choose_tile(w)
-    kernels: list[Kernel] = []
-    if "fwd" in w.directions:
-        kernels += forward(w, gpu, tile)
-    if "bwd" in w.directions:
-        kernels += backward(w, gpu, tile)
+    kernels = forward(w, gpu, tile) if "fwd" in w.directions else []
+    kernels += backward(w, gpu, tile) if "bwd" in w.directions else []
     chosen = visible_pairs(s, w.seq_q) + compressed_pairs(s, w.seq_q)
     pairs = w.batch * chosen + window_of(w).visible_pairs
     blocks = w.batch * w.heads_kv * w.seq_q * power_of_two(s.blocks(w.seq_kv)) * 2

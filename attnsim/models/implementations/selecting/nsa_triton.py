@@ -398,11 +398,8 @@ def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]
 def build_selected(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The branch over chosen blocks; the choice is given."""
     tile = selected_tile(w, gpu)
-    kernels: list[Kernel] = []
-    if "fwd" in w.directions:
-        kernels += selected_forward(w, gpu, tile)
-    if "bwd" in w.directions:
-        kernels += selected_backward(w, gpu, tile)
+    kernels = selected_forward(w, gpu, tile) if "fwd" in w.directions else []
+    kernels += selected_backward(w, gpu, tile) if "bwd" in w.directions else []
     useful = w.matrix_flops(w.batch * visible_pairs(chosen(w), w.seq_q))
     memory = flash_peak_bytes(w)
     return Schedule("nsa-selected", SELECTED, tuple(kernels), tile, memory, useful_flops=useful)
@@ -411,11 +408,8 @@ def build_selected(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule
 def _compressed(name: str, scores: bool) -> Builder:
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         tile = compressed_tile(w, gpu, scores)
-        kernels: list[Kernel] = []
-        if "fwd" in w.directions:
-            kernels += compressed_forward(w, gpu, tile)
-        if "bwd" in w.directions:
-            kernels += compressed_backward(w, tile)
+        kernels = compressed_forward(w, gpu, tile) if "fwd" in w.directions else []
+        kernels += compressed_backward(w, tile) if "bwd" in w.directions else []
         selection = compressing(w)
         useful = w.matrix_flops(w.batch * compressed_pairs(selection, w.seq_q))
         score_bytes = w.batch * w.heads_kv * w.seq_q * selection.compressed_keys(w.seq_kv) * 4 if scores else 0
