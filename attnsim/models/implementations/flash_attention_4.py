@@ -16,6 +16,7 @@ two blocks multiply together. The two halves of a tile of scores stand for produ
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import flash_backward, two_pass_backward
@@ -88,17 +89,9 @@ def split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
     return 1 if key_tiles <= FEW_KEY_TILES else max(1, min(gpu.sm.count // blocks, MAX_SPLITS, key_tiles))
 
 
-def flash4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """As called with one range of keys."""
-    return _build(w, gpu, shape, "flash-attn.4", may_split=False)
+def flash4(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_split: bool) -> Schedule:
+    """As called with one range of keys; `may_split`: as vLLM calls it, with ``num_splits`` left open."""
 
-
-def vllm_flash4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """As vLLM calls it, with ``num_splits`` left open."""
-    return _build(w, gpu, shape, "vllm.vit-flash-attn-4", may_split=True)
-
-
-def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_split: bool) -> Schedule:
     def forward() -> Attended:
         tile = override(choose_tile(w, gpu), shape, w, gpu)
         splits = Splits(split_count(w, gpu, tile) if may_split else 1)
@@ -128,4 +121,7 @@ def backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
     return two_pass_backward(w, tile) if wide else flash_backward(w, tile)
 
 
-RECORDS = (record("flash-attn.4", flash4), record("vllm.vit-flash-attn-4", vllm_flash4))
+RECORDS = (
+    record("flash-attn.4", partial(flash4, name="flash-attn.4", may_split=False)),
+    record("vllm.vit-flash-attn-4", partial(flash4, name="vllm.vit-flash-attn-4", may_split=True)),
+)

@@ -21,7 +21,7 @@ from attnsim.models.implementations.flash_attention import (
     hopper_tile,
     small_shared_memory,
 )
-from attnsim.models.implementations.flash_attention_4 import vllm_flash4
+from attnsim.models.implementations.flash_attention_4 import flash4
 from attnsim.models.implementations.fused.building import fa2_combine, flash_schedule, one_query, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import (
@@ -159,9 +159,8 @@ def sglang_fa3_sm80(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedul
         _prepare(w),
         flash_forward(w_main, gpu, tile, "flash_fwd_sm80", splits),
     ]
-    if upper > 1:  # as on Hopper, but launched after the main kernel
-        last = fa3_combine(w, splits, alone=True) if splits.partial else _empty_combine(w)
-        kernels.append(replace(last, launched_early=False))
+    # As on Hopper, but launched after the main kernel.
+    kernels += [replace(one, launched_early=False) for one in _combined(w, upper, splits, alone=True)]
     return flash_schedule(w_main, "sglang.fa3-sm80", kernels, FusedTiles(tile), splits)
 
 
@@ -179,8 +178,7 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, 
         kernels = [cache_write(w, new), main]
     else:
         kernels = [*store_cache(w, new), _prepare(w), replace(main, launched_early=True)]
-    if upper > 1:
-        kernels.append(fa3_combine(w, splits) if splits.partial else _empty_combine(w))
+    kernels += _combined(w, upper, splits)
     return flash_schedule(w_main, name, kernels, FusedTiles(tile), splits)
 
 
@@ -190,9 +188,7 @@ def encoder_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, 
     upper, splits = _varlen_splits(w, gpu, base) if split else (1, UNCUT)
     tile = override(base, shape, w, gpu)
     main = flash_forward(w, gpu, tile, splits=splits)
-    kernels = [_prepare(w), replace(main, launched_early=True)]
-    if upper > 1:
-        kernels.append(fa3_combine(w, splits) if splits.partial else _empty_combine(w))
+    kernels = [_prepare(w), replace(main, launched_early=True), *_combined(w, upper, splits)]
     return flash_schedule(w, name, kernels, FusedTiles(tile), splits)
 
 
@@ -232,18 +228,22 @@ def _prepare(w: Workload) -> Kernel:
     return streaming("prepare", sizes, elements=w.batch, threads=1024, blocks=-(-w.batch // 992))
 
 
-def _empty_combine(w: Workload) -> Kernel:
-    """The combine kernel when nothing was split: the blocks of its whole grid read their split count and return."""
+def _combined(w: Workload, upper: int, splits: Splits, alone: bool = False) -> list[Kernel]:
+    """FA3's combine kernel, where sequences may be split.
+
+    When nothing was split the blocks of its whole grid read their split count and return.
+    """
+    if upper == 1 or splits.partial:
+        return [fa3_combine(w, splits, alone)] if upper > 1 else []
     blocks = fa3_combine_blocks(w)
     kernel = streaming("combine (exits)", [Access("splits", 4 * blocks)], elements=blocks, blocks=blocks)
-    return replace(kernel, launched_early=True)
+    return [replace(kernel, launched_early=True)]
 
 
 def vllm_fa4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """vLLM with FlashAttention-4 on data-centre Blackwell: cache write, then the kernel with its splits left open."""
-    schedule = vllm_flash4(w, gpu, shape)
-    kernels = (cache_write(w, w.new_tokens), *schedule.kernels)
-    return replace(schedule, implementation="vllm.flash-attn-4", kernels=kernels)
+    schedule = flash4(w, gpu, shape, "vllm.flash-attn-4", may_split=True)
+    return replace(schedule, kernels=(cache_write(w, w.new_tokens), *schedule.kernels))
 
 
 def vllm_triton(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:

@@ -6,6 +6,8 @@ over all keys, in fp32, may be more than the memory holds: indexer and top-k are
 
 from __future__ import annotations
 
+from functools import partial
+
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.dsa_attention import (
@@ -45,20 +47,14 @@ def top_k_tile(w: Workload, gpu: Gpu) -> TopKTile:
     return TopKTile(choosing(w).top, CHUNK, w.batch * w.seq_q if is_paged(w) else rows_at_once(w, gpu))
 
 
-def build_indexer(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """Scores of all keys; the question's heads and width are the indexer's."""
-    choosing(w)
-    tile = index_tile(w, gpu, w.heads_q, w.head_dim)
-    kernels = indexers(w, tile, gpu)
-    return scheduled("dsa-indexer", "deepgemm.mqa-logits", kernels, str(tile), w, gpu)
+def build_indexer(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "deepgemm.mqa-logits") -> Schedule:
+    """Scores of all keys; the question's heads and width are the indexer's.
 
-
-def build_paged(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """Scores of all keys of a paged cache, whose shares are cut by a kernel of its own once a step, not counted."""
+    Of a paged cache the shares are cut by a kernel of its own once a step, not counted.
+    """
     choosing(w)
-    tile = paged_tile(w, gpu, w.heads_q, w.head_dim)
-    kernels = indexers(w, tile, gpu)
-    return scheduled("dsa-indexer", PAGED, kernels, str(tile), w, gpu)
+    tile = (paged_tile if name == PAGED else index_tile)(w, gpu, w.heads_q, w.head_dim)
+    return scheduled("dsa-indexer", name, indexers(w, tile, gpu), str(tile), w, gpu)
 
 
 def build_top_k(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -137,7 +133,7 @@ def _eight_bit_cache_bytes(w: Workload) -> int:
 
 RECORDS = (
     record("deepgemm.mqa-logits", build_indexer, peak_bytes=_scores_bytes),
-    record(PAGED, build_paged, peak_bytes=_scores_bytes),
+    record(PAGED, partial(build_indexer, name=PAGED), peak_bytes=_scores_bytes),
     record("sgl-kernel.topk", build_top_k, peak_bytes=_scores_bytes),
     record("flashmla.sparse", build_attention, peak_bytes=_cache_bytes),
     record("sglang.dsa", build_whole, peak_bytes=lambda w: _scores_bytes(w) + _cache_bytes(w)),
