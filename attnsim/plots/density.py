@@ -18,10 +18,6 @@ from attnsim.plots.styles import DASHES, Style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = (
-    "algorithm", "implementation", "gpu", "changes", "mask", "density", "time_s", "time_low_s", "time_high_s", "tile",
-    "bound", "fits", "trust",
-)  # fmt: skip
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
@@ -50,12 +46,13 @@ def density(predictions: Sequence[Prediction]) -> Picture:
     if not any(len(_lines(some)[name]) > 1 for some in panels for name in _lines(some)):
         raise InputError("no kernel at several densities to draw; give what attnsim.densities returns")
     inches = 2.6 if len(panels) == 1 else 1.9
+    rows = tuple(_row(one, _share(one, some)) for some in panels for one in some)
     return Picture(
         "Time of attention over the density of the mask",
         _caption(predictions),
         tuple(Panel(partial(_draw, found=some, names=names, last=some is panels[-1]), inches) for some in panels),
-        COLUMNS,
-        tuple(_row(one, _share(one, some)) for some in panels for one in some),
+        tuple(rows[0]),
+        rows,
         left=("100 ms",),
         subtitle=f"{', '.join(dict.fromkeys(map(_machine, predictions)))}: {shared_words(predictions)}",
     )

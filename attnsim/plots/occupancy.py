@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-COLUMNS = (
-    "series", "algorithm", "implementation", "gpu", "changes", "batch", "seq_q", "seq_kv", "blocks_per_sm", "waves",
-    "empty_share_of_last_wave", "time_s", "flops_useful", "time_per_useful_flop_s", "bound",
-)  # fmt: skip
 
 LINEAR = 8.0
 """Ratio of times per FLOP up to which their axis is linear."""
@@ -59,12 +55,13 @@ def waves(predictions: Sequence[Prediction], over: Over | None = None) -> Pictur
             1.7,
         ),
     )
+    rows = tuple(_row(line.label, one) for line in lines for one in line.drawn)
     return Picture(
         f"Waves and what they cost, over the {'batch' if over == 'batch' else 'sequence length'}",
         _caption(predictions, lines, over),
         panels,
-        COLUMNS,
-        tuple(_row(line.label, one) for line in lines for one in line.drawn),
+        tuple(rows[0]),
+        rows,
         left=("1,000",),
         right=tuple(map(_name, lines)),
         subtitle=about(predictions),

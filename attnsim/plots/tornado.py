@@ -14,10 +14,6 @@ from attnsim.plots.styles import Style, figure_hue
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = (
-    "name", "figure", "value", "elasticity", "less_time_change", "more_time_change", "step", "elasticity_less",
-    "elasticity_more",
-)  # fmt: skip
 ROW = 0.33
 """Inches of two bars and the room around them."""
 LESS = "/////"
@@ -70,12 +66,13 @@ def tornado(elasticities: Mapping[str, Sequence[Answered]], question: str = "") 
         ordered = sorted(each, key=lambda one: -_size(one))
         draw = partial(_draw, name=name, found=ordered, widest=widest, last=name == list(moved)[-1])
         panels.append(Panel(draw, ROW * max(1, len(ordered)) + 0.1))
+    rows = tuple(_row(name, one) for name, each in elasticities.items() for one in each)
     return Picture(
         f"Change of the time with one figure of the GPU {100 * step:g} % higher or lower",
         _caption(moved, step),
         tuple(panels),
-        COLUMNS,
-        tuple(_row(name, one) for name, each in elasticities.items() for one in each),
+        tuple(rows[0]),
+        rows,
         left=tuple(one.figure for each in moved.values() for one in each),
         subtitle=question,
     )
