@@ -26,7 +26,8 @@ from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions, u
 from attnsim.validation.measured.datasets import (
     Row,
     error_summary,
-    predict_all,
+    errors_of,
+    grouped,
     published_cases,
     published_rows,
     row_of,
@@ -58,9 +59,7 @@ def sampled(each: int) -> list[HeldOut]:
     The rows of a line are put in order of their measured time, cut into `each` equal parts, and the one in the middle
     of each part is taken.
     """
-    lines: dict[str, list[Row]] = {}
-    for row in (*published_rows(), *own_rows()):
-        lines.setdefault(line_of(row), []).append(row)
+    lines = grouped((*published_rows(), *own_rows()), line_of)
     return held_out_predictions([row for rows in lines.values() for row in _spaced(rows, each)])
 
 
@@ -96,19 +95,17 @@ def family_table(group: Group) -> list[dict[str, Any]]:
         fitted on.
     """
     tasks = [(row, split, numbers) for row in family_rows(group) for split, numbers in numbers_without(row)]
-    times = predict_all([(row, numbers) for row, _, numbers in tasks])
-    cells: dict[tuple[str, ...], list[tuple[str, float]]] = {}
-    for (row, split, _), time in zip(tasks, times, strict=True):
-        key = row.case.algorithm, row.record.name, row.case.passes, split
-        cells.setdefault(key, []).append((row.gpu.base_id, abs(time / row.measured_s - 1)))
-    return [_line(key, found) for key, found in sorted(cells.items())]
-
-
-def _line(key: tuple[str, ...], found: Sequence[tuple[str, float]]) -> dict[str, Any]:
-    errors = [error for _, error in found]
-    line = dict(zip(("mechanism", "implementation", "pass", "left_out"), key, strict=True))
-    counts = {"gpus": len({gpu for gpu, _ in found}), "rows": len(errors)}
-    return {**line, **counts, **error_summary(errors), "worst": round(max(errors), 4)}
+    found = [
+        ((row.case.algorithm, row.record.name, row.case.passes, split), row.gpu.base_id, error)
+        for (row, split, _), error in zip(tasks, errors_of([(row, numbers) for row, _, numbers in tasks]), strict=True)
+    ]
+    columns = ("mechanism", "implementation", "pass", "left_out")
+    return [
+        dict(zip(columns, key, strict=True))
+        | {"gpus": len({gpu for _, gpu, _ in mine})}
+        | _summary([error for _, _, error in mine])
+        for key, mine in sorted(grouped(found, lambda one: one[0]).items())
+    ]
 
 
 def numbers_without(row: Row) -> list[tuple[str, Numbers]]:
@@ -143,29 +140,27 @@ def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
         lengths and heads, a whole "head_dim", or "never fitted" for implementations without a calibration of their
         own, which borrow the nearest. `band` "all" is the total of the lines above it.
     """
-    cells: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-    for one in found:
-        case = one.row.case
-        key = (case.source, one.row.record.name, case.gpu, case.passes, one.split)
-        cells.setdefault(key, []).append((max(case.seq_q, case.seq_kv), one.error))
+
+    def cell(one: HeldOut) -> tuple[str, ...]:
+        return one.row.case.source, one.row.record.name, one.row.case.gpu, one.row.case.passes, one.split
+
+    bands = {f"{low}+" if high == LONGEST else f"{low}-{high}": (low, high) for low, high in LENGTHS}
     table = []
-    for cell, errors in sorted(cells.items()):
-        names: dict[str, Any] = dict(zip(("source", "implementation", "gpu", "pass", "split"), cell, strict=True))
-        for low, high in LENGTHS:
-            band = [error for length, error in errors if low <= length <= high]
-            if band:
-                table.append(names | {"band": f"{low}+" if high == LONGEST else f"{low}-{high}"} | _summary(band))
-        table.append(names | {"band": "all"} | _summary([error for _, error in errors]))
+    for key, mine in sorted(grouped(found, cell).items()):
+        names: dict[str, Any] = dict(zip(("source", "implementation", "gpu", "pass", "split"), key, strict=True))
+        for band, (low, high) in (bands | {"all": (0, LONGEST)}).items():
+            if errors := [one.error for one in mine if low <= max(one.row.case.seq_q, one.row.case.seq_kv) <= high]:
+                table.append(names | {"band": band} | _summary(errors))
     return table
 
 
 def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """The same errors summed up by what a user asks for: one line a kind of prediction and split."""
-    kinds: dict[tuple[str, str], list[float]] = {}
-    for one in found:
-        if kind := kind_of(one.row):
-            kinds.setdefault((kind, one.split), []).append(one.error)
-    return [{"what": kind, "split": split} | _summary(errors) for (kind, split), errors in sorted(kinds.items())]
+    kinds = grouped((one for one in found if kind_of(one.row)), lambda one: (kind_of(one.row), one.split))
+    return [
+        {"what": kind, "split": split} | _summary([one.error for one in mine])
+        for (kind, split), mine in sorted(kinds.items())
+    ]
 
 
 _PAPERS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -21,7 +21,7 @@ from attnsim.validation.checking.claims import speedups
 from attnsim.validation.checking.hypothetical import Outcome, errors
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import predict_all
+from attnsim.validation.measured.datasets import errors_of, grouped
 from attnsim.validation.measured.groups import usable
 
 BAND = by_hand(0.2, "share by which the size of a known gap may move where its entry does not say otherwise")
@@ -94,42 +94,31 @@ def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, fl
         for row in errors(transfers)
         if row["newer"] == "h100-sxm5-80gb"
     }
-    found = {}
-    for one in deviations():
-        check = one.check
-        match check["table"]:
-            case "error":
-                found[one.name] = targets[check["what"], check["split"]]
-            case "hypothetical":
-                found[one.name] = moved[check["implementation"], check["pass"], check["view"]]
-            case "source":
-                mine = [
-                    pair.error
-                    for pair in held
-                    if (pair.row.case.source, pair.row.record.name) == (check["source"], check["implementation"])
-                ]
-                found[one.name] = float(np.mean(mine))
-            case "family":
-                found[one.name] = _family(check)
-            case "batches":
-                found[one.name] = next(row["mean"] for row in skewed() if row["what"] == check["what"])
-            case "bound":
-                numbers = calibrations()[check["implementation"], check["architecture"]].numbers
-                found[one.name] = float(getattr(numbers, check["number"]))
-            case "trust":
-                found[one.name] = _width_over_needed(check["component"])
-            case "claim":
-                found[one.name] = _claim(check)
-            case "serving":
-                if aiconfigurator.available():
-                    found[one.name] = _serving(check)
-    return found
+    by_source = grouped(held, lambda pair: (pair.row.case.source, pair.row.record.name))
+    table_of: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "error": lambda check: targets[check["what"], check["split"]],
+        "hypothetical": lambda check: moved[check["implementation"], check["pass"], check["view"]],
+        "source": lambda check: np.mean([one.error for one in by_source[check["source"], check["implementation"]]]),
+        "family": _family,
+        "batches": lambda check: next(row["mean"] for row in skewed() if row["what"] == check["what"]),
+        "bound": _at_bound,
+        "trust": _width_over_needed,
+        "claim": _claim,
+        "serving": _serving,
+    }
+    known = [one for one in deviations() if aiconfigurator.available() or not one.needs_datasets]
+    return {one.name: float(table_of[one.check["table"]](one.check)) for one in known}
 
 
-def _width_over_needed(component: str) -> float:
+def _at_bound(check: Mapping[str, Any]) -> float:
+    numbers = calibrations()[check["implementation"], check["architecture"]].numbers
+    return float(getattr(numbers, check["number"]))
+
+
+def _width_over_needed(check: Mapping[str, Any]) -> float:
     where = resources.files("attnsim.models").joinpath("calibrations", "trust.yaml")
     data: Any = read_yaml(Path(str(where)), "trust")
-    return float(data["components"][component]["ratio"])
+    return float(data["components"][check["component"]]["ratio"])
 
 
 def _claim(check: Mapping[str, Any]) -> float:
@@ -142,16 +131,13 @@ def _family(check: Mapping[str, Any]) -> float:
     """Mean error of a kernel of a chapter where something was left out, of all passes."""
     rows = [row for row in family_rows(check["group"]) if row.record.name == check["implementation"]]
     tasks = [(row, numbers) for row in rows for split, numbers in numbers_without(row) if split == check["left_out"]]
-    errors = [abs(time / row.measured_s - 1) for (row, _), time in zip(tasks, predict_all(tasks), strict=True)]
-    return float(np.mean(errors))
+    return float(np.mean(errors_of(tasks)))
 
 
 def _serving(check: Mapping[str, Any]) -> float:
-    asked = {name: check[name] for name in ("gpu", "implementation", "passes", "windowed")}
-    rows = aiconfigurator.rows(**asked, dtype="bf16", sample=SAMPLE)
-    kept = [row for row in rows if usable(row)]
-    times = predict_all([(row, choose(row.record, row.gpu).numbers) for row in kept])
-    return float(np.mean([abs(time / row.measured_s - 1) for row, time in zip(kept, times, strict=True)]))
+    which = {name: check[name] for name in ("gpu", "implementation", "passes", "windowed")}
+    rows = aiconfigurator.rows(**which, dtype="bf16", sample=SAMPLE)
+    return float(np.mean(errors_of([(row, choose(row.record, row.gpu).numbers) for row in rows if usable(row)])))
 
 
 def markdown() -> str:

@@ -26,7 +26,7 @@ from attnsim.validation.checking.components import Group
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.fitting.records import domain_of
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row, predict_all, published_cases, published_rows, row_of
+from attnsim.validation.measured.datasets import Row, grouped, predict_all, published_cases, published_rows, row_of
 from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, software_of, source_of, sources
 
@@ -84,20 +84,12 @@ def separation(row: Row, calibration: Calibration | None) -> tuple[str, ...]:
 
 def serving_rows(sample: int, seed: int = 0) -> list[Row]:
     """Rows of the large tables, evenly from each GPU, kernel and pass; none without that package."""
-    if not aiconfigurator.available():
-        return []
-    cells = sorted(
-        {
-            (table.gpu, table.implementation, "decode" if table.kind.endswith("generation") else "fwd")
-            for table in aiconfigurator.tables()
-            if table.kept
-        }
-    )
-    rows: list[Row] = []
-    for gpu, name, passes in cells:
-        some = aiconfigurator.rows(gpu=gpu, implementation=name, passes=passes, sample=sample, seed=seed)
-        rows += [row for row in some if usable(row)]
-    return rows
+    return [
+        row
+        for gpu, name, passes in aiconfigurator.cells()
+        for row in aiconfigurator.rows(gpu=gpu, implementation=name, passes=passes, sample=sample, seed=seed)
+        if usable(row)
+    ]
 
 
 def off_home(sample: int = SERVING_SAMPLE) -> tuple[list[Predicted], list[Refused]]:
@@ -167,34 +159,25 @@ def _without_own(row: Row) -> Iterable[tuple[Row, Calibration | None, Numbers]]:
 def home(found: Sequence[HeldOut] | None = None) -> list[Predicted]:
     """Held-out rows of the calibrations, each separated from what its calibration is without the row's group."""
     held = [one for one in (held_out_predictions() if found is None else found) if one.split != NEVER]
-    by_split: dict[tuple[tuple[str, str], str], list[HeldOut]] = {}
-    for one in held:
-        if usable(one.row):
-            by_split.setdefault((one.calibration, one.split), []).append(one)
+    by_split = grouped((one for one in held if usable(one.row)), lambda one: (one.calibration, one.split))
     points = []
     for (name, _), inside in by_split.items():
-        for group in sorted({one.group for one in inside}):
+        for group, mine in sorted(grouped(inside, lambda one: one.group).items()):
             rest = [one.row for one in inside if one.group != group]
             if rest:
                 seen = replace(calibrations()[name], domain=domain_of(rest))
-                points += [
-                    Predicted(one.row, seen, separation(one.row, seen), one.predicted_s)
-                    for one in inside
-                    if one.group == group
-                ]
+                points += [Predicted(one.row, seen, separation(one.row, seen), one.predicted_s) for one in mine]
     return points
 
 
 def groups_of(points: Iterable[Predicted]) -> list[Group]:
     """The usable points by source, GPU, kernel, pass and components."""
-    cells: dict[tuple[object, ...], list[Predicted]] = {}
-    for one in points:
-        if usable(one.row):
-            case = one.row.case
-            whose = one.calibration.implementation if one.calibration else "priors"
-            key = (source_of(case.source), case.gpu, one.row.record.name, case.passes, whose, one.carried)
-            cells.setdefault(key, []).append(one)
-    return [_group(found) for found in cells.values()]
+
+    def cell(one: Predicted) -> tuple[object, ...]:
+        case, whose = one.row.case, one.calibration.implementation if one.calibration else "priors"
+        return source_of(case.source), case.gpu, one.row.record.name, case.passes, whose, one.carried
+
+    return [_group(found) for found in grouped((one for one in points if usable(one.row)), cell).values()]
 
 
 def _group(found: Sequence[Predicted]) -> Group:

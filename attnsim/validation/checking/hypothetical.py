@@ -33,7 +33,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row, error_summary, predict_all, published_rows
+from attnsim.validation.measured.datasets import Row, error_summary, grouped, predict_all, published_rows
 from attnsim.validation.measured.groups import SHORTEST
 
 View = Literal["datasheet", "gpu file"]
@@ -162,20 +162,11 @@ def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row
     mine = [row for row in published if row.gpu.base_id == pair.newer and (only is None or row in only)]
     # A kernel that the older GPU does not run, such as Hopper's own, has no numbers to carry over.
     found = [(row, older.get(question(row))) for row in mine if _carries(row, pair)]
-    if only is not None or not aiconfigurator.available():
-        return found
-    for name in sorted(
-        {table.implementation for table in aiconfigurator.tables() if table.gpu == pair.newer and table.kept}
-    ):
-        if not runs_on(IMPLEMENTATIONS[name], load_gpu(pair.newer)):
-            continue
-        for passes in ("fwd", "decode"):
-            measured: list[Row] = []
-            for windowed in (False, True):
-                measured += _sampled(pair.newer, name, passes, windowed, sample)
-            if measured:
-                there = twins(pair.older, name, passes)
-                found += [(row, there.get(question(row))) for row in measured]
+    for gpu, name, passes in aiconfigurator.cells() if only is None else ():
+        if gpu == pair.newer and runs_on(IMPLEMENTATIONS[name], load_gpu(gpu)):
+            there = twins(pair.older, name, passes)
+            measured = [row for windowed in (False, True) for row in _sampled(gpu, name, passes, windowed, sample)]
+            found += [(row, there.get(question(row))) for row in measured]
     return found
 
 
@@ -223,15 +214,20 @@ def errors(found: Sequence[Outcome] | None = None) -> list[dict[str, Any]]:
         errors of the time as fractions, `bias` the geometric mean of predicted over measured, `pairs` rows that the
         older GPU has too, `step` the mean error of the speedup over them, `at_home` the mean error there.
     """
-    cells: dict[tuple[str, ...], list[Outcome]] = {}
-    for one in outcomes() if found is None else found:
-        passes = one.row.case.passes + (", window" if one.row.workload.mask.is_windowed else "")
-        key = (one.pair.older, one.pair.newer, one.row.record.name, passes, one.numbers_from, one.view)
-        cells.setdefault(key, []).append(one)
+
+    def cell(one: Outcome) -> tuple[str, ...]:
+        return one.pair.older, one.pair.newer, one.row.record.name, pass_of(one.row), one.numbers_from, one.view
+
+    cells = grouped(outcomes() if found is None else found, cell)
     places = {(pair.older, pair.newer): place for place, pair in enumerate(PAIRS)}
     names = ("older", "newer", "implementation", "pass", "numbers", "view")
     cells_in_order = sorted(cells, key=lambda key: (places[key[0], key[1]], key[2:5], VIEWS.index(key[5])))
     return [dict(zip(names, key, strict=True)) | _summary(cells[key]) for key in cells_in_order]
+
+
+def pass_of(row: Row) -> str:
+    """The pass of a row, and whether it is one of a window."""
+    return row.case.passes + (", window" if row.workload.mask.is_windowed else "")
 
 
 def _summary(some: Sequence[Outcome]) -> dict[str, Any]:

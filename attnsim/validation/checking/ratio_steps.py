@@ -32,7 +32,7 @@ from attnsim.validation.checking.components import Group
 from attnsim.validation.checking.evidence import SERVING_SAMPLE
 from attnsim.validation.checking.hypothetical import VIEWS, View, as_announced, question, twins
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row, Task, Time, play_all, published_cases, row_of
+from attnsim.validation.measured.datasets import Row, Task, Time, grouped, play_all, published_cases, row_of
 from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import ROLES, laboratory_of
 
@@ -151,24 +151,15 @@ def _published() -> Iterator[tuple[Row, Row]]:
 
 def _serving(sample: int) -> Iterator[tuple[Row, Row]]:
     """Pairs of rows of the large tables; none without that package."""
-    if not aiconfigurator.available():
-        return
-    tables = [table for table in aiconfigurator.tables() if table.kept]
-    for name in sorted({table.implementation for table in tables}):
-        for passes in ("fwd", "decode"):
-            decode = passes == "decode"
-            mine = [one for one in tables if one.implementation == name and one.kind.endswith("generation") == decode]
-            for gpus in combinations(sorted({one.gpu for one in mine}), 2):
-                older, newer = _in_order(*map(load_gpu, gpus))
-                yield from _twins(older.id, newer.id, name, passes, sample)
-
-
-def _twins(older: str, newer: str, name: str, passes: str, sample: int) -> Iterator[tuple[Row, Row]]:
-    there = twins(older, name, passes)
-    for row in aiconfigurator.rows(gpu=newer, implementation=name, passes=passes, sample=sample):
-        twin = there.get(question(row))
-        if twin is not None and usable(row) and twin.case.version == row.case.version:
-            yield twin, row
+    alike = grouped(aiconfigurator.cells(), lambda cell: (cell[1], cell[2] == "decode"))
+    for _, cells in sorted(alike.items()):
+        for (one, name, passes), (other, _, _) in combinations(cells, 2):
+            older, newer = _in_order(load_gpu(one), load_gpu(other))
+            there = twins(older.id, name, passes)
+            for row in aiconfigurator.rows(gpu=newer.id, implementation=name, passes=passes, sample=sample):
+                twin = there.get(question(row))
+                if twin is not None and usable(row) and twin.case.version == row.case.version:
+                    yield twin, row
 
 
 LENGTHS = (2048, 4096, 8192)

@@ -20,6 +20,7 @@ from attnsim.models.calibrations.components import RATIOS, Widths
 from attnsim.validation.checking.components import Group, left_out, measured
 from attnsim.validation.checking.evidence import Predicted
 from attnsim.validation.checking.ratio_steps import Step, groups_of_steps
+from attnsim.validation.measured.datasets import grouped
 from attnsim.validation.measured.sources import laboratory_of
 
 
@@ -40,9 +41,7 @@ def pairs_table(found: list[Step]) -> list[dict[str, Any]]:
     """
     groups = groups_of_steps(found)
     check = left_out(groups, lambda group: group.laboratory, RATIOS)
-    cells: dict[tuple[str, str], list[tuple[Step, Group]]] = {}
-    for one, group in zip(found, groups, strict=True):
-        cells.setdefault((one.pair, one.way), []).append((one, group))
+    cells = grouped(zip(found, groups, strict=True), lambda both: (both[0].pair, both[0].way))
     return [_pair(mine, check.inside, check.half) for _, mine in sorted(cells.items())]
 
 

@@ -22,7 +22,7 @@ from attnsim.validation.fitting.jobs import jobs
 from attnsim.validation.fitting.records import PREDICTING, evaluation, origins, provenance, rows_digest, write_yaml
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
-from attnsim.validation.measured.datasets import published_rows
+from attnsim.validation.measured.datasets import grouped, published_rows
 from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import sources
 
@@ -54,11 +54,7 @@ def differences(found: Sequence[HeldOut] | None = None) -> list[dict[str, Any]]:
 
 
 def _by_calibration(found: Sequence[HeldOut]) -> dict[tuple[str, str], list[HeldOut]]:
-    out: dict[tuple[str, str], list[HeldOut]] = {}
-    for one in found:
-        if one.split != NEVER and usable(one.row):
-            out.setdefault(one.calibration, []).append(one)
-    return out
+    return grouped((one for one in found if one.split != NEVER and usable(one.row)), lambda one: one.calibration)
 
 
 def record(folder: Path, progress: Callable[[str], None] = lambda line: None) -> list[Path]:

@@ -14,7 +14,7 @@ from attnsim.validation.checking.components import components_table
 from attnsim.validation.checking.evidence import Predicted, Refused, evidence
 from attnsim.validation.checking.ratio_steps import steps
 from attnsim.validation.checking.ratio_widths import kernels_table, pairs_table, ratios_table
-from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measured.datasets import Row, grouped
 from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, source_of
 
 ALL = "all"
@@ -60,13 +60,13 @@ def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
         ``laboratory, source, use, gpu, rows, mean, median, bias, held``: size of ``predicted / measured - 1``, the mean
         logarithm of predicted over measured, and the share of the rows inside the 90 % range that a user is told.
     """
-    cells: dict[tuple[str, str, str, str], list[Predicted]] = {}
-    for one in away:
-        case = one.row.case
-        key = (laboratory_of(case.source), source_of(case.source), role_of(case.source), one.row.gpu.base_id)
-        cells.setdefault(key, []).append(one)
+
+    def cell(one: Predicted) -> tuple[str, ...]:
+        source = one.row.case.source
+        return laboratory_of(source), source_of(source), role_of(source), one.row.gpu.base_id
+
     columns = ("laboratory", "source", "use", "gpu")
-    return [dict(zip(columns, key, strict=True)) | _summary(mine) for key, mine in sorted(cells.items())]
+    return [dict(zip(columns, key, strict=True)) | _summary(mine) for key, mine in sorted(grouped(away, cell).items())]
 
 
 def _summary(some: Sequence[Predicted]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from attnsim.validation.checking.evidence import evidence, serving_rows
 from attnsim.validation.checking.recording import differences, undetermined
 from attnsim.validation.fitting.held_out import held_out_predictions
 from attnsim.validation.measured import aiconfigurator
-from attnsim.validation.measured.datasets import Row, error_summary, predict_all
+from attnsim.validation.measured.datasets import Row, error_summary, grouped, predict_all
 
 TITLES = {
     "error": "Errors on rows the fit did not see",
@@ -182,13 +182,13 @@ def predictions(rows: Sequence[Row]) -> list[Served]:
 
 def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
     """Errors by GPU, implementation and pass: ``gpu, implementation, pass, numbers, rows, mean, median, p90, over``."""
-    cells: dict[tuple[str, ...], list[float]] = {}
-    for one in served:
-        window = ", window" if one.row.workload.mask.is_windowed else ""
-        cell = (one.row.case.gpu, one.row.record.name, one.row.case.passes + window, one.numbers)
-        cells.setdefault(cell, []).append(one.predicted_s / one.row.measured_s)
+
+    def cell(one: Served) -> tuple[str, ...]:
+        return one.row.case.gpu, one.row.record.name, hypothetical.pass_of(one.row), one.numbers
+
     table = []
-    for key, ratios in sorted(cells.items()):
+    for key, mine in sorted(grouped(served, cell).items()):
+        ratios = [one.predicted_s / one.row.measured_s for one in mine]
         names: dict[str, Any] = dict(zip(("gpu", "implementation", "pass", "numbers"), key, strict=True))
         errors = error_summary(abs(ratio - 1) for ratio in ratios)
         table.append(names | {"rows": len(ratios)} | errors | {"over": round(float(np.exp(np.log(ratios).mean())), 4)})
@@ -207,8 +207,7 @@ def datasets_table() -> list[dict[str, Any]]:
             of["used"] += table.kept
             of["rejected"] += sum(table.rejected.values())
             of["not_covered"] += sum(table.uncovered.values())
-    return [{"gpu": gpu} | {name: of[name] for name in ("rows", "used", "rejected", "not_covered")}
-            for gpu, of in sorted(counts.items())]  # fmt: skip
+    return [{"gpu": gpu, **of} for gpu, of in sorted(counts.items())]
 
 
 NOISE_SAMPLE = 400

@@ -17,7 +17,7 @@ from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
 from attnsim.validation.fitting.jobs import Job
 from attnsim.validation.fitting.problem import Problem, numbers_on
 from attnsim.validation.fitting.solver import Solution
-from attnsim.validation.measured.datasets import Row, error_summary
+from attnsim.validation.measured.datasets import Row, error_summary, grouped
 from attnsim.validation.measured.groups import groups
 from attnsim.validation.measured.sources import software_of
 from attnsim.writing import write_whole
@@ -126,25 +126,20 @@ def evaluation(held: Sequence[HeldOut]) -> dict[str, Any]:
     errors = [one.error for one in held]
     return {
         "held_out": {"rows": len(held), **error_summary(errors, 5), "worst": round(max(errors), 5)},
-        "residuals": {
-            split: _residuals([one for one in held if one.split == split]) for split in sorted({o.split for o in held})
-        },
+        "residuals": {split: _residuals(mine) for split, mine in sorted(grouped(held, lambda one: one.split).items())},
     }
 
 
 def _residuals(held: Sequence[HeldOut]) -> dict[str, Any]:
     logs = np.log([one.row.measured_s / one.predicted_s for one in held])
+    by_pass = grouped(held, lambda one: one.row.case.passes)
     return {
         "rows": len(logs),
         "spread": round(float(np.abs(logs).mean()), 5),
         "bias": round(float(logs.mean()), 5),
-        "passes": {passes: _spread([one for one in held if one.row.case.passes == passes]) for passes in _passes(held)},
+        "passes": {passes: _spread(mine) for passes, mine in sorted(by_pass.items())},
         "quantiles": {f"{q:g}": round(float(np.quantile(logs, q)), 5) for q in (0.05, 0.25, 0.5, 0.75, 0.95)},
     }
-
-
-def _passes(held: Sequence[HeldOut]) -> list[str]:
-    return sorted({one.row.case.passes for one in held})
 
 
 def _spread(held: Sequence[HeldOut]) -> float:

@@ -33,6 +33,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation, runs_on
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.validation.measured.aiconfigurator_files import (
+    DECODE,
     FACTS,
     MODULE,
     PACKAGE,
@@ -120,6 +121,14 @@ def tables(folder: Path | None = None) -> tuple[Table, ...]:
         When the package is not available.
     """
     return _tables(_folder(folder))
+
+
+def cells() -> list[tuple[str, str, str]]:
+    """GPU, implementation and pass of which there are rows, in order; none without the package."""
+    files = tables() if available() else ()
+    return sorted(
+        {(one.gpu, one.implementation, "decode" if one.kind in DECODE else "fwd") for one in files if one.kept}
+    )
 
 
 def rows(

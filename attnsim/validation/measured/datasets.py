@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -156,6 +156,23 @@ def play_all(tasks: Sequence[Task]) -> list[Time]:
 def _play(tasks: Sequence[Task]) -> list[Time]:
     played = (row.replay(numbers) for row, numbers in tasks)
     return [Time(one.time_s, one.units_s()) for one in played]
+
+
+def errors_of(tasks: Sequence[Task]) -> list[float]:
+    """Size of the error of each task, ``|predicted / measured - 1|``."""
+    return [abs(time / row.measured_s - 1) for (row, _), time in zip(tasks, predict_all(tasks), strict=True)]
+
+
+Thing = TypeVar("Thing")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
+    """Things by what they have in common, in the order in which it first comes."""
+    found: dict[Key, list[Thing]] = {}
+    for one in things:
+        found.setdefault(key(one), []).append(one)
+    return found
 
 
 def error_summary(errors: Iterable[float], digits: int = 4) -> dict[str, Any]:

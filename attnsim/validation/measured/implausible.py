@@ -119,23 +119,19 @@ def corrupt_collection(m: Measured) -> Flags:
 
 def one_token_context(m: Measured) -> Flags:
     """Context rows of one token."""
-    if m.kind not in ("context", "mla context"):
-        return m.all_rows(False)
-    return np.asarray(m.floats("seq_q") == 1)
+    return m.all_rows(m.kind in ("context", "mla context")) & np.isin(m.floats("seq_q"), 1)
 
 
 def keys_only_cache(m: Measured) -> Flags:
     """TensorRT-LLM 1.0's decode, save for long caches without grouped heads."""
-    if (m.framework, m.version, m.kind) != ("trtllm", "1.0.0", "generation"):
-        return m.all_rows(False)
-    return np.asarray((m.floats("heads_q") > m.floats("heads_kv")) | (m.floats("seq_kv") < 512))
+    of_these = m.all_rows((m.framework, m.version, m.kind) == ("trtllm", "1.0.0", "generation"))
+    return of_these & ((m.floats("heads_q") > m.floats("heads_kv")) | (m.floats("seq_kv") < 512))
 
 
 def ignored_fp8_cache(m: Measured) -> Flags:
     """TensorRT-LLM 1.0's MLA rows with an fp8 cache."""
-    if (m.framework, m.version) != ("trtllm", "1.0.0") or not m.kind.startswith("mla"):
-        return m.all_rows(False)
-    return np.asarray(m.frame["kv_dtype"].astype(str) == "fp8")
+    of_these = m.all_rows((m.framework, m.version) == ("trtllm", "1.0.0") and m.kind.startswith("mla"))
+    return of_these & (m.frame["kv_dtype"].astype(str) == "fp8").to_numpy(bool)
 
 
 def not_a_time(m: Measured) -> Flags:

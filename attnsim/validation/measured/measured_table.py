@@ -14,6 +14,7 @@ from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.question.case_file import COLUMNS
+from attnsim.validation.measured.datasets import grouped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,9 +132,7 @@ def summary(records: Iterable[Record]) -> list[dict[str, Any]]:
     """
     everything = list(records)
     failed = Counter(one["operation"] for one in everything if one.get("kind") == "time" and "error" in one)
-    by_operation: dict[str, list[Record]] = {}
-    for one in timed(everything):
-        by_operation.setdefault(one.get("operation", one["implementation"]), []).append(one)
+    by_operation = grouped(timed(everything), lambda one: str(one.get("operation", one["implementation"])))
     return [
         _summary(name, by_operation.get(name, []), failed[name]) for name in dict.fromkeys((*by_operation, *failed))
     ]

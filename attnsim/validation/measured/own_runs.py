@@ -19,7 +19,7 @@ from attnsim.models.question.case_file import read_cases, write_table
 from attnsim.models.question.case_row import Case, parse_row
 from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
 from attnsim.ptx import compile_cache
-from attnsim.validation.measured.datasets import Row, row_of
+from attnsim.validation.measured.datasets import Row, grouped, row_of
 from attnsim.validation.measured.measured_table import SYNTHETIC, Record, machines_of, measured_frame, measured_rows
 from attnsim.validation.measured.sources import MEASUREMENTS
 from attnsim.validation.measuring.measure import Told
@@ -99,11 +99,8 @@ def _by_table(records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> d
     last: dict[str, str] = {}
     for machine in machines_of(records).values():
         last[machine["gpu_id"]] = max(machine["date"], last.get(machine["gpu_id"], ""))
-    tables: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        made_up = f"{SYNTHETIC}-" * (row["source"] == SYNTHETIC)
-        tables.setdefault(f"{made_up}{row['gpu']}-{last[row['gpu']][:10]}", []).append(row)
-    return tables
+    made_up = f"{SYNTHETIC}-"
+    return grouped(rows, lambda row: f"{made_up * (row['source'] == SYNTHETIC)}{row['gpu']}-{last[row['gpu']][:10]}")
 
 
 def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns], None] = lambda _: None) -> list[Row]:

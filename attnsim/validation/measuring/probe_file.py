@@ -249,7 +249,7 @@ def _quantity(rate: Rate, base: Gpu) -> Measured:
     known = _KNOWN.get(rate.name, _Known())
     if known.per_clock and rate.sm_mhz is None:
         note = "no figure per clock: the SM clock could not be read, pip install nvidia-ml-py"
-        return _measured(rate, rate.value, rate.unit, "", None, "", note)
+        return _measured(rate, rate.value, rate.unit, note=note)
     limit, source = _limit(base, known.most)
     if not known.per_clock or rate.sm_mhz is None:
         return _measured(rate, rate.value, rate.unit, known.key, limit, source)
@@ -275,9 +275,8 @@ def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
         share = knee.capacity_bytes / base.l2.capacity_bytes
         note = f"half of {knee.capacity_bytes / 2**20:.1f} MiB, {share:.2f} of the capacity, is still found in it"
         yield Measured("l2.knee", knee.capacity_bytes, "B", "", limit, source)
-    yield dataclasses.replace(
-        _measured(steadiest, knee.bandwidth_bytes_per_s, "B/s", "l2.bandwidth", None, "", note), name="l2.read"
-    )
+    read = _measured(steadiest, knee.bandwidth_bytes_per_s, "B/s", "l2.bandwidth", note=note)
+    yield dataclasses.replace(read, name="l2.read")
 
 
 def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
@@ -289,11 +288,10 @@ def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
 
 
 def _measured(
-    rate: Rate, value: float, unit: str, key: str, limit: float | None, limit_source: str, note: str = ""
+    rate: Rate, value: float, unit: str, key: str = "", limit: float | None = None, source: str = "", note: str = ""
 ) -> Measured:
-    return Measured(
-        rate.name, value, unit, key, limit, limit_source, rate.spread, rate.samples, rate.throttled, rate.sm_mhz, note
-    )
+    about = rate.spread, rate.samples, rate.throttled, rate.sm_mhz
+    return Measured(rate.name, value, unit, key, limit, source, *about, note)
 
 
 def _limit(base: Gpu, key: str) -> tuple[float | None, str]:
