@@ -11,6 +11,12 @@ from attnsim.ptx.registers import DTYPES, UNSIGNED, Dtype
 from attnsim.ptx.syntax import Instruction
 
 
+def _typed(instruction: Instruction) -> tuple[str, Dtype, int]:
+    """The type that an instruction works in, as PTX and as NumPy have it, and its bits."""
+    kind = value_type(instruction)
+    return kind, DTYPES[kind], 8 * DTYPES[kind].itemsize
+
+
 def _divide(a: Values, b: Values) -> Values:
     """Towards zero; by zero all ones, as NVIDIA's integer division returns."""
     safe = np.where(b == 0, b.dtype.type(1), b)
@@ -41,8 +47,7 @@ _FUNCTIONS: dict[str, Function] = {
 @operation("and", "or", "xor", "not", "cnot")
 def compile_integer(instruction: Instruction, machine: Machine) -> Step:
     """Arithmetic of integers, and bitwise logic, of predicates too."""
-    kind = value_type(instruction)
-    dtype = DTYPES[kind]
+    kind, dtype, _ = _typed(instruction)
     modifiers, name = instruction.modifiers, instruction.name
     known = {kind, "lo", "hi", "wide"} if name in ("mul", "mad") else {kind, "sat"}
     if not set(modifiers) <= known:
@@ -118,9 +123,7 @@ def compile_byte_product(instruction: Instruction, machine: Machine) -> Step:
 @operation("shl", "shr")
 def compile_shift(instruction: Instruction, machine: Machine) -> Step:
     """Shifts; by the width or more they shift everything out."""
-    kind = value_type(instruction)
-    dtype = DTYPES[kind]
-    bits = 8 * dtype.itemsize
+    kind, dtype, bits = _typed(instruction)
     left = instruction.name == "shl"
     arithmetic = not left and dtype.kind == "i"
 
@@ -174,9 +177,7 @@ def _ones(count: Values) -> Values:
 @operation("bfe")
 def compile_bit_field_extract(instruction: Instruction, machine: Machine) -> Step:
     """``bfe d, a, position, length``, by PTX ISA 9.0, section bfe."""
-    kind = value_type(instruction)
-    dtype = DTYPES[kind]
-    bits = 8 * dtype.itemsize
+    kind, dtype, bits = _typed(instruction)
 
     def extract(a: Values, position: Values, length: Values) -> Values:
         start, count = (position & np.uint32(255)).astype(np.int64), (length & np.uint32(255)).astype(np.int64)
@@ -193,9 +194,7 @@ def compile_bit_field_extract(instruction: Instruction, machine: Machine) -> Ste
 @operation("bfi")
 def compile_bit_field_insert(instruction: Instruction, machine: Machine) -> Step:
     """``bfi d, a, b, position, length``: the low bits of a into b."""
-    kind = value_type(instruction)
-    dtype = DTYPES[kind]
-    bits = 8 * dtype.itemsize
+    kind, dtype, bits = _typed(instruction)
 
     def insert(a: Values, b: Values, position: Values, length: Values) -> Values:
         start, count = (position & np.uint32(255)).astype(np.uint64), length & np.uint32(255)
@@ -209,9 +208,8 @@ def compile_bit_field_insert(instruction: Instruction, machine: Machine) -> Step
 @operation("popc", "clz", "brev", "bfind")
 def compile_bit_count(instruction: Instruction, machine: Machine) -> Step:
     """Counts and orders of bits."""
-    kind = value_type(instruction)
-    bits = 8 * DTYPES[kind].itemsize
-    unsigned = UNSIGNED[DTYPES[kind].itemsize]
+    kind, dtype, bits = _typed(instruction)
+    unsigned = UNSIGNED[dtype.itemsize]
 
     def bit_rows(a: Values) -> Values:
         return np.unpackbits(np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1)[:, ::-1], axis=1)

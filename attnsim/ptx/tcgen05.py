@@ -26,6 +26,7 @@ from attnsim.ptx.registers import DTYPES
 from attnsim.ptx.spaces import space_of
 from attnsim.ptx.syntax import Address, Immediate, Instruction, Operand, Register
 from attnsim.ptx.tensor_memory import LANES, QUARTERS, Place, TensorMemory
+from attnsim.ptx.transfers import compile_nothing
 from attnsim.ptx.warps import require_whole_warps
 
 _FORMATS = {0: "f16", 1: "bf16"}
@@ -182,8 +183,8 @@ def compile_tcgen05(instruction: Instruction, machine: Machine) -> Step:
         "st": _store,
         "wait::ld": _wait,
         "wait::st": _wait,
-        "fence::before_thread_sync": _fence,
-        "fence::after_thread_sync": _fence,
+        "fence::before_thread_sync": compile_nothing,
+        "fence::after_thread_sync": compile_nothing,
         "commit": _commit,
         "mma": compile_product,
     }
@@ -313,10 +314,6 @@ def _wait(instruction: Instruction, machine: Machine) -> Step:
     """``tcgen05.wait::ld`` and ``::st``: this warp's loads or stores are over."""
     memory = machine.unit(TensorMemory)
     return memory.loads_done if instruction.modifiers[0] == "wait::ld" else memory.stores_done
-
-
-def _fence(instruction: Instruction, machine: Machine) -> Step:
-    return lambda mask: None
 
 
 def _commit(instruction: Instruction, machine: Machine) -> Step:

@@ -60,23 +60,19 @@ class Argument:
             raise InputError(f"argument {text!r} is not of the form {FORM}")
         before, colon, content = (part.strip() for part in value.partition(":"))
         kind, bracket, sizes = before.partition("[")
-        if not bracket:
-            return cls._number(name, kind if colon else "", content if colon else kind)
-        if kind not in FORMATS:
+        if not bracket and not colon:
+            kind, content = "", kind
+        if kind not in FORMATS and (kind or bracket):
             raise InputError(f"argument {name} has format {kind!r}; allowed: {', '.join(FORMATS)}")
+        if not bracket:
+            found = cls(name, kind, None, content)
+            found.number()
+            return found
         shape = tuple(int(size) if size.strip().isdecimal() else 0 for size in sizes.removesuffix("]").split(","))
         if not sizes.endswith("]") or min(shape) < 1:
             raise InputError(f"argument {name} has shape '[{sizes}'; give sizes of 1 or more, as {name}={kind}[2,8,64]")
         found = cls(name, kind, shape, content)
         found._check_content()
-        return found
-
-    @classmethod
-    def _number(cls, name: str, kind: str, digits: str) -> Argument:
-        if kind and kind not in FORMATS:
-            raise InputError(f"argument {name} has format {kind!r}; allowed: {', '.join(FORMATS)}")
-        found = cls(name, kind, None, digits)
-        found.number()
         return found
 
     def _check_content(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,7 @@ class Ready:
 
     def run(self) -> PtxRun:
         """Run it; see :func:`attnsim.ptx.foreign.run.run_ptx`."""
-        return run_ptx(
-            self.ptx,
-            self.entry,
-            grid=self.grid,
-            block=self.block,
-            arguments=self.arguments,
-            shared_memory_bytes=self.shared_memory_bytes,
-        )
+        return run_ptx(**{one.name: getattr(self, one.name) for one in fields(self)})
 
     def described(self) -> dict[str, Any]:
         """What is run, ready for JSON."""
@@ -169,20 +162,11 @@ def answer(ran: PtxRun, found: Sequence[Difference], allowed: float) -> dict[str
         "warp_instructions_by_pipe": dict(ran.pipes),
         "faults": [],
         "differences": [
-            {
-                "output": one.output,
-                "max_abs": _or_none(one.max_abs),
-                "max_rel": _or_none(one.max_rel),
-                "allowed": allowed,
-                "ok": one.max_rel <= allowed,
-            }
+            {name: value if name == "output" or math.isfinite(value) else None for name, value in asdict(one).items()}
+            | {"allowed": allowed, "ok": one.max_rel <= allowed}
             for one in found
         ],
     }
-
-
-def _or_none(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 def save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
