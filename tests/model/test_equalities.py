@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
