@@ -22,9 +22,6 @@ CASES = [
     *(("question", case) for _, case in islice(questions(4, DRAWN), 48)),
 ]
 IDS = [f"{number:03} {kind} {case.family}" for number, (kind, case) in enumerate(CASES)]
-KNOWN = {76: 0.0760}
-"""BigBird on an H100: whether all blocks of a smaller grid fall into step is chance; of nine other budgets eight are
-0.8 to 2.0 % off. The reference scatters by 4.2 %."""
 _outcomes: dict[int, Outcome] = {}
 
 
@@ -64,15 +61,12 @@ def test_kernels_are_spread_evenly_over_their_sizes_and_over_gpus() -> None:
 def test_default_mode_is_within_three_percent_of_exact_mode(number: int) -> None:
     found = outcome(number)
     said = f"{found}\n{found.details()}\nthe reference scatters by {100 * found.scatter:.2f} %"
-    if number in KNOWN:
-        assert abs(found.difference) == pytest.approx(KNOWN[number], rel=0.2), said
-    else:
-        assert not found.missed, said
+    assert not found.missed, said
 
 
 def test_times_and_waiting_times_meet_their_targets() -> None:
     """Median, mean and 90th percentile."""
-    assert misses([outcome(number) for number in range(len(CASES)) if number not in KNOWN]) == []
+    assert misses([outcome(number) for number in range(len(CASES))]) == []
 
 
 @pytest.mark.parametrize("implementation", ["flash-attn.2", "flash-attn.3"])

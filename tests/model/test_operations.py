@@ -44,7 +44,7 @@ def test_each_operation_moves_what_its_page_says() -> None:
         assert moved("torch.eager", both, everything, kernel) == size, kernel
     assert moved("torch.eager", W, "copies fp32, softmax", "copy Q") == (2 + 4) * TOKENS
     assert moved("torch.eager", W, "softmax fp32", "cast P") == (4 + 2) * PAIRS
-    assert moved("torch.eager", W, "softmax, row check", "where") == 4 * PAIRS
+    assert moved("torch.eager", W, "softmax, row check", "where") == 4 * PAIRS + 2 * 8 * 512  # and which rows
 
 
 def test_keys_are_repeated_for_the_heads_of_a_group() -> None:

@@ -31,7 +31,7 @@ SHIPS_MMA_SYNC = {
     "flashinfer.fa2", "flashinfer.pod", "flashinfer.pod-streams", "flashinfer.pod-serial", "flashinfer.tree",
     "flashinfer.cascade", "sglang.flashinfer", "vllm.flashinfer", "torch.sdpa-flash-1", "vllm.triton",
     "nsa-triton.selected", "nsa-triton.compressed", "nsa-triton.compressed-scores", "nsa-triton.decode",
-    "flash-nsa.nsa", "moba.efficient",
+    "flash-nsa.nsa", "moba.efficient", "xformers.triton-splitk",
     "triton.ops",
 }  # fmt: skip
 """Libraries whose Ampere kernels are what runs on newer GPUs, or whose tiles of 16 rows are too small for newer
@@ -57,7 +57,7 @@ def question_of(record: Implementation) -> Workload:
     name = record.name.partition(".")[2]
     if name in OTHER:
         return OTHER[name]
-    if record.selects or not example.mask.is_band:
+    if record.selects or (record.patterns and not example.mask.is_band):
         return replace(example, dtype="fp16")
     return OTHER.get(name.partition("-")[0], QUESTION)
 

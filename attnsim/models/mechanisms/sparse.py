@@ -79,7 +79,6 @@ SPARSE: tuple[Mechanism, ...] = (
         implementations=("torch.window-gather",),
         example=Workload(batch=1, heads_q=12, seq_q=4096, head_dim=64, mask=Mask.sliding_window(256)),
         reference=lambda w, q, k, v: windowed_attention(q, k, v, w.mask),
-        mask=str(Mask.sliding_window(256)),
         leaves_out=True,
         refuses=_no_window,
     ),
