@@ -15,11 +15,11 @@ Q = "predict --gpu h100-sxm5-80gb --heads 8 --seq 1024 --head-dim 64"
 FLAGS = [
     (
         "explain bigbird --gpu a100-sxm4-80gb --heads 16 --seq 4096 --head-dim 64 --window 512",
-        "--window 512 is for sliding-window and sparse, not for",
+        "--window 512 is for sliding-window, sparse and window-gather, not for",
     ),
     (
         "trace --gpu l4 --heads 16 --seq 4096 --head-dim 64 --window 512 --algorithm longformer --out x.json.gz",
-        "--window 512 is for sliding-window and sparse, not for",
+        "--window 512 is for sliding-window, sparse and window-gather, not for",
     ),
     ("predct", "predict"),
     ("predict", "--gpu"),
