@@ -55,11 +55,6 @@ def compute_time(
     return (np.maximum(busy, busy / groups + step) + block) * whole
 
 
-def lanes_of(kernel: Kernel, per_score: float) -> float:
-    """FP32-lane instructions of a kernel: as counted, or so many per score beside those that its operations name."""
-    return kernel.total("fp32") + (0.0 if kernel.counted else per_score * kernel.total("scores"))
-
-
 def vector_times(parts: Sequence[Any], behind: Sequence[Any], counted: Any) -> tuple[Any, Any]:
     """Time of the vector units, of one kernel or of columns of many, and the part that the tensor unit feels.
 
@@ -80,6 +75,6 @@ def vector_times(parts: Sequence[Any], behind: Sequence[Any], counted: Any) -> t
 def step_waits(kernel: Kernel) -> int:
     """Waits for an inner step of all blocks."""
     return sum(
-        int(n) * sum(op.kind == "delay" and op.tensor == "step" for op in segment.ops)
+        int(n) * sum(op.waits == "step" for op in segment.ops)
         for n, segment in zip(kernel.executions, kernel.segments, strict=True)
     )

@@ -222,10 +222,7 @@ def explain(
         levers=levers(base, asked.gpu, asked.w.dtype, conditions.launch, on, anew),
         kernel_levers=kernel_levers(replace(asked, conditions=fixed), run.schedule, base, run.chosen.numbers),
         unchanged=_before(asked),
-        reached={
-            "l2": run.chosen.numbers.gpu.l2_fraction,
-            "hbm": run.chosen.numbers.gpu.hbm_fraction or asked.gpu.hbm.achievable_fraction,
-        },
+        reached={"l2": 1.0, "hbm": asked.gpu.hbm.achievable_fraction},
     )
 
 

@@ -14,9 +14,7 @@ from attnsim.api.playing import figures, replayed
 from attnsim.api.prediction import Prediction
 from attnsim.api.splitting import Split, check_splits, shared_out
 from attnsim.api.trust import Reason, Trust
-from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
-from attnsim.models.calibrations.calibration import numbers_of
 from attnsim.models.calibrations.components import NORMAL_90, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.architectures import architecture_of
@@ -30,14 +28,6 @@ from attnsim.models.llm.parallel import share_of_model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import Told
-
-GEMM_NUMBERS = by_hand(
-    {"tensor_efficiency": 0.95, "l2_fraction": 1.0},
-    "tensor_efficiency and l2_fraction of projections, which no calibration holds",
-)
-"""The fastest bf16 GEMMs of aiconfigurator-core 0.12.0's tables (vLLM 0.14.0 on A100 SXM4, 0.24.0 on H100 SXM) reach
-299 of 312 and 956 of 989 TFLOP/s, and one in a thousand 296 and 909: 0.95 and 0.92 of the peak, which an L2 that gives
-0.57 of its file's figure, as fitted with attention on H100, would not allow."""
 
 GEMM_HALF_WIDTH = 0.34
 """Half-width of the 90 % interval of a projection's log time: 1,250 measured GEMMs of five GPUs, none of them fitted
@@ -204,22 +194,13 @@ def _model(model: Model | str) -> Model:
     return load_model(model)
 
 
-def gemm_numbers(gpu: Gpu) -> Numbers:
-    """What a projection is replayed with: of the GPU what was fitted, and for the rest :data:`GEMM_NUMBERS`.
-
-    Operands of the next step are read under the MMAs of this one (CUTLASS's warp-level pipeline), and the fixed time
-    of a call belongs to an attention interface.
-    """
-    gpu_numbers, _ = numbers_of(gpu)
-    implementation = ImplementationNumbers(
-        tensor_efficiency=GEMM_NUMBERS["tensor_efficiency"], smem_exposed=0.0, call_s=0.0
-    )
-    return Numbers(implementation, replace(gpu_numbers, l2_fraction=GEMM_NUMBERS["l2_fraction"]))
+GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))
+"""What a projection is replayed with: the chip's rates, and no call of an attention interface."""
 
 
 def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:
     schedule = step_schedule(step, gpu, dtype)
-    played = replayed(schedule, gpu, gemm_numbers(gpu), conditions)
+    played = replayed(schedule, gpu, GEMM_NUMBERS, conditions)
     known = widths()
     sds = [GEMM_HALF_WIDTH / known.factor, known.sd["architecture"] if gpu.changes else 0.0]
     half = known.half_width([*sds, math.log1p(played.spread) / NORMAL_90])

@@ -14,10 +14,9 @@ from attnsim.api.playing import figures, replayed, too_large
 from attnsim.api.prediction import plain
 from attnsim.api.trust import Reason, Trust, told_of
 from attnsim.errors import InputError
-from attnsim.models.calibrations.calibration import numbers_of
 from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.calibrations.components import widths
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -243,8 +242,7 @@ def _chosen(file: LiftedCall, gpu: Gpu) -> Chosen:
     """The numbers of the implementation that the kernel is taken to be like."""
     if file.like:
         return choose(find_implementation(file.like), gpu)
-    gpu_numbers, source = numbers_of(gpu)
-    return Chosen(Numbers(ImplementationNumbers(), gpu_numbers), None, False, source, "priors used")
+    return Chosen(Numbers(), None, False, "priors used")
 
 
 def _check(file: LiftedCall, gpu: Gpu) -> None:

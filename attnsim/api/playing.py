@@ -12,7 +12,7 @@ from typing import Any
 
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.building import as_real, check_paths, peak_bytes, scheduled, with_shipped_backward
-from attnsim.api.estimating import compute_time, lanes_of, step_waits, vector_times
+from attnsim.api.estimating import compute_time, step_waits, vector_times
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, built, choose
 from attnsim.models.calibrations.numbers import Numbers
@@ -108,13 +108,12 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     kernel = lent(schedule.main, numbers.counts, gpu)
     costs = unit_costs(kernel, gpu, numbers)
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
-    operands = kernel.total("smem_bytes") * costs.pipes["smem_bytes"]
-    tensor = kernel.total("flops") * costs.tensor + operands * costs.smem_exposed
-    parts = kernel.total("exps") * costs.exp, lanes_of(kernel, costs.softmax_instructions) * costs.fp32
+    tensor = kernel.total("flops") * costs.tensor
+    parts = kernel.total("exps") * costs.exp, kernel.total("fp32") * costs.fp32
     behind = [kernel.total(one.amount) * getattr(costs, one.name) for one in COUNTED]
     vector, disturbs = vector_times(parts, behind, kernel.counted)
     compute = compute_time(
-        tensor, vector, disturbs, interference=costs.interference, sms=gpu.sm.count,
+        tensor, vector, disturbs, interference=costs.stall, sms=gpu.sm.count,
         groups=slots / gpu.sm.count * kernel.warpgroups, step=step_waits(kernel) * costs.step / slots,
         block=kernel.blocks * costs.block / slots, waves=kernel.blocks / slots, even=kernel.persistent,
     )  # fmt: skip

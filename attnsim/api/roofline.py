@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnsim.errors import InputError
-from attnsim.models.calibrations.calibration import calibrations, numbers_of
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import ON_SM
+from attnsim.models.hardware.units import ASYNC_SHARE, ON_SM
 
 Level = str
 Unit = Literal["tensor", "mma_sync", "fp32", "exp"]
@@ -105,21 +104,15 @@ class Roofline:
     def ceilings(self) -> tuple[Ceiling, ...]:
         """Tensor cores for the format by instruction path, FP32 lanes, and the exponential unit.
 
-        What is achievable of the tensor cores is the largest share that was fitted for an implementation on the
-        architecture.
+        What is achievable of the tensor cores is what products of the path reach.
         """
         faster = self.clock_hz / self.gpu.clock.tensor_hz
         peak = self.gpu.peak_tensor_flops_per_s(self.dtype) * faster
         part = self.gpu.mma_sync_flops_per_clk(self.dtype) / self.gpu.tensor_flops_per_clk(self.dtype)
-        reached = [
-            found.numbers.tensor_efficiency
-            for (_, architecture), found in calibrations().items()
-            if architecture == self.gpu.architecture
-        ]
-        share = max(reached, default=None)
-        slower = (Ceiling("mma_sync", peak * part, share and peak * part * share),) if part < 1 else ()
+        share = ASYNC_SHARE if self.gpu.features.wgmma or self.gpu.features.tcgen05 else part
+        slower = (Ceiling("mma_sync", peak * part, peak * part),) if part < 1 else ()
         return (
-            Ceiling("tensor", peak, share and peak * share),
+            Ceiling("tensor", peak, peak * share),
             *slower,
             Ceiling("fp32", self.gpu.fp32_flops_per_s * faster),
             Ceiling("exp", self.gpu.exp_per_s * self.flops_per_exp * faster),
@@ -129,16 +122,15 @@ class Roofline:
     def diagonals(self) -> tuple[Diagonal, ...]:
         """HBM, L2 and the memories of the SMs.
 
-        Achievable are the fitted fractions of the GPU, else its file's and the prior.
+        Achievable is the share of the HBM's bandwidth in the GPU's file; that of the L2 is measured.
         """
-        fitted, _ = numbers_of(self.gpu)
         hbm, l2 = self.gpu.hbm.bandwidth_bytes_per_s, self.gpu.l2.bandwidth_bytes_per_s
-        fraction = fitted.hbm_fraction or self.gpu.hbm.achievable_fraction
+        fraction = self.gpu.hbm.achievable_fraction
         clks = self.gpu.sm.count * self.clock_hz
         on_sm = ((one.level, clks * self.gpu.get(one.figure)) for one in ON_SM if one.level)
         return (
             Diagonal("hbm", hbm, hbm * fraction),
-            Diagonal("l2", l2, l2 * fitted.l2_fraction),
+            Diagonal("l2", l2, l2),
             *(Diagonal(level, rate, rate) for level, rate in on_sm if rate),
         )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import attnsim
-from attnsim.models.calibrations.calibration import Calibration, gpu_ranges
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
+from attnsim.models.calibrations.calibration import Calibration
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS
 from attnsim.models.digest import code_digest
 from attnsim.plots.document import Block, Code, Details, Paragraph, Table
 from attnsim.reports.asking import ReportStudy
@@ -66,13 +65,6 @@ def _numbers(found: Sequence[Use]) -> Table:
             known = "open" if name in one.undetermined else "yes"
             value = getattr(one.numbers, name)
             rows.append((_name(one), name, *_value(value, one.ranges.get(name)), known, _meaning(name)))
-    for gpu in dict.fromkeys(one.chosen.gpu_source for one in found if one.chosen.gpu_source):
-        fitted = next(one.chosen.numbers.gpu for one in found if one.chosen.gpu_source == gpu)
-        for name, value in asdict(fitted).items():
-            if value is not None and value != GPU_NUMBERS[name].prior:
-                interval = gpu_ranges()[gpu].get(name)
-                known = "yes" if interval else "open"
-                rows.append((gpu, name, *_value(value, interval), known, GPU_NUMBERS[name].meaning))
     columns = ("owner", "number", "value", "low", "high", "determined", "meaning")
     caption = "Fitted numbers with 95 % confidence intervals; open: at its prior, the rows do not determine it"
     return Table(caption, columns, tuple(rows), right=("value", "low", "high"), heads=2)

@@ -56,7 +56,6 @@ def calibrations_used(found: Sequence[Use]) -> list[Calibration]:
 def files_used(found: Sequence[Use]) -> dict[str, str]:
     """SHA-256 of the calibration files behind the predictions and their intervals, by name."""
     names = [f"implementations/{one.implementation}.{one.architecture}.yaml" for one in calibrations_used(found)]
-    names += [f"gpus/{one.chosen.gpu_source}.yaml" for one in found if one.chosen.gpu_source]
     digests = calibration_digests()
     return {name: digests[name] for name in dict.fromkeys([*sorted(names), "trust.yaml"])}
 

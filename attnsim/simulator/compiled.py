@@ -386,6 +386,7 @@ def advance(flat, state, record, members, most):
                 if ops[step, ISSUE]:
                     units[sm, 3] = max(units[sm, 3], now) + ops[step, ISSUE]
                     at = max(at, units[sm, 3])
+                at += ops[step, LATENCY]
             elif kind == WAIT:
                 if not known:
                     groups[own, FOR_TENSOR] = tensor

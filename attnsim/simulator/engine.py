@@ -290,6 +290,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
                     at = begin if begin > at else at
                 if note is not None:
                     note(kind, number, tensor, at - one, at, 0, 0)
+                at += copy.latency
             elif kind == STORE:
                 if members > 1:
                     turn = frees[tensor]

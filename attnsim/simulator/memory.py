@@ -17,6 +17,8 @@ KNEE = by_hand((0.6, 1.4), "footprint over L2 capacity at which hits begin to fa
 """A least-recently-used cache would drop from all hits to none at 1. Hashing, two partitions and other traffic blur it
 (docs/design/memory.md)."""
 
+L2_KEPT = by_hand(0.6, "share of an L2 of two partitions, which duplicate lines, that keeps what will be read again")
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
@@ -35,7 +37,7 @@ def kept(footprint: float, capacity: float) -> float:
 
 
 def traffic(
-    kernels: tuple[Kernel, ...], slots: tuple[int, ...], gpu: Gpu, capacity_fraction: float, warm: bool
+    kernels: tuple[Kernel, ...], slots: tuple[int, ...], gpu: Gpu, warm: bool
 ) -> tuple[tuple[Traffic, ...], ...]:
     """L2 and HBM bytes of every tensor of every kernel.
 
@@ -46,8 +48,6 @@ def traffic(
     slots : tuple of int
         Thread blocks of each kernel that run at the same time.
     gpu : Gpu
-    capacity_fraction : float
-        Share of an L2 of two partitions, which duplicate lines, that keeps what will be read again; of one, all of it.
     warm : bool
         Whether the same call has just run, as in a benchmark loop without a flush, so that inputs and outputs that fit
         are still there.
@@ -57,7 +57,7 @@ def traffic(
     tuple of tuples of Traffic
         One tuple per kernel.
     """
-    capacity = gpu.l2.capacity_bytes * (capacity_fraction if gpu.l2.partitions > 1 else 1.0)
+    capacity = gpu.l2.capacity_bytes * (L2_KEPT if gpu.l2.partitions > 1 else 1.0)
     unique = [{use.tensor: use.unique_bytes for use in kernel.uses} for kernel in kernels]
     footprint = sum(_largest(unique).values())
     found = kept(footprint, capacity) if warm else 0.0

@@ -65,7 +65,7 @@ def prepare(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache) -> tup
     running = tuple(
         min(kernel.blocks, gpu.sm.count * fit.blocks_per_sm) for kernel, fit in zip(kernels, fits, strict=True)
     )
-    moved = traffic(kernels, running, gpu, numbers.gpu.l2_capacity_fraction, cache == "warm")
+    moved = traffic(kernels, running, gpu, cache == "warm")
     return tuple(
         Prepared(kernel, fit, rows, unit_costs(kernel, gpu, numbers))
         for kernel, fit, rows in zip(kernels, fits, moved, strict=True)

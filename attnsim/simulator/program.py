@@ -34,7 +34,7 @@ class Copy(NamedTuple):
     own_l2, own_hbm : int
         The part of it that is the SM's own.
     latency : int
-        Of a load; a store has none that anybody waits for.
+        Of a load; a store has none that anybody waits for. Of vector work the rest of its warps' own path.
     size : int
         Bytes requested of global memory.
     """
@@ -106,7 +106,8 @@ class Program:
     def delayed(self, factor: float) -> Program:
         """The same with latencies of loads so many times as long."""
         table = self.table.copy()
-        table[:, LATENCY] = np.rint(table[:, LATENCY] * factor)
+        loads = table[:, KIND] == LOAD
+        table[loads, LATENCY] = np.rint(table[loads, LATENCY] * factor)
         return replace(self, table=table)
 
     def in_halves(self) -> Program:
@@ -131,7 +132,8 @@ class Program:
         tensor, vector, delay = (kind == MMA) | (kind == MMA_ASYNC), kind == VECTOR, kind == DELAY
         units = one * tensor + two * vector, two * tensor + one * vector, self.table[:, ISSUE]
         memory = self.table[:, L2], self.table[:, HBM]
-        return self._summed(one * (tensor | vector), self.table[:, PORT], one * delay, *units, *memory)
+        waits = one * delay + self.table[:, LATENCY] * vector
+        return self._summed(one * (tensor | vector), self.table[:, PORT], waits, *units, *memory)
 
     def work(self) -> Floats:
         """Picoseconds that a warpgroup with an SM to itself needs for each segment, shape [segments]."""
@@ -192,12 +194,14 @@ def compile_kernel(kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool,
     number = {name: index for index, name in enumerate(dict.fromkeys([op.tensor for op in ops]))}
     table = np.zeros((len(ops), SIZE + 1), np.int64)
     table[:, :PORT] = [compile_op(op, costs, number[op.tensor]) for op in ops]
+    own_path = [_own_path(op, costs) for op in ops]
     loads, size = table[:, KIND] == LOAD, np.array([op.bytes for op in ops], np.int64)
     miss = np.array([misses.get((op.kind == "store", op.tensor), 1.0) for op in ops])
     latency = costs.l2_latency + miss * (costs.hbm_latency - costs.l2_latency)
     if kernel.in_flight_bytes:
         latency = np.maximum(1.0, size / kernel.in_flight_bytes) * (costs.l2_latency + latency)
-    table[:, PORT], table[:, LATENCY], table[:, SIZE] = np.rint(size * costs.port_byte), np.rint(latency) * loads, size
+    latency = np.where(loads, latency, own_path)
+    table[:, PORT], table[:, LATENCY], table[:, SIZE] = np.rint(size * costs.port_byte), np.rint(latency), size
     levels = np.array([size * costs.l2 / np.where(loads, kernel.multicast, 1), size * miss * costs.hbm]).T
     return Program(table, levels, index, begins, tuple(number), kernel.warpgroups).shared_by(1.0)
 
@@ -205,37 +209,35 @@ def compile_kernel(kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool,
 def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int, int, int]:
     """One operation as (kind, tensor, costs) without its copy.
 
-    An MMA holds the tensor unit for its FLOPs and for the exposed part of its operand reads; no operation is shorter
-    than its bytes take on the slowest pipe. Meanwhile the vector units advance at ``1 - interference`` of their speed,
-    and the other way round. Counted instructions of both hold the SM's schedulers, and no counted operation is shorter
-    than its instructions take on the pipe that they need longest. What they take from the tensor unit, which reads the
-    same registers, goes by the instructions of all pipes.
+    An MMA holds the tensor unit for its FLOPs, and no operation is shorter than its bytes take on the slowest pipe.
+    Where products stall vector work, the other unit loses a share of it, and the other way round: it goes by the
+    instructions of all pipes. Counted instructions of both hold the SM's schedulers, and no counted operation is
+    shorter than its instructions take on the pipe that they need longest.
     """
     issue = round(op.issues * costs.issue)
     match op.kind:
         case "mma" | "mma_async":
-            exposed = costs.smem_exposed * (op.smem_bytes * costs.pipes["smem_bytes"])
-            busy = max(op.flops * costs.tensor + exposed, _on_pipes(op, costs), _counted(op, costs))
+            busy = max(op.flops * costs.tensor, _on_pipes(op, costs), _counted(op, costs))
             kind = MMA if op.kind == "mma" else MMA_ASYNC
-            return (kind, tensor, round(busy), round(busy * costs.interference), issue)
+            return (kind, tensor, round(busy), round(busy * costs.stall), issue)
         case "vector":
-            if op.issues:
-                busy, disturbs = _counted(op, costs), sum(_lanes(op, costs))
-            else:
-                lanes = (op.scores * costs.softmax_instructions + op.fp32) * costs.fp32
-                busy = disturbs = op.exps * costs.exp + lanes + op.int32 * (costs.integers * costs.int32)
+            every = sum(_lanes(op, costs))
+            busy = _counted(op, costs) if op.issues else every
             on_pipes = _on_pipes(op, costs)
-            busy, disturbs = max(busy, on_pipes), max(disturbs, on_pipes)
-            return (VECTOR, tensor, round(busy), round(disturbs * costs.interference), issue)
+            return (VECTOR, tensor, round(max(busy, on_pipes)), round(max(every, on_pipes) * costs.stall), issue)
         case "delay":
-            named = {
-                "step": costs.step,
-                "block": op.share * costs.block / 2,
-                "extra": op.clks * costs.clk * (costs.extra - 1),
-            }
-            return (DELAY, tensor, round(named.get(op.tensor, 0.0) + op.clks * costs.clk), 0, 0)
+            named = {"step": costs.step, "block": op.share * costs.block / 2, "write": costs.write}
+            return (DELAY, tensor, round(named.get(op.waits, 0.0) + op.clks * costs.clk), 0, 0)
         case _:
             return (FREE[op.kind], tensor, 0, 0, 0)
+
+
+def _own_path(op: TileOp, costs: UnitCosts) -> float:
+    """Picoseconds that a warpgroup's counted vector work goes on for behind the busiest pipe's share of it."""
+    if op.kind != "vector" or not op.issues or not costs.own_path:
+        return 0.0
+    busiest = max(_counted(op, costs), _on_pipes(op, costs))
+    return max(0.0, sum(_lanes(op, costs)) - busiest)
 
 
 def _counted(op: TileOp, costs: UnitCosts) -> float:

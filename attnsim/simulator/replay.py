@@ -15,7 +15,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.clock_law import SAME_CLOCK, ClockBy, ClockLaw, clock_law, joules, limit_felt, settled
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import COUNTED, FP32, HBM, INT32, L2, ON_SM, UNITS
+from attnsim.models.hardware.units import COUNTED, FP32, HBM, L2, ON_SM, UNITS
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
 from attnsim.simulator.memory import Traffic
@@ -238,7 +238,6 @@ def _play(
 ) -> Replay:  # fmt: skip
     """Replay at the full clock of `gpu`."""
     overhead = {"graph": gpu.launch.graph_s, "kernel": 0.0}.get(launch, gpu.launch.stream_s)
-    overhead *= numbers.gpu.launch_scale
     grids: Grids = {}
     prepared = prepare(schedule, gpu, numbers, cache)
     units = [_units(item, gpu.sm.count) for item in prepared]
@@ -320,9 +319,6 @@ def _units(item: Prepared, sms: int) -> dict[str, float]:
     told = [one for one in ON_SM if not one.counted or kernel.total(one.amount) or (kernel.counted and one in COUNTED)]
     per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in told}
     amounts = {one: float(kernel.total(one.amount)) for one in told}
-    amounts[FP32] += kernel.total("scores") * costs.softmax_instructions
-    if INT32 in amounts:
-        amounts[INT32] *= costs.integers
     on_sm = {one.name: amounts[one] * cost / sms / PS for one, cost in per_amount.items() if cost is not None}
     l2_bytes = sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in item.rows)
     hbm_bytes = sum(row.hbm_bytes for row in item.rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import PIPES
+from attnsim.models.hardware.units import ASYNC_SHARE, BESIDE, MMA_SYNC_STALL, PIPES
 from attnsim.models.schedule.schedule import Kernel
 
 PS = 1e12
@@ -37,13 +37,13 @@ class UnitCosts:
         One byte through one SM's port to the L2.
     l2_latency, hbm_latency : float
         Load-to-use latencies.
-    smem_exposed, softmax_instructions, interference, step, block : float
-        The implementation's fitted numbers, latencies in picoseconds. Of a counted kernel there are no instructions
-        per score beside the counted ones, and its reads of operands are instructions too.
-    extra : float
-        Scale of delays named "extra".
-    integers : float
-        Scale of integer instructions that are not counted.
+    stall : float
+        Share of a product during which vector work of the same SM stalls, and the other way round.
+    own_path : bool
+        Whether a warp's vector work lasts as long as its instructions take one pipe after another, while the unit is
+        held for the busiest pipe alone.
+    step, block, write : float
+        The implementation's latencies, in picoseconds.
     """
 
     clk: float
@@ -59,49 +59,44 @@ class UnitCosts:
     port_byte: float
     l2_latency: float
     hbm_latency: float
-    smem_exposed: float
-    softmax_instructions: float
-    interference: float
+    stall: float
+    own_path: bool
     step: float
     block: float
-    extra: float
-    integers: float
+    write: float
 
 
 def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
-    """Costs of `kernel`'s operations on `gpu` with the fitted `numbers`.
+    """Costs of `kernel`'s operations on `gpu` with the fitted latencies in `numbers`.
 
-    The tensor rate of warp-level ``mma.sync`` is `Tensor.mma_sync_fraction` of the peak; a kernel without tensor
-    cores multiplies on the FP32 lanes. With tcgen05 one thread issues an MMA and no operand passes through registers
-    (PTX ISA, "TensorCore 5th Generation"): it takes as long as its FLOPs or its reads, and stalls no other warp.
+    Rates are the chip's. That of warp-level ``mma.sync`` is `Tensor.mma_sync_fraction` of the peak, those of wgmma and
+    tcgen05 `ASYNC_SHARE` of it; a kernel without tensor cores multiplies on the FP32 lanes. Products of ``mma.sync``
+    read the registers that vector work reads, and stall it (`mma_sync_stall`). Those of wgmma and tcgen05 run beside
+    it: there a warpgroup's softmax is bound by its own stream of instructions.
     """
     fitted = numbers.implementation
     clk = PS / gpu.clock.full_hz
     work = clk / numbers.speed  # a clock of SM work: a slower build takes longer, memory answers as before
+    beside = kernel.path in BESIDE
     rate = (gpu.mma_sync_flops_per_clk if kernel.path == "mma_sync" else gpu.tensor_flops_per_clk)(kernel.dtype)
-    if kernel.slowed_by_extra:
-        rate /= fitted.extra
-    l2_share = fitted.extra if kernel.copies_by_extra else numbers.gpu.l2_fraction
-    hbm_fraction = numbers.gpu.hbm_fraction or gpu.hbm.achievable_fraction
+    backward = kernel.is_backward and fitted.back_clks is not None
     return UnitCosts(
         clk=work,
-        tensor=work / (rate * fitted.tensor_efficiency),
+        tensor=work / (rate * (ASYNC_SHARE if beside else 1.0)),
         pipes={one.amount: work / per_clk for one in PIPES if (per_clk := gpu.get(one.figure))},
         exp=work / gpu.sm.exp_per_clk,
         fp32=work / (gpu.sm.fp32_flops_per_clk / 2),
         issue=work / gpu.sm.issues_per_clk,
         int32=work / gpu.sm.int32_per_clk,
         load_store=work / gpu.sm.load_stores_per_clk,
-        l2=PS / (gpu.l2.bandwidth_bytes_per_s * l2_share),
-        hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * hbm_fraction),
+        l2=PS / gpu.l2.bandwidth_bytes_per_s,
+        hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,
-        smem_exposed=fitted.smem_exposed if kernel.exposes_operand_reads and not kernel.counted else 0.0,
-        softmax_instructions=0.0 if kernel.counted else fitted.softmax_instructions,
-        interference=fitted.interference if kernel.interferes else 0.0,
-        step=fitted.step_clks * work,
+        stall=MMA_SYNC_STALL if kernel.path == "mma_sync" else 0.0,
+        own_path=beside,
+        step=(fitted.back_clks if backward else fitted.step_clks) * work,
         block=fitted.block_clks * work,
-        extra=fitted.extra,
-        integers=fitted.extra if kernel.integers_by_extra else 1.0,
+        write=fitted.write_clks * work,
     )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from attnsim.api.estimating import compute_time, vector_times
 from attnsim.arrays import Floats
 from attnsim.models.hardware.clock_law import limit_felt, settled
-from attnsim.models.hardware.units import COUNTED, UNITS
+from attnsim.models.hardware.units import ASYNC_SHARE, BESIDE, COUNTED, UNITS
 from attnsim.simulator.memory import KNEE
 from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import Plan
@@ -130,12 +130,11 @@ def estimate(
     full_hz = np.where(gpu["clock.sustained"] > 0, gpu["clock.sustained"], gpu["clock.free"])
     clk = 1 / full_hz
     sms = gpu["sm.count"]
-    flop = clk / (_tensor_rate(plans, which, gpu) * of(fitted + "tensor_efficiency"))
+    flop = clk / _tensor_rate(plans, which, gpu)
     exp_s = work.exps * clk / gpu["sm.exp_rate"]
     fp32_s = work.lanes * clk / (gpu["sm.fp32_rate"] / 2)
     smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
-    exposed = of(fitted + "smem_exposed") * of("main.exposes_operand_reads") * (work.issues == 0)
-    tensor = np.maximum(work.flops * flop + exposed * smem_s, smem_s)
+    tensor = np.maximum(work.flops * flop, smem_s)
     counted_s = {one.name: getattr(work, one.amount) * clk / gpu[one.figure] for one in COUNTED}
     vector, disturbs = vector_times((exp_s, fp32_s), list(counted_s.values()), work.issues > 0)
     slots = sms * of("blocks_per_sm")
@@ -145,21 +144,18 @@ def estimate(
     block = work.blocks * of(fitted + "block_clks") * clk_of_slot
     split, persistent = of("split"), of("main.persistent")
     compute = compute_time(
-        tensor, vector, disturbs, interference=of(fitted + "interference") * of("main.interferes"), sms=sms,
+        tensor, vector, disturbs, interference=of("stall"), sms=sms,
         groups=of("groups"), step=step, block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
     )  # fmt: skip
-    l2_s = 1 / (gpu["l2.bandwidth"] * of("numbers.gpu.l2_fraction"))
-    share = of("numbers.gpu.hbm_fraction")
-    share = np.where(share > 0, share, gpu["hbm.achievable_fraction"])
-    hbm_s = 1 / (gpu["hbm.bandwidth"] * share)
+    l2_s = 1 / gpu["l2.bandwidth"]
+    hbm_s = 1 / (gpu["hbm.bandwidth"] * gpu["hbm.achievable_fraction"])
     hbm_bytes = work.hbm_read_bytes + work.hbm_write_bytes
     l2, hbm, launches = work.l2_bytes * l2_s, hbm_bytes * hbm_s, np.zeros_like(clk)
     passes = np.maximum(work.pass_l2_bytes * l2_s, work.pass_hbm_bytes * hbm_s)
     beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
     if launch != "kernel":
-        launches = of("kernels") * gpu["launch.graph" if launch == "graph" else "launch.stream"] * of(
-            "numbers.gpu.launch_scale"
-        ) + of(fitted + "call_s")
+        each = gpu["launch.graph" if launch == "graph" else "launch.stream"]
+        launches = of("kernels") * each + of(fitted + "call_s")
 
     def time_at(share: Floats) -> tuple[Floats, Floats]:
         held = np.where(compute / share < beside, beside, 0.0)
@@ -198,5 +194,5 @@ def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[s
         here = of([item.main.dtype == dtype for item in plans])
         rate[here] = gpu["sm.fp32_rate" if dtype == "fp32" else f"tensor.{dtype}"][here]
     synchronous = of([item.main.path == "mma_sync" and item.main.dtype != "fp32" for item in plans])
-    slowed = of([item.numbers.implementation.extra if item.main.slowed_by_extra else 1.0 for item in plans])
-    return np.asarray(np.where(synchronous, rate * gpu["tensor.mma_sync_fraction"], rate) / slowed)
+    beside = of([item.main.path in BESIDE for item in plans])
+    return np.asarray(rate * np.where(synchronous, gpu["tensor.mma_sync_fraction"], np.where(beside, ASYNC_SHARE, 1.0)))

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions
 from attnsim.api.building import scheduled
-from attnsim.api.estimating import lanes_of, step_waits
+from attnsim.api.estimating import step_waits
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.calibrations.numbers import Numbers
@@ -20,7 +20,7 @@ from attnsim.models.closed_forms.columns import UNFUSED
 from attnsim.models.hardware.clock_law import ClockLaw, clock_law, joules
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.hardware.units import COUNTED
+from attnsim.models.hardware.units import COUNTED, MMA_SYNC_STALL
 from attnsim.models.implementations.frameworks.naive import UnfusedTile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
@@ -109,6 +109,11 @@ class Plan:
     counted_per_flop: Mapping[str, float]
 
     @property
+    def stall(self) -> float:
+        """Share of a product for which vector work of the same SM stalls."""
+        return MMA_SYNC_STALL if self.main.path == "mma_sync" else 0.0
+
+    @property
     def groups(self) -> int:
         """Warpgroups on an SM."""
         return self.blocks_per_sm * self.main.warpgroups
@@ -161,7 +166,7 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
     plain = small.latent is None and not small.dropout and small.operations is None
     plain = plain and small.selection is None
     flops, exps = max(1, main.total("flops")), max(1, main.total("exps"))
-    lanes = lanes_of(main, numbers.implementation.softmax_instructions)
+    lanes = main.total("fp32")
     return Plan(
         record=record,
         numbers=numbers,

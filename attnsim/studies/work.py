@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from attnsim.api.asking import Question
 from attnsim.api.building import peak_bytes, scheduled
-from attnsim.api.estimating import lanes_of
 from attnsim.api.playing import too_large
 from attnsim.arrays import Floats, Ints
 from attnsim.errors import InputError
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.hardware.units import COUNTED
+from attnsim.simulator.memory import L2_KEPT
 from attnsim.simulator.prepare import prepare
 from attnsim.studies.closed_form import Work, kept
 from attnsim.studies.plans import Plan
@@ -51,8 +51,7 @@ def fill(
     _, first, back = np.unique(same[rows], return_index=True, return_inverse=True)
     distinct = rows[first]
     counted, moves = _counted({name: column[distinct] for name, column in sizes.items()}, plans, which[distinct])
-    fraction = np.array([item.numbers.gpu.l2_capacity_fraction for item in plans])
-    capacity = gpu["l2.capacity"][rows] * fraction[which[rows]]
+    capacity = gpu["l2.capacity"][rows] * np.where(gpu["l2.partitions"][rows] > 1, L2_KEPT, 1.0)
     for name, values in counted.items():
         getattr(work, name)[rows] = values[back]
     for name, values in _through_hbm({name: column[back] for name, column in moves.items()}, capacity, warm).items():
@@ -168,7 +167,7 @@ def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
         "useful": schedule.total("flops") * schedule.useful_share,
         "exps": schedule.total("exps"),
         "smem_bytes": schedule.total("smem_bytes"),
-        "lanes": sum(lanes_of(one.kernel, item.numbers.implementation.softmax_instructions) for one in prepared),
+        "lanes": sum(one.kernel.total("fp32") for one in prepared),
         **{one.amount: sum(kernel.total(one.amount) for kernel in counted) for one in COUNTED},
         "steps": main.total("flops") * item.steps_per_flop,
         "blocks": main.blocks,

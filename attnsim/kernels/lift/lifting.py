@@ -211,7 +211,7 @@ def lift(
         else 1,
         buffers=(("shared memory", resources.shared_memory_bytes),),
         dtype=_dtype(function),
-        slowed_by_extra=_is_gradient(nest),
+        is_backward=_is_gradient(nest),
     )
     return kernel, nest
 

@@ -136,7 +136,7 @@ def finished(
         latency = "block" if any(drafts[place].kind == "vector" and drafts[place].works for place in inside) else ""
     works = latency != ""
     heads = _begins(drafts) if latency == "block" else ()
-    found: list[TileOp] = [TileOp("delay", "block", share=_share(drafts))] if products else []
+    found: list[TileOp] = [TileOp("delay", waits="block", share=_share(drafts))] if products else []
     counts = [Counter[str]() for _ in found]
     left = Counter[str]()
 
@@ -152,10 +152,10 @@ def finished(
             counts[number] += left
             found[number], left = draft.operation(groups, counts[number]), Counter()
         if one.kind == "store" and latency and (not products or place > products[-1]):
-            add(TileOp("delay", latency), Counter())
+            add(TileOp("delay", waits=latency), Counter())
             latency = ""
         if place in heads:
-            add(TileOp("delay", "step"), Counter())
+            add(TileOp("delay", waits="step"), Counter())
         if one.kind not in CHARGED:
             add(one.operation(groups, None), Counter() if place in inside else one.instructions + left)
             left = left + one.instructions if place in inside else Counter()

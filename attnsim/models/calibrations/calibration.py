@@ -5,23 +5,15 @@ The files are written by `attnsim fit` and never by hand.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from math import log
 from typing import Any
 
 from attnsim.files import read_written
-from attnsim.models.calibrations.numbers import (
-    GPU_NUMBERS,
-    GpuNumbers,
-    ImplementationNumbers,
-    Numbers,
-)
-from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.implementations.choose import find_implementation
 
 Fold = tuple[str, str]
@@ -62,7 +54,7 @@ class Calibration:
     ----------
     implementation, architecture : str
     gpu : str
-        GPU whose numbers the folds hold. A row of another GPU takes the numbers of that GPU's file.
+        GPU of most of the rows.
     numbers : ImplementationNumbers
     fitted : tuple of str
         Numbers that the rows determine; the others are at their priors or those of another calibration.
@@ -97,35 +89,10 @@ class Calibration:
     versions: tuple[str, ...] = ()
     undetermined: tuple[str, ...] = ()
 
-    def beside(self, gpu: GpuNumbers) -> Numbers:
-        """Its numbers beside those of a GPU, with the counted instructions that go with them."""
-        return Numbers(self.numbers, gpu, counts=find_implementation(self.implementation).counts)
-
-
-def numbers_of(gpu: Gpu, among: Collection[str] | None = None) -> tuple[GpuNumbers, str]:
-    """Fitted numbers of a GPU, and whose they are: its own, the nearest card's of its architecture, or none ("").
-
-    With `among`, only numbers of those GPUs are looked at.
-    """
-    known = {name: found for name, found in gpu_calibrations().items() if among is None or name in among}
-    if gpu.base_id in known:
-        return known[gpu.base_id][1], gpu.base_id
-    same = [name for name, (architecture, _) in known.items() if architecture == gpu.architecture]
-    if not same:
-        return GpuNumbers(), ""
-    # Another card of the architecture, the one of the nearest design power, as cards of one form have: what L2 and
-    # launches reach carries over, and how far HBM stays below what its file says a copy reaches.
-    nearest = min(same, key=lambda name: abs(log(load_gpu(name).power.tdp_w / gpu.power.tdp_w)))
-    found = known[nearest][1]
-    return replace(found, hbm_fraction=_carried_hbm(found, nearest, gpu)), nearest
-
-
-def _carried_hbm(found: GpuNumbers, of: str, gpu: Gpu) -> float | None:
-    """The HBM share of another card of the architecture; None where that has none."""
-    if found.hbm_fraction is None:
-        return None
-    share = found.hbm_fraction / load_gpu(of).hbm.achievable_fraction * gpu.hbm.achievable_fraction
-    return min(share, GPU_NUMBERS["hbm_fraction"].high)
+    @property
+    def counted(self) -> Numbers:
+        """Its numbers with the counted instructions that go with them."""
+        return Numbers(self.numbers, counts=find_implementation(self.implementation).counts)
 
 
 class _OnDemand(Mapping[tuple[str, str], Calibration]):
@@ -159,24 +126,6 @@ def calibrations() -> Mapping[tuple[str, str], Calibration]:
     return _OnDemand(_files("implementations"))
 
 
-@lru_cache(maxsize=1)
-def gpu_calibrations() -> dict[str, tuple[str, GpuNumbers]]:
-    """The committed GPU numbers by GPU id, with the architecture."""
-    return {
-        data["gpu"]: (data["architecture"], GpuNumbers(**{k: v["value"] for k, v in data["numbers"].items()}))
-        for data in map(read_written, _files("gpus").values())
-    }
-
-
-@lru_cache(maxsize=1)
-def gpu_ranges() -> dict[str, dict[str, tuple[float, float]]]:
-    """The 95 % confidence intervals of the fitted GPU numbers, by GPU id and number."""
-    return {
-        data["gpu"]: {k: (v["low"], v["high"]) for k, v in data["numbers"].items() if "low" in v}
-        for data in map(read_written, _files("gpus").values())
-    }
-
-
 def _files(folder: str) -> dict[str, Traversable]:
     """The files of a folder by name, without their ending."""
     where = resources.files("attnsim.models").joinpath("calibrations", folder)
@@ -206,9 +155,7 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         held_out=ErrorSummary(**data["held_out"]),
         domain=Domain(**domain),
         folds={
-            (split, group): Numbers(
-                ImplementationNumbers(**fold["implementation"]), GpuNumbers(**fold["gpu"]), counts=record.counts
-            )
+            (split, group): Numbers(ImplementationNumbers(**fold), counts=record.counts)
             for split, folds in data["folds"].items()
             for group, fold in folds.items()
         },

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
-from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers, Numbers
+from attnsim.models.calibrations.calibration import Calibration, calibrations
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -27,8 +26,6 @@ class Chosen:
         The implementation's, or the nearest one's; None when everything is at its prior.
     own : bool
         Whether the calibration is the implementation's own on this architecture.
-    gpu_source : str
-        Id of the GPU whose fitted numbers are used; "" where none fits and the GPU file's figures are used.
     reason : str
         Why the calibration is not the implementation's own, in words; empty when `own`.
     """
@@ -36,7 +33,6 @@ class Chosen:
     numbers: Numbers
     calibration: Calibration | None
     own: bool
-    gpu_source: str
     reason: str
 
     @property
@@ -49,8 +45,8 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
     """The numbers to predict an implementation on a GPU with.
 
     The implementation's own calibration on the architecture; failing that its own on another architecture; failing
-    that the one it is `like`; failing that the priors. GPU numbers come from the same GPU, or the unmodified one behind
-    a hypothetical one, or another of the architecture, or the GPU file.
+    that the one it is `like`; failing that the priors. Latencies are carried as they are, in clocks and seconds: what a
+    kernel waits is its own on every GPU, and changes of a GPU change no fitted number.
 
     Parameters
     ----------
@@ -60,7 +56,6 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
     known : collection of str, optional
         Ids of the GPUs that are taken to exist: whatever was fitted on another one is not looked at.
     """
-    gpu_numbers, gpu_source = numbers_of(gpu, known)
     everything = calibrations()
     own = record.name.partition("@")[0]
     for name in _chain(own):
@@ -70,42 +65,9 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
                 is_own = name in record.calibrated_as and architecture == gpu.architecture
                 where = f"{name} on {architecture}"
                 reason = "" if is_own else f"no calibration of {own} on {gpu.architecture}; nearest: {where}"
-                return Chosen(carried_to(found, record, gpu, gpu_numbers), found, is_own, gpu_source, reason)
+                return Chosen(found.counted, found, is_own, reason)
     reason = f"no calibration of {own} or anything like it; priors used"
-    return Chosen(Numbers(priors_of(record), gpu_numbers), None, False, gpu_source, reason)
-
-
-def carried_to(found: Calibration, record: Implementation, gpu: Gpu, gpu_numbers: GpuNumbers) -> Numbers:
-    """A calibration's numbers for an implementation on a GPU, beside the GPU's own.
-
-    A fitted share of the tensor rate is carried as clocks: what a product takes beside its FLOPs (issue, operands,
-    waits) is the kernel's on every SM, and a smaller share where the tensor cores are slower. By the FLOP that an SM's
-    products have in a clock, ``1 / share - 1`` is in proportion to them. That is so for the same kernel, where
-    `mma.sync` is the one way to the tensor cores of both GPUs; else the share stays as it is. Changes of a GPU change
-    no fitted number.
-
-    Parameters
-    ----------
-    found : Calibration
-    record : Implementation
-    gpu : Gpu
-    gpu_numbers : GpuNumbers
-    """
-    numbers, there = found.beside(gpu_numbers), load_gpu(found.gpu)
-    own = found.implementation in record.calibrated_as and "tensor_efficiency" in found.fitted
-    if not own or not _only_mma_sync(there) or not _only_mma_sync(here := gpu.unchanged):
-        return numbers
-    lost = (1 / found.numbers.tensor_efficiency - 1) * _mma_sync_rate(here) / _mma_sync_rate(there)
-    return replace(numbers, implementation=replace(found.numbers, tensor_efficiency=1 / (1 + lost)))
-
-
-def _only_mma_sync(gpu: Gpu) -> bool:
-    return not gpu.features.wgmma and not gpu.features.tcgen05
-
-
-def _mma_sync_rate(gpu: Gpu) -> float:
-    """FLOP a clock of an SM in 16 bits."""
-    return gpu.mma_sync_flops_per_clk("fp16")
+    return Chosen(Numbers(counts=record.counts), None, False, reason)
 
 
 def checked(record: Implementation, gpu: Gpu, passes: str) -> bool:
@@ -118,11 +80,6 @@ def checked(record: Implementation, gpu: Gpu, passes: str) -> bool:
         known[name, gpu.architecture].domain for name in record.calibrated_as if (name, gpu.architecture) in known
     ]
     return any(passes in domain.passes or {*passes.split("+")} <= {*domain.passes} for domain in domains)
-
-
-def priors_of(record: Implementation) -> ImplementationNumbers:
-    """An implementation's numbers before any fit."""
-    return ImplementationNumbers(extra=record.extra.prior)
 
 
 def built(chosen: Chosen, record: Implementation, w: Workload, gpu: Gpu) -> Chosen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnsim.by_hand import by_hand
 from attnsim.wording import NOTHING
 
 
@@ -91,3 +92,10 @@ def bound_text(bound: str | None) -> str:
 def unit_text(bound: str | None) -> str:
     """What bounds a call, in a sentence."""
     return UNITS[bound].words if bound in UNITS else bound or NOTHING
+
+BESIDE = ("wgmma", "tcgen05")
+"""Instruction paths whose products run beside the registers of warps."""
+ASYNC_SHARE = by_hand(0.95, "share of the tensor peak that wgmma and tcgen05 reach (arXiv 2402.13499, wgmma on H800)")
+MMA_SYNC_STALL = by_hand(
+    0.48, "share of a product of mma.sync for which vector work stalls: FlashAttention-2 on A100 and on H100 agree"
+)

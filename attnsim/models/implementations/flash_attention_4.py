@@ -26,6 +26,7 @@ from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.schedule import Kernel, Schedule, bytes_of
 from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
@@ -46,7 +47,8 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
     stages = 1 if _is_wide(w) else 2
     plain = replace(plain_tile(w, gpu), keys=128, loop="staged", stages=stages)
     emulated = (0, 1) if gpu.compute_capability_number == TWICE_THE_EXPONENTIALS else EMULATED
-    return replace(plain, rescale="seldom", emulated=emulated, edges_only=True)
+    counts = step_counts("flash-attn.4", gpu.compute_capability_number, padded(w.head_dim_v))
+    return replace(plain, rescale="seldom", emulated=emulated, edges_only=True, counts=counts)
 
 
 def _is_wide(w: Workload) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, PASSES, Workload
@@ -46,33 +44,6 @@ Builder = Callable[[Workload, Gpu, TileRequest | None], Schedule]
 Picks = Callable[[Workload, Gpu, str], str]
 """(workload, gpu, version or "") to the name of an implementation."""
 
-
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """What an implementation's own number means, and what is known of it before any fit.
-
-    Parameters
-    ----------
-    meaning : str
-    prior : float
-    doubt : float
-        Standard deviation of the logarithm of the number around its prior; infinite where nothing is known.
-    integers : bool
-        Whether it scales the integer instructions of the kernels that are not counted.
-    """
-
-    meaning: str
-    prior: float = 1.0
-    doubt: float = math.inf
-    integers: bool = False
-
-
-TIE = by_hand(
-    (1.2, 0.15),
-    "prior of the tensor rate of a forward's GEMMs over its backward's, and its doubt in log: ties the two directions "
-    "of a kernel that was measured only in both together",
-)
-BACKWARD = Extra("tensor rate of the forward's GEMMs over the backward's", *TIE)
 
 LARGEST_NUMBER = 1 << 14
 """Most random features or projected keys that can be asked for."""
@@ -119,8 +90,6 @@ class Implementation:
     dtypes : tuple of str
     closed : bool
         Tiles unknown (closed source): the nearest public schedule is played.
-    extra : Extra
-        What the calibration's `extra` number means here; an empty meaning where it means nothing.
     passes : tuple of str
         Directions it has kernels for.
     largest_head_dim : int
@@ -184,7 +153,6 @@ class Implementation:
     like: str = ""
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     closed: bool = False
-    extra: Extra = BACKWARD
     passes: tuple[str, ...] = PASSES
     largest_head_dim: int = 256
     form: str = ""
@@ -236,8 +204,6 @@ def facts() -> dict[str, dict[str, Any]]:
     def field(key: str, value: Any) -> Any:
         if isinstance(value, list):
             return tuple(field(key, item) for item in value)
-        if key == "extra":
-            return Extra(**value) if isinstance(value, dict) else Extra(value)
         return largest[key] if value == "any" else value
 
     own = {name: {key: field(key, value) for key, value in given.items()} for name, given in content.items()}

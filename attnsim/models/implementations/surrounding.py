@@ -70,8 +70,6 @@ def surrounded(record: Implementation, w: Workload, schedule: Schedule) -> Sched
         kernels = _copied(w, kernels)
     if "accumulate" in operations and "bwd" in w.directions:
         kernels += tuple(_accumulate(w, f"d{x}", _elements(w)[x]) for x in "QKV")
-    if record.extra.integers:
-        kernels = tuple(replace(kernel, integers_by_extra=True) for kernel in kernels)
     return replace(schedule, kernels=kernels, host_s=host_s(w, len(kernels)), is_eager=record.library in EAGER)
 
 

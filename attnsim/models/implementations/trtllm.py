@@ -349,7 +349,7 @@ def _on_lanes(kernel: Kernel, lanes: int) -> Kernel:
     counts = {"S": summed, "O": OF_V}
 
     def edit(op: TileOp) -> TileOp:
-        if (op.kind, op.tensor) == ("delay", "block"):
+        if op.waits == "block":
             return op._replace(clks=BARRIERS_CLKS // 2)
         if op.kind != "mma":
             return op

@@ -17,6 +17,8 @@ MMA_FLOPS = 2 * 16 * 8 * 16
 """Of one ``mma.sync.m16n8k16`` of a warp (PTX ISA, "Warp-level matrix instructions")."""
 LDMATRIX_BYTES = 4 * 8 * 8 * 2
 """That one ``ldmatrix.x4`` of a warp reads (PTX ISA, "ldmatrix")."""
+POLYNOMIAL_FP32, POLYNOMIAL_INTEGERS = 5, 3
+"""Of an exponential that is a polynomial (FlashAttention-4's ``flash_attn/cute/utils.py``, `ex2_emulation_2`)."""
 DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
 
 
@@ -54,7 +56,7 @@ class StepCounts:
         """Instructions of all lanes that hide so many scores; `each` a score where nobody counted them."""
         return round(scores / self.scores * LANES * self.masked) if self.masked else each * scores
 
-    def softmax(self, scores: int, exps: int, rescaled: int, masked: int) -> TileOp:
+    def softmax(self, scores: int, exps: int, rescaled: int, masked: int, polynomials: int = 0) -> TileOp:
         """The softmax of so many scores of a warpgroup; all else that the warps do beside products goes with it.
 
         Parameters
@@ -66,18 +68,21 @@ class StepCounts:
             Elements of O that are multiplied by their row's factor.
         masked : int
             Instructions of masks, of all lanes.
+        polynomials : int
+            Exponentials that are polynomials on the FP32 lanes, packed two by two, and on the integer lanes.
         """
         warps = scores / self.scores
         fewer = warps * self.rescaled - rescaled
+        packed, integers = POLYNOMIAL_FP32 * polynomials, POLYNOMIAL_INTEGERS * polynomials
         return TileOp(
             "vector",
             "P",
             scores=scores,
             exps=exps,
-            fp32=round(warps * LANES * self.fp32 - fewer),
-            int32=round(warps * LANES * self.integer) + masked,
+            fp32=round(warps * LANES * self.fp32 - fewer) + packed,
+            int32=round(warps * LANES * self.integer) + masked + integers,
             load_stores=round(warps * LANES * self.load_store),
-            issues=round(warps * self.issued - (fewer - masked) / LANES),
+            issues=round(warps * self.issued - (fewer - masked - packed / 2 - integers + polynomials) / LANES),
         )
 
     def work(self, name: str, elements: int, exps: int = 0) -> TileOp:

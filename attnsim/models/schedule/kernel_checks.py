@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from attnsim.errors import InputError
-from attnsim.models.schedule.operation import AMOUNTS, Kind, TileOp
+from attnsim.models.schedule.operation import AMOUNTS, Kind, TileOp, Waits
 from attnsim.models.schedule.schedule import Kernel, TensorUse
 
 MOST = 10**15
@@ -23,11 +23,9 @@ _USES: Mapping[str, frozenset[str]] = {
     "mma": _WORK | {"flops"},
     "mma_async": _WORK | {"flops"},
     "vector": _WORK,
-    "delay": frozenset(("clks", "share")),
+    "delay": frozenset(("clks", "share", "waits")),
 }
 """Amounts that each kind of operation uses; the others have none."""
-_LATENCIES = ("", "step", "block", "extra")
-"""What a ``delay`` names."""
 
 
 def check_number(what: str, value: float, least: float = 0, most: float = MOST) -> None:
@@ -56,7 +54,7 @@ def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
     for name, value in given.items():
         if name not in allowed:
             raise InputError(f"segment {segment}: {name!r} of {kind}; allowed: {', '.join(allowed)}")
-        if name in ("kind", "tensor"):
+        if name in ("kind", "tensor", "waits"):
             if not isinstance(value, str):
                 raise InputError(f"segment {segment}: {name} of {kind} is {value!r}; give a name")
             continue
@@ -64,8 +62,9 @@ def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
         whole = "a number" if name == "share" else "a whole number"
         if not isinstance(value, wanted) or isinstance(value, bool) or not 0 <= value <= MOST:
             raise InputError(f"segment {segment}: {name} of {kind} is {value!r}; give {whole} of 0 or more")
-    if kind == "delay" and given.get("tensor", "") not in _LATENCIES:
-        raise InputError(f"segment {segment}: delay {given['tensor']!r}; allowed: {', '.join(_LATENCIES[1:])}, or none")
+    if given.get("waits", "") not in get_args(Waits):
+        allowed = ", ".join(get_args(Waits)[1:])
+        raise InputError(f"segment {segment}: waits of {kind} is {given['waits']!r}; allowed: {allowed}, or none")
     return TileOp(**given)
 
 

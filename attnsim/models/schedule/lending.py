@@ -17,6 +17,8 @@ from attnsim.models.schedule.schedule import Kernel, edited
 
 PRODUCTS = {False: 2, True: 5}
 """Of scores' size in a pass, forward and backward."""
+OF_PATH = {"mma_sync": "flash-attn.2", "wgmma": "flash-attn.3", "tcgen05": "flash-attn.4"}
+"""Whose instructions a kernel borrows that nobody counted: FlashAttention's on the same instruction path."""
 _lent: WeakKeyDictionary[Kernel, dict[tuple[str, int], Kernel]] = WeakKeyDictionary()
 
 
@@ -32,9 +34,10 @@ def lent(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
     ----------
     kernel : Kernel
     counts : str
-        Kernel of ``schedule/instructions.csv``; "" where the numbers go with none.
+        Kernel of ``schedule/instructions.csv``; "" for the newest one of the kernel's instruction path.
     gpu : Gpu
     """
+    counts = counts or OF_PATH.get(kernel.path, "")
     if not counts or kernel.counted or not kernel.total("flops"):
         return kernel
     capability = gpu.compute_capability_number

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple
 
 Kind = Literal["load", "wait", "store", "mma", "mma_async", "mma_wait", "vector", "delay", "prefetch"]
+Waits = Literal["", "step", "block", "write"]
 
 
 class TileOp(NamedTuple):
@@ -38,18 +39,20 @@ class TileOp(NamedTuple):
         FP32-lane instructions: of a counted operation all, else those apart from the per-score ones.
     int32 : int
         Instructions on the integer lanes: of a counted operation all (integers, comparisons, maxima, selections,
-        conversions), else those that the implementation's `extra` number may scale.
+        conversions), else those that its source names.
     load_stores : int
         Threads' accesses through the load/store units: shared memory, shuffles, matrix loads.
     issues : int
         Warp instructions that the schedulers issue, on whatever pipe. An operation with any is *counted*: it takes as
-        long as its busiest pipe. One with none has its instructions per score from the implementation's numbers.
+        long as its busiest pipe. One with none takes as long as its pipes one after another.
     fp64 : int
         Instructions on the FP64 lanes.
     clks : int
         Latency of a ``delay``.
     share : float
         Part of the latency that a ``delay`` names: an epilogue stores valid rows only.
+    waits : str
+        Latency of the implementation that a ``delay`` stands for beside its `clks`: "step", "block" or "write".
     """
 
     kind: Kind
@@ -67,20 +70,21 @@ class TileOp(NamedTuple):
     fp64: int = 0
     clks: int = 0
     share: float = 1.0
+    waits: Waits = ""
 
     def __str__(self) -> str:
         """One line for a reader: the kind, the tensor and the amounts that are not zero."""
         told = [
-            f"{name} {amount:,}"
+            f"{name} {amount:{',' * (name != 'waits')}}"
             for name, amount in self._asdict().items()
             if name not in ("kind", "tensor") and amount != self._field_defaults[name]
         ]
         return " ".join(part for part in (self.kind, self.tensor, *told) if part)
 
 
-BLOCK, STEP = TileOp("delay", "block"), TileOp("delay", "step")
+BLOCK, STEP = TileOp("delay", waits="block"), TileOp("delay", waits="step")
 """Latencies that are numbers of the implementation: of a block's beginning or end, and of a step's barriers."""
-AMOUNTS = tuple(name for name in TileOp._fields if name not in ("kind", "tensor", "share"))
+AMOUNTS = tuple(name for name in TileOp._fields if name not in ("kind", "tensor", "share", "waits"))
 """Fields of an operation that can be summed."""
 amounts = attrgetter(*AMOUNTS)
 """The amounts of an operation, in that order."""

@@ -13,7 +13,7 @@ from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 STREAM_BYTES = by_hand(16 * 1024, "bytes that a block of a helper kernel reads")
 """256 threads with four 16-byte loads each in flight."""
-BROADCAST_INSTRUCTIONS = by_hand(50, "integer instructions per element of a broadcast pass, before the fitted `extra`")
+BROADCAST_INSTRUCTIONS = by_hand(50, "integer instructions per element of a broadcast pass")
 """PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
 (``aten/src/ATen/native/cuda/OffsetCalculator.cuh``)."""
 

@@ -196,14 +196,8 @@ class Kernel:
         Shared-memory buffers of a block and their bytes.
     dtype : str
         Tensor-core input format.
-    slowed_by_extra : bool
-        Whether the implementation's `extra` number divides the tensor rate of this kernel (backward kernels, whose
-        GEMMs the forward's efficiency does not describe).
-    copies_by_extra : bool
-        Whether `extra` is the share of the L2 bandwidth that its copies reach, in place of the GPU's: that is fitted on
-        kernels that copy otherwise (by threads where these copy by TMA, or the other way round).
-    integers_by_extra : bool
-        Whether `extra` scales its integer instructions, where they are not counted.
+    is_backward : bool
+        Whether its steps are those of a backward pass, which may have a latency of their own.
     multicast : int
         Blocks of a cluster that share one read of K and V from the L2.
     in_flight_bytes : int
@@ -232,9 +226,7 @@ class Kernel:
     dtype: str = "bf16"
     multicast: int = 1
     in_flight_bytes: int = 0
-    slowed_by_extra: bool = False
-    copies_by_extra: bool = False
-    integers_by_extra: bool = False
+    is_backward: bool = False
     step: str = "step"
     role: Role = ""
     launched_early: bool = False
@@ -269,16 +261,6 @@ class Kernel:
     def blocks(self) -> int:
         """Number of thread blocks (or, persistent, of work tiles)."""
         return sum(len(launch) * launch.times for launch in self.launches)
-
-    @property
-    def exposes_operand_reads(self) -> bool:
-        """Whether warps read operands for the tensor unit; wgmma's and tcgen05's unit reads shared memory itself."""
-        return self.path not in ("wgmma", "tcgen05")
-
-    @property
-    def interferes(self) -> bool:
-        """Whether its MMAs and softmax hold each other up; tcgen05's unit works beside the registers."""
-        return self.path != "tcgen05"
 
     @cached_property
     def shared_memory_bytes(self) -> int:

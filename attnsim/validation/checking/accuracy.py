@@ -7,15 +7,14 @@ line, by a rule that looks at no error (`sampled`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations, gpu_ranges, numbers_of
+from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS, Numbers
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, Numbers
 from attnsim.models.hardware.files import builtin_gpu_ids
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS
@@ -116,9 +115,7 @@ def numbers_without(row: Row) -> list[tuple[str, Numbers]]:
     found = [(split, numbers) for (split, _), numbers in unseen_folds(row, own.folds)]
     others = set(builtin_gpu_ids()) - {row.gpu.base_id}
     elsewhere = choose(row.record, row.gpu, others)
-    # What the chip itself reaches was not fitted on these rows.
-    numbers = replace(elsewhere.numbers, gpu=numbers_of(row.gpu)[0])
-    return [*found, (LEFT_OUT, numbers)] if elsewhere.calibration is not None else found
+    return [*found, (LEFT_OUT, elsewhere.numbers)] if elsewhere.calibration is not None else found
 
 
 LONGEST = 1 << 40
@@ -204,15 +201,10 @@ def constants() -> list[dict[str, Any]]:
         `fitted` is "yes", "open" for a number at its prior because the rows do not determine it, or "by hand".
     """
     out = []
-    for gpu, (_, gpu_numbers) in gpu_calibrations().items():
-        for name, value in asdict(gpu_numbers).items():
-            if value is not None and value != GPU_NUMBERS[name].prior:
-                out.append(_constant(gpu, name, value, gpu_ranges()[gpu].get(name)))
     for (owner, architecture), calibration in calibrations().items():
         for name in (*calibration.fitted, *calibration.undetermined):
             value, interval = getattr(calibration.numbers, name), calibration.ranges.get(name)
-            row = _constant(f"{owner}, {architecture}", name, value, interval)
-            out.append(row | ({"meaning": IMPLEMENTATIONS[owner].extra.meaning} if name == "extra" else {}))
+            out.append(_constant(f"{owner}, {architecture}", name, value, interval))
     unfitted = {"low": None, "high": None, "fitted": "by hand", "unit": ""}
     for one in chosen():
         out.append({"owner": one.module, "number": one.name, "value": one.shown} | unfitted | {"meaning": one.meaning})
@@ -220,7 +212,7 @@ def constants() -> list[dict[str, Any]]:
 
 
 def _constant(owner: str, name: str, value: float, interval: tuple[float, float] | None) -> dict[str, Any]:
-    number = GPU_NUMBERS.get(name) or IMPLEMENTATION_NUMBERS[name]
+    number = IMPLEMENTATION_NUMBERS[name]
     low, high = interval or (None, None)
     known = "yes" if interval else "open"
     row = {"owner": owner, "number": name, "value": value, "low": low, "high": high, "fitted": known}

@@ -19,9 +19,9 @@ import numpy as np
 
 from attnsim.api.carried import carried, same_version, spread_of
 from attnsim.errors import InputError
-from attnsim.models.calibrations.calibration import Calibration, calibrations, numbers_of
-from attnsim.models.calibrations.choose import carried_to, choose
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.calibration import Calibration, calibrations
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.validation.checking.components import Group
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
 from attnsim.validation.fitting.records import domain_of
@@ -133,7 +133,7 @@ def hidden(away: Sequence[Predicted]) -> list[Predicted]:
     tasks = [task for row in published_rows() if usable(row) for task in _without_own(row)]
     for one in away:
         if one.calibration is not None and {"kernel", "architecture"} & {*one.carried} and usable(one.row):
-            tasks.append((one.row, None, Numbers(gpu=choose(one.row.record, one.row.gpu).numbers.gpu)))
+            tasks.append((one.row, None, Numbers(counts=one.row.record.counts)))
     times = predict_all([(row, numbers) for row, _, numbers in tasks])
     return [
         Predicted(row, calibration, separation(row, calibration), time)
@@ -142,18 +142,17 @@ def hidden(away: Sequence[Predicted]) -> list[Predicted]:
 
 
 def _without_own(row: Row) -> Iterable[tuple[Row, Calibration | None, Numbers]]:
-    gpu = numbers_of(row.gpu)[0]
     everything = calibrations()
     name, architecture = row.record.name, row.gpu.architecture
     if (name, architecture) not in everything:
         return
     for (other, there), found in everything.items():
         if other == name and there != architecture:
-            yield row, found, carried_to(found, row.record, row.gpu, gpu)
+            yield row, found, found.counted
     borrowed = everything.get((row.record.like, architecture))
     if borrowed is not None:
-        yield row, borrowed, borrowed.beside(gpu)
-    yield row, None, Numbers(ImplementationNumbers(), gpu)
+        yield row, borrowed, borrowed.counted
+    yield row, None, Numbers(counts=row.record.counts)
 
 
 def home(found: Sequence[HeldOut] | None = None) -> list[Predicted]:

@@ -26,7 +26,6 @@ from typing import Any, Literal
 import numpy as np
 
 from attnsim.files import read_typed
-from attnsim.models.calibrations.calibration import gpu_calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
@@ -113,10 +112,7 @@ def as_announced(newer: Gpu, older: Gpu) -> Gpu:
 def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, str]:
     """The numbers to predict a row with, none of them fitted on a GPU that does not exist yet, and whose they are."""
     chosen = choose(row.record, gpu, pair.known)
-    numbers = chosen.numbers
-    if view == "datasheet":
-        numbers = replace(numbers, gpu=gpu_calibrations()[pair.older][1])
-    return numbers, chosen.whose
+    return chosen.numbers, chosen.whose
 
 
 def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE, only: Sequence[Row] | None = None) -> list[Outcome]:

@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attnsim.models.calibrations.calibration import Fold, calibrations, gpu_calibrations, numbers_of
-from attnsim.models.calibrations.choose import priors_of
-from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers
+from attnsim.models.calibrations.calibration import Fold, calibrations
+from attnsim.models.calibrations.numbers import ImplementationNumbers
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.fitting.jobs import Job, chosen
-from attnsim.validation.fitting.problem import Problem, numbers_on
-from attnsim.validation.fitting.records import gpu_file, implementation_file, write_yaml
+from attnsim.validation.fitting.problem import Problem
+from attnsim.validation.fitting.records import implementation_file, write_yaml
 from attnsim.validation.fitting.solver import Solution, fit_free, fit_numbers
 from attnsim.validation.measured.datasets import Row, error_summary
 from attnsim.validation.measured.groups import groups
@@ -58,9 +56,6 @@ def fit(folder: Path, names: Sequence[str] = (), progress: Told = lambda line: N
         best, folds, problem = fit_job(job, loops, progress=progress)
         architecture = problem.rows[0].gpu.architecture
         loops |= {(owner, architecture): numbers.implementation for owner, numbers in best.numbers.items()}
-        if job.gpu_free:
-            written.append(write_yaml(folder / "gpus" / f"{job.gpu}.yaml", gpu_file(job, best, problem)))
-            gpu_calibrations.cache_clear()
         for owner in job.free:
             path = folder / "implementations" / f"{owner}.{architecture}.yaml"
             written.append(write_yaml(path, implementation_file(job, owner, best, folds, problem)))
@@ -107,14 +102,11 @@ def fit_job(
 
 def _problem(job: Job, loops: Mapping[tuple[str, str], ImplementationNumbers]) -> Problem:
     """The problem on all rows of a job, with the numbers that are not free at those of earlier jobs or at priors."""
-    keys = tuple(("", name) for name in job.gpu_free)
-    keys += tuple((owner, name) for owner, names in job.free.items() for name in names)
-    gpu = load_gpu(job.gpu)
-    numbers = GpuNumbers() if job.gpu_free else numbers_of(gpu)[0]
-    records = {owner: priors_of(IMPLEMENTATIONS[owner]) for owner in job.free}
-    records |= {owner: loops[of, gpu.architecture] for owner, of in job.loop_of.items()}
-    others = {name: numbers_of(load_gpu(name))[0] for name in job.others}
-    return Problem(job.rows, keys, numbers, records, others, gpu.hbm.achievable_fraction)
+    keys = tuple((owner, name) for owner, names in job.free.items() for name in names)
+    records = dict.fromkeys(job.free, ImplementationNumbers())
+    architecture = load_gpu(job.gpu).architecture
+    records |= {owner: loops[of, architecture] for owner, of in job.loop_of.items()}
+    return Problem(job.rows, keys, records)
 
 
 def _on(problem: Problem, rows: Sequence[Row]) -> Problem:
@@ -128,7 +120,7 @@ def _told(job: Job, problem: Problem, best: Solution, folds: Sequence[Solution])
     held = f"; at their priors: {', '.join(open_)}" if open_ else ""
     short = sum(not one.converged for one in (best, *folds))
     unfinished = f"; {short} of {1 + len(folds)} fits did not converge" if short else ""
-    times = [row.predict_s(numbers_on(row, best.numbers[row.record.name], problem.others)) for row in problem.rows]
+    times = [row.predict_s(best.numbers[row.record.name]) for row in problem.rows]
     errors = error_summary(abs(time / row.measured_s - 1) for row, time in zip(problem.rows, times, strict=True))
     shown = f"mean {errors['mean']:.1%}, median {errors['median']:.1%} (fitted rows)"
     return f"{job.name}: {len(problem.rows)} rows, {len(best.keys)} numbers, {shown}{held}{unfinished}"

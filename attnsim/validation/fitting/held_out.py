@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from attnsim.models.calibrations.calibration import Fold, calibrations, numbers_of
+from attnsim.models.calibrations.calibration import Fold, calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.validation.measured.datasets import Row, predict_all, published_rows
@@ -64,7 +64,4 @@ def _unseen(row: Row) -> Iterable[tuple[Fold, Numbers]]:
     own = calibrations().get((row.record.name, row.gpu.architecture))
     if own is None or row.case.source not in own.sources:
         return [((NEVER, ""), choose(row.record, row.gpu).numbers)]
-    found = unseen_folds(row, own.folds)
-    if row.gpu.base_id == own.gpu:
-        return found
-    return [(fold, replace(numbers, gpu=numbers_of(row.gpu)[0])) for fold, numbers in found]
+    return unseen_folds(row, own.folds)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnsim.errors import InputError, nearest
 from attnsim.files import read_typed
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, OWN_KERNELS, find_implementation
 from attnsim.validation.measured.datasets import Row, published_rows
@@ -26,15 +26,13 @@ class Job:
     ----------
     name : str
     gpu : str
-        GPU whose numbers are fitted or used.
+        GPU whose rows are fitted on.
     free : mapping of str to tuple of str
         Numbers to fit, by implementation.
     sources : tuple of str
         Keys of the measurements.
-    gpu_free : tuple of str
-        GPU numbers to fit; empty: those that an earlier job fitted for it, or for the nearest card.
     others : tuple of str
-        Further GPUs whose rows are used, with numbers from earlier jobs.
+        Further GPUs whose rows are used.
     loop_of : mapping of str to str
         By implementation: the one whose numbers, fitted by an earlier job, it has where its own are not free. Without
         one they are at their priors.
@@ -44,7 +42,6 @@ class Job:
     gpu: str
     free: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
-    gpu_free: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     loop_of: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,7 +100,7 @@ def numbers_like(name: str, committed: Sequence[Job]) -> tuple[str, ...]:
     while like:
         for job in committed:
             if like in job.free:
-                return tuple(number for number in job.free[like] if number != "extra")
+                return job.free[like]
         like = IMPLEMENTATIONS[like].like
     raise InputError(f"{name} is like nothing that is fitted: give its record a `like` that jobs.yaml names")
 
@@ -131,7 +128,6 @@ def _checked(job: Job, sets: Mapping[str, tuple[str, ...]]) -> Job:
     """The job with each set of numbers in full and the implementations' own names."""
     for gpu in (job.gpu, *job.others):
         load_gpu(gpu)
-    _refuse_unknown(job.gpu_free, GPU_NUMBERS, job.name)
     free = {}
     for owner, names in job.free.items():
         expanded = tuple(number for name in names for number in sets.get(name, (name,)))

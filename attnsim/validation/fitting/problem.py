@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.by_hand import by_hand
-from attnsim.models.calibrations.choose import priors_of
-from attnsim.models.calibrations.numbers import (
-    GPU_NUMBERS,
-    IMPLEMENTATION_NUMBERS,
-    GpuNumbers,
-    ImplementationNumbers,
-    Number,
-    Numbers,
-)
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Number, Numbers
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.measured.datasets import Row
 
@@ -27,7 +19,7 @@ NOISE = 0.05
 DOUBT = by_hand(0.25, "standard deviation of a prior in unit coordinates: a quarter of the range that is possible")
 
 Key = tuple[str, str]
-"""A free number: the implementation it belongs to ("" for the GPU), and its name."""
+"""A free number: the implementation it belongs to, and its name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,60 +31,36 @@ class Problem:
     rows : tuple of Row
     keys : tuple of (str, str)
         The free numbers; coordinates are in this order.
-    gpu : GpuNumbers
-        Values of the GPU numbers that are not free.
     implementations : mapping of str to ImplementationNumbers
-        The same for each implementation.
-    others : mapping of str to GpuNumbers
-        Numbers of further GPUs that have rows.
-    hbm : float
-        Prior of the GPU's ``hbm_fraction``.
+        Values of the numbers that are not free.
     """
 
     rows: tuple[Row, ...]
     keys: tuple[Key, ...]
-    gpu: GpuNumbers
     implementations: Mapping[str, ImplementationNumbers]
-    others: Mapping[str, GpuNumbers]
-    hbm: float
 
     def definition(self, key: Key) -> Number:
         """Meaning, prior and bounds of a free number."""
-        return IMPLEMENTATION_NUMBERS[key[1]] if key[0] else GPU_NUMBERS[key[1]]
-
-    def prior(self, key: Key) -> float:
-        """The value of a number without a fit."""
-        if key[1] == "hbm_fraction":
-            return self.hbm
-        return float(getattr(priors_of(IMPLEMENTATIONS[key[0]]), key[1]) if key[0] else self.definition(key).prior)
+        return IMPLEMENTATION_NUMBERS[key[1]]
 
     def priors(self) -> NDArray[np.float64]:
         """Unit coordinates of the priors, ``[keys]``."""
-        return np.array([self.definition(key).coordinate(self.prior(key)) for key in self.keys])
+        return np.array([self.definition(key).coordinate(self.definition(key).prior) for key in self.keys])
 
     def doubts(self) -> NDArray[np.float64]:
         """Standard deviations of the priors in unit coordinates, ``[keys]``."""
-        return np.array([self._doubt(key) for key in self.keys])
-
-    def _doubt(self, key: Key) -> float:
-        if key[1] != "extra":
-            return DOUBT
-        number = self.definition(key)
-        return min(DOUBT, IMPLEMENTATIONS[key[0]].extra.doubt / math.log(number.high / number.low))
+        return np.full(len(self.keys), DOUBT)
 
     def with_values(self, values: Mapping[Key, float]) -> Problem:
         """The same problem with other values of some numbers."""
-        gpu, records = self.gpu, dict(self.implementations)
+        records = dict(self.implementations)
         for (owner, name), value in values.items():
-            if owner:
-                records[owner] = replace(records[owner], **{name: value})
-            else:
-                gpu = replace(gpu, **{name: value})
-        return replace(self, gpu=gpu, implementations=records)
+            records[owner] = replace(records[owner], **{name: value})
+        return replace(self, implementations=records)
 
     def held_at_prior(self, keys: Sequence[Key]) -> Problem:
         """The same problem with these numbers at their priors and no longer free."""
-        held = self.with_values({key: self.prior(key) for key in keys})
+        held = self.with_values({key: self.definition(key).prior for key in keys})
         return replace(held, keys=tuple(key for key in self.keys if key not in keys))
 
     def numbers(self, units: NDArray[np.float64]) -> dict[str, Numbers]:
@@ -100,7 +68,7 @@ class Problem:
         pairs = zip(self.keys, units.tolist(), strict=True)
         there = self.with_values({key: self.definition(key).value(unit) for key, unit in pairs})
         return {
-            name: Numbers(record, there.gpu, counts=IMPLEMENTATIONS[name].counts)
+            name: Numbers(record, counts=IMPLEMENTATIONS[name].counts)
             for name, record in there.implementations.items()
         }
 
@@ -109,7 +77,7 @@ class Problem:
         numbers = self.numbers(units)
         return np.array(
             [
-                math.log(row.predict_s(numbers_on(row, numbers[row.record.name], self.others)) / row.measured_s)
+                math.log(row.predict_s(numbers[row.record.name]) / row.measured_s)
                 if owner in ("", row.record.name)
                 else math.nan
                 for row in self.rows
@@ -134,9 +102,3 @@ class Problem:
             there = self.residuals(moved, owner)
             columns.append(np.where(np.isnan(there), 0.0, (there - base) / change)[:, None])
         return np.concatenate([np.concatenate(columns, axis=1), np.diag(NOISE / self.doubts())])
-
-
-def numbers_on(row: Row, numbers: Numbers, others: Mapping[str, GpuNumbers]) -> Numbers:
-    """The numbers for a row: a row on one of the `others` takes that GPU's."""
-    other = others.get(row.gpu.base_id)
-    return numbers if other is None else replace(numbers, gpu=other)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from attnsim.models.calibrations.calibration import Domain, Fold
-from attnsim.models.calibrations.numbers import GpuNumbers, ImplementationNumbers
+from attnsim.models.calibrations.numbers import ImplementationNumbers
 from attnsim.models.digest import code_digest
 from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
 from attnsim.validation.fitting.jobs import Job
-from attnsim.validation.fitting.problem import Problem, numbers_on
+from attnsim.validation.fitting.problem import Problem
 from attnsim.validation.fitting.solver import Solution
 from attnsim.validation.measured.datasets import Row, error_summary, grouped
 from attnsim.validation.measured.groups import groups
@@ -28,38 +28,24 @@ still good when this has changed."""
 HEAD = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fitting/fit.py.\n"
 
 
-def gpu_file(job: Job, best: Solution, problem: Problem) -> dict[str, Any]:
-    """The file of the GPU numbers that a job has fitted."""
-    open_ = [name for owner, name in problem.keys if not owner and ("", name) not in best.keys]
-    return {
-        "gpu": job.gpu,
-        "architecture": problem.rows[0].gpu.architecture,
-        "fitted_with": sorted(job.free),
-        "sources": sorted(job.sources),
-        **provenance(problem.rows),
-        "numbers": _numbers("", next(iter(best.numbers.values())).gpu, best, "", open_),
-    }
-
-
 def implementation_file(
     job: Job, owner: str, best: Solution, folds: Mapping[Fold, Solution], problem: Problem
 ) -> dict[str, Any]:
     """The file of one implementation: its numbers, their errors on rows that were left out, and the folds."""
-    rows, others = [row for row in problem.rows if row.record.name == owner], problem.others
+    rows = [row for row in problem.rows if row.record.name == owner]
     without = {fold: found.numbers[owner] for fold, found in folds.items()}
     held = [
-        HeldOut(row, *fold, row.predict_s(numbers_on(row, numbers, others)))
+        HeldOut(row, *fold, row.predict_s(numbers))
         for row in rows
         for fold, numbers in unseen_folds(row, without)
     ]
     if not held:  # one group only: nothing was left out, and `folds` stays empty
         numbers = best.numbers[owner]
-        held = [HeldOut(row, "fitted", "", row.predict_s(numbers_on(row, numbers, others))) for row in rows]
+        held = [HeldOut(row, "fitted", "", row.predict_s(numbers)) for row in rows]
     kept: dict[str, dict[str, Any]] = {}
     for (split, group), numbers in without.items():
         if any(groups(row)[split] == group for row in rows):
-            fold = {"implementation": _values(numbers.implementation), "gpu": _values(numbers.gpu)}
-            kept.setdefault(split, {})[group] = fold
+            kept.setdefault(split, {})[group] = _values(numbers.implementation)
     open_ = [name for name in job.free[owner] if (owner, name) not in best.keys]
     return {
         "implementation": owner,
@@ -74,12 +60,12 @@ def implementation_file(
     }
 
 
-def _values(numbers: ImplementationNumbers | GpuNumbers) -> dict[str, float]:
+def _values(numbers: ImplementationNumbers) -> dict[str, float]:
     return {name: float(f"{value:.6g}") for name, value in asdict(numbers).items() if value is not None}
 
 
 def _numbers(
-    owner: str, numbers: ImplementationNumbers | GpuNumbers, best: Solution, of: str, open_: Sequence[str]
+    owner: str, numbers: ImplementationNumbers, best: Solution, of: str, open_: Sequence[str]
 ) -> dict[str, Any]:
     """Each number with whether it was fitted: if so its confidence interval, else whose it is.
 

@@ -18,7 +18,7 @@ STEPS = (0.1, 0.02)
 see over its jumps, and then by narrow ones. Narrower ones fall between the jumps."""
 TOLERANCE = 0.1
 """Relative change of the loss, or of a coordinate, at which a fit stops: a part of its step."""
-STARTS = (0.25, 0.75)
+STARTS = (0.25, 0.45, 0.75)
 """Unit coordinates of all free numbers in the starts beside the priors."""
 THINNED = 3
 """Every third row tells a start that leads to a worse minimum."""

@@ -21,7 +21,6 @@ import math
 from dataclasses import dataclass, replace
 
 from attnsim.by_hand import by_hand
-from attnsim.models.calibrations.numbers import GPU_NUMBERS
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path
 from attnsim.models.question.workload import DTYPE_BYTES
@@ -126,7 +125,7 @@ def _estimate_s(product: Product, choice: Cut, gpu: Gpu, dtype: str) -> float:
     """Seconds of whole waves of tiles at the tensor or the L2 rate, and of adding up parts."""
     (m, n, k), tile, splits = product.shape, choice.tile, choice.splits
     flops_per_clk = (gpu.mma_sync_flops_per_clk if gemm_path(gpu) == "mma_sync" else gpu.tensor_flops_per_clk)(dtype)
-    l2_bytes_per_s = gpu.l2.bandwidth_bytes_per_s * GPU_NUMBERS["l2_fraction"].prior
+    l2_bytes_per_s = gpu.l2.bandwidth_bytes_per_s
     waves = -(-product.batch * splits * -(-m // tile.m) * -(-n // tile.n) // gpu.sm.count)
     flops, operands = 2 * tile.m * tile.n, (tile.m + tile.n) * DTYPE_BYTES[dtype]
     rate = max(flops / (flops_per_clk * gpu.clock.full_hz), operands * gpu.sm.count / l2_bytes_per_s)

@@ -195,7 +195,7 @@ def _main(
         launches=launches,
         uses=uses_of(tensors, axes, grid, rule="tile"),
         warpgroups=2,
-        slowed_by_extra=True,
+        is_backward=True,
         path=ops.tile.path,
         buffers=buffers,
         dtype=ops.w.dtype,

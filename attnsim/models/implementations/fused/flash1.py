@@ -99,7 +99,7 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         launches=(Launch(np.arange(splits, dtype=np.int64), heads),),
         uses=uses_of((k, v, *rows, *results, *of_keys, *summed), axes, grid, rule="tile"),
         path="mma_sync",
-        slowed_by_extra=backward,
+        is_backward=backward,
         buffers=_buffers(w, block, backward),
         dtype=w.dtype,
         step="row step",

@@ -244,7 +244,7 @@ def block_begins(head_dim: int, head_dim_v: int, fragments: int = 1) -> TileOp:
 
     And with the `fragments` of 16 rows that it has of them, over those that its kernel's latency stands for.
     """
-    return TileOp("delay", "block", share=1 + BY_WIDTH * (fragments * (head_dim + head_dim_v) / 256 - 1))
+    return TileOp("delay", waits="block", share=1 + BY_WIDTH * (fragments * (head_dim + head_dim_v) / 256 - 1))
 
 
 def partial_rows(w: Workload, splits: Splits) -> int:
@@ -269,7 +269,7 @@ def with_ends(
 
     def ends(tensors: Sequence[Tensor], missing: int) -> Iterator[TileOp]:
         rows = tile.rows - missing
-        yield TileOp("delay", "block", share=rows / tile.rows if tile.by_row else 1.0)
+        yield TileOp("delay", waits="block", share=rows / tile.rows if tile.by_row else 1.0)
         yield from (tensor.store(rows) for tensor in tensors)
 
     nest = by_size("prologue", missing_rows, lambda n: (*fetch, begins, q.load(tile.rows - n)), steps > 0) + body

@@ -129,7 +129,7 @@ class Operations:
         # Of accumulators in tensor memory: S is read in fp32 and P written; O is seldom rescaled.
         tmem = scores * (4 + self.w.element_bytes) if tile.path == "tcgen05" else 0
         if tile.counts:
-            op = tile.counts.softmax(scores, exps, rescaled * self.dv, mask)._replace(tmem_bytes=tmem)
+            op = tile.counts.softmax(scores, exps, rescaled * self.dv, mask, polynomials)._replace(tmem_bytes=tmem)
         else:
             fp32 = rescaled * self.dv + POLYNOMIAL_INSTRUCTIONS * polynomials + mask
             op = TileOp("vector", "P", tmem_bytes=tmem, scores=scores, exps=exps, fp32=fp32)

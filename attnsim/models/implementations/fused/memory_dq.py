@@ -143,7 +143,7 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
             launches=(Launch(inverse, each=heads) if tile.parallel else Launch(inverse, heads),),
             uses=uses_of(tensors, axes, "j b h g" if tile.parallel else "b h g", rule="run"),
             warpgroups=2,
-            slowed_by_extra=True,
+            is_backward=True,
             path=tile.path,
             buffers=tile.buffers(d, dv, e),
             dtype=w.dtype,

@@ -193,8 +193,7 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     """Write the new tokens' K and V into the paged cache, one block a token (vLLM's `reshape_and_cache_flash`).
 
     Each block looks up its slot, then copies the token's K and after it its V in 16-byte pieces with up to 512
-    threads; the latency of the look-up and of address arithmetic is the implementation's `extra`, in units of 1,000
-    clocks.
+    threads; the latency of the look-up and of address arithmetic is the implementation's `write_clks`.
     """
     widths = {"K": w.head_dim, "V": w.head_dim_v}
     sizes = {x: w.heads_kv * width * w.element_bytes for x, width in widths.items()}
@@ -202,7 +201,7 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     cache = [Tensor(x, "t", size, written=True) for x, size in sizes.items()]
 
     def body() -> Nest:
-        nest = once("slot", [slots.load(), slots.wait(), TileOp("delay", "extra", clks=1000)])
+        nest = once("slot", [slots.load(), slots.wait(), TileOp("delay", waits="write")])
         for source, to in zip(new, cache, strict=True):
             address = TileOp("vector", "address", fp32=ADDRESS_INSTRUCTIONS * -(-to.bytes // 16))
             nest += once(f"copy {source.name}", [source.load(), source.wait(), address, to.store()])

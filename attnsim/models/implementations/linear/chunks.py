@@ -24,7 +24,7 @@ from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
 
 LINK_CLKS = by_hand(
-    30, "clocks of one link of a chain of dependent instructions, such as a row of a substitution, before `extra`"
+    30, "clocks of one link of a chain of dependent instructions, such as a row of a substitution"
 )
 REGISTERS = by_hand(128, "registers a thread of a compiled kernel whose tiles are small: Triton does not print them")
 
@@ -63,8 +63,8 @@ class Work:
             out.append(TileOp("mma", name, flops=times * 2 * m * n * k, smem_bytes=times * operands))
         if self.exps or self.fp32:
             out.append(TileOp("vector", "gates", exps=self.exps, fp32=self.fp32))
-        chain = [TileOp("delay", "extra", clks=self.links * LINK_CLKS)] if self.links else []
-        return (*out, *chain, TileOp("delay", "step"))
+        chain = [TileOp("delay", "chain", clks=self.links * LINK_CLKS)] if self.links else []
+        return (*out, *chain, TileOp("delay", waits="step"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +177,11 @@ class Chunks:
     def _begin(self) -> tuple[TileOp, ...]:
         """How a block begins: with what every block reads."""
         constants = (one.load() for one in self.tensors if "b" not in one.axes.split())
-        return (*([] if self.alone else [TileOp("delay", "block")]), *constants)
+        return (*([] if self.alone else [TileOp("delay", waits="block")]), *constants)
 
     @property
     def _end(self) -> tuple[TileOp, ...]:
-        return () if self.alone else (TileOp("delay", "block"),)
+        return () if self.alone else (TileOp("delay", waits="block"),)
 
     def _walked(self, chunks: int, work: tuple[TileOp, ...], missing: Ints) -> Nest:
         """A block that walks all chunks of its sequence in order: the state, then each chunk, the next on its way."""

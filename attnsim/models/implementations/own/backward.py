@@ -308,7 +308,7 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
         threads=THREADS,
         registers_per_thread=_registers(MAIN, w, gpu, tile),
         warpgroups=2,
-        slowed_by_extra=True,
+        is_backward=True,
         path="mma_sync",
         buffers=tile.buffers,
         dtype=w.dtype,

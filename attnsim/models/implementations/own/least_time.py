@@ -7,14 +7,14 @@ from typing import Protocol
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.models.calibrations.numbers import GPU_NUMBERS, IMPLEMENTATION_NUMBERS
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import MMA_SYNC_STALL
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.operation import TileOp
 
-INTERFERENCE, STEP_CLKS = (IMPLEMENTATION_NUMBERS[name].prior for name in ("interference", "step_clks"))
-L2_FRACTION = GPU_NUMBERS["l2_fraction"].prior
+STEP_CLKS = IMPLEMENTATION_NUMBERS["step_clks"].prior
 
 
 class _Tile(Protocol):
@@ -34,7 +34,7 @@ def least_clks(
     """Clocks of the busiest SM, or of all visits spread over the SMs where that is longer.
 
     A visit holds the units of its SM as in a replay with the numbers' priors: products and softmax follow one another
-    within a block, and each takes a share of its time from the unit of the other (`interference`). Blocks are handed
+    within a block, and each takes a share of its time from the unit of the other (`MMA_SYNC_STALL`). Blocks are handed
     out longest first, one to each of n SMs, then a second one to each: the first SM begins with every n-th. Of the
     first k n + 1 of them one SM has at least k + 1: a grid is not done before its longest block, nor before an SM that
     has one block more than others.
@@ -60,7 +60,7 @@ def least_clks(
     busiest = least * np.maximum((others + 1) * together, (others // residents + 1) * alone)
     begun = float(least[:residents].sum()) * together
     read = 2 * tile.keys * w.head_dim * w.element_bytes
-    l2 = read * gpu.sm.count * gpu.clock.full_hz / (L2_FRACTION * gpu.l2.bandwidth_bytes_per_s)
+    l2 = read * gpu.sm.count * gpu.clock.full_hz / gpu.l2.bandwidth_bytes_per_s
     spread = float(visits.sum()) * heads * max(together, alone / residents, l2) / gpu.sm.count
     return max(float(busiest.max()), begun, spread)
 
@@ -79,7 +79,7 @@ def _visit(w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None) -> tup
     )
     lanes = _on_pipes(softmax, gpu)
     vector, issue = max(lanes), (products.issues + softmax.issues) / gpu.sm.issues_per_clk
-    together = max(tensor + INTERFERENCE * sum(lanes[1:]), vector + INTERFERENCE * tensor, issue)
+    together = max(tensor + MMA_SYNC_STALL * sum(lanes[1:]), vector + MMA_SYNC_STALL * tensor, issue)
     return together, tensor + vector + STEP_CLKS
 
 

@@ -185,7 +185,6 @@ def attention(w: Workload, tile: TokensTile) -> Kernel:
         "sparse_attn", axes, "b i r", (q, kv, *values, listed, o, lse), {"missing": axes["r"].missing}, body,
         threads=threads, registers_per_thread=registers, warpgroups=1 if pair else WARPGROUPS, path=tile.path,
         buffers=(("Q", tile.heads * q_width * e), (KV, latents * e)), dtype=w.dtype, step="tile", role="attention",
-        copies_by_extra=True,
     )  # fmt: skip
 
 
@@ -318,7 +317,7 @@ def decode(w: Workload, tile: TokensTile) -> list[Kernel]:
         dict(zip(("steps", "requests", "uncut"), kinds, strict=True)), body,
         launches=(Launch(order, each=w.seq_q * blocks),), threads=384, registers_per_thread=168, warpgroups=WARPGROUPS,
         buffers=(("Q", tile.heads * d * e), (KV, AHEAD * tile.keys * d * e), ("P", tile.heads * tile.keys * e)),
-        path=tile.path, dtype=w.dtype, step="tile", role="attention", copies_by_extra=True,
+        path=tile.path, dtype=w.dtype, step="tile", role="attention",
     )  # fmt: skip
     return [kernel, *([_combine(w, dv, cut)] if axes["part"].size else [])]
 

@@ -53,7 +53,7 @@ MOST_QUERIES = 2
 """Queries of a sequence (`next_n` of ``csrc/jit_kernels/impls/smxx_fp8_paged_mqa_logits.hpp``)."""
 CHUNK = 1024
 """Scores that the threads of a top-k block read in a turn, one each."""
-DIGIT_INSTRUCTIONS = by_hand(4, "integer instructions a score and pass of top-k, before the fitted `extra`")
+DIGIT_INSTRUCTIONS = by_hand(12, "integer instructions a score and pass of top-k: its digit and its count")
 WHOLE_SHARE = by_hand(
     0.25, "part of a block's latency that a row taken whole has: its launch, no barriers of a histogram"
 )

@@ -114,7 +114,6 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     pairs = w.batch * chosen + window_of(w).visible_pairs
     blocks = w.batch * w.heads_kv * w.seq_q * power_of_two(s.blocks(w.seq_kv)) * 2
     memory = flash_peak_bytes(w, blocks + 3 * w.batch * w.heads_q * w.seq_q * w.head_dim_v * w.output_bytes)
-    kernels = [replace(one, slowed_by_extra=False, copies_by_extra=True) for one in kernels]
     return Schedule("nsa", NAME, tuple(kernels), tile, memory, useful_flops=w.matrix_flops(pairs))
 
 

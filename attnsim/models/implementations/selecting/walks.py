@@ -303,5 +303,5 @@ def _backward(tile: BackwardTile, buffers: Buffers) -> dict[str, Any]:
         "warpgroups": 2,
         "path": tile.path,
         "buffers": buffers,
-        "slowed_by_extra": True,
+        "is_backward": True,
     }
