@@ -54,9 +54,9 @@ class Number:
 
 IMPLEMENTATION_NUMBERS: dict[str, Number] = {
     "step_clks": Number(
-        "clk", 150.0, 0.0, 8000.0, "latency of one inner step: barriers and dependent issue", "square root"
+        "clk", 500.0, 0.0, 8000.0, "latency of one inner step: barriers and dependent issue", "square root"
     ),
-    "back_clks": Number("clk", 150.0, 0.0, 8000.0, "the same of one inner step of a backward kernel", "square root"),
+    "back_clks": Number("clk", 1000.0, 0.0, 8000.0, "the same of one inner step of a backward kernel", "square root"),
     "block_clks": Number(
         "clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together", "square root"
     ),

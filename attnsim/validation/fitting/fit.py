@@ -110,8 +110,9 @@ def _problem(job: Job, loops: Mapping[tuple[str, str], ImplementationNumbers]) -
 
 
 def _on(problem: Problem, rows: Sequence[Row]) -> Problem:
-    """The problem on some of its rows, thinned."""
-    return replace(problem, rows=tuple(rows[:: max(1, round(len(rows) / FITTED_ROWS))]))
+    """The problem on some of its rows, thinned; a table may have its passes in turns, and all of them count."""
+    by_pass = sorted(rows, key=lambda row: (row.record.name, row.case.passes))
+    return replace(problem, rows=tuple(by_pass[:: max(1, round(len(rows) / FITTED_ROWS))]))
 
 
 def _told(job: Job, problem: Problem, best: Solution, folds: Sequence[Solution]) -> str:
