@@ -79,7 +79,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     work = clk / numbers.speed  # a clock of SM work: a slower build takes longer, memory answers as before
     beside = kernel.path in BESIDE
     rate = (gpu.mma_sync_flops_per_clk if kernel.path == "mma_sync" else gpu.tensor_flops_per_clk)(kernel.dtype)
-    backward = kernel.is_backward and fitted.back_clks is not None
+    backward = fitted.back_clks if kernel.is_backward else None
     return UnitCosts(
         clk=work,
         tensor=work / (rate * (ASYNC_SHARE if beside else 1.0)),
@@ -96,7 +96,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         hbm_latency=gpu.hbm.latency_clk * clk,
         stall=MMA_SYNC_STALL if kernel.path == "mma_sync" else 0.0,
         own_path=beside,
-        step=(fitted.back_clks if backward else fitted.step_clks) * work,
+        step=(fitted.step_clks if backward is None else backward) * work,
         block=fitted.block_clks * work,
         write=fitted.write_clks * work,
     )

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from attnsim.kernels.lift.drafts import CHARGED, Draft, is_product
 from attnsim.models.implementations.fused.forward import BY_WIDTH
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import TileOp, Waits
 
 SCORES, SUM = "S", "O"
 MANY = 2
@@ -129,6 +129,7 @@ def finished(
     """
     products = [place for place, one in enumerate(drafts) if is_product(one)]
     apart = not products and len({one.tensor for one in drafts if one.kind == "load"}) > 1
+    latency: Waits
     inside, latency = range(len(drafts)), "step"
     if products:
         first = next(place for place, one in enumerate(drafts) if one.exps or is_product(one))

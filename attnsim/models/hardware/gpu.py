@@ -30,11 +30,13 @@ from attnsim.wording import html_table
 _LANES = 32  # threads of a warp
 
 IN_PROPORTION = {
-    "clock.tensor": ("clock.free", "clock.sustained"),
-    "clock.boost": ("clock.free",),
+    "clock.tensor": ("clock.free", "clock.sustained", "l2.bandwidth"),
+    "clock.boost": ("clock.free", "l2.bandwidth"),
+    "clock.free": ("l2.bandwidth",),
+    "sm.count": ("l2.bandwidth",),
     "power.tdp": ("power.limit",),
 }
-"""Figures that keep their ratio to another when that one is changed."""
+"""Figures that keep their ratio to another when that one is changed: an L2 gives so many bytes to an SM in a clock."""
 
 SLOWEST_HZ = 1e6
 LIMITS = (0.25, 3.0)

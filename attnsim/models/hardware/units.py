@@ -93,6 +93,7 @@ def unit_text(bound: str | None) -> str:
     """What bounds a call, in a sentence."""
     return UNITS[bound].words if bound in UNITS else bound or NOTHING
 
+
 BESIDE = ("wgmma", "tcgen05")
 """Instruction paths whose products run beside the registers of warps."""
 ASYNC_SHARE = by_hand(0.95, "share of the tensor peak that wgmma and tcgen05 reach (arXiv 2402.13499, wgmma on H800)")

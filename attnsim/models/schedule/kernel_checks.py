@@ -63,8 +63,8 @@ def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
         if not isinstance(value, wanted) or isinstance(value, bool) or not 0 <= value <= MOST:
             raise InputError(f"segment {segment}: {name} of {kind} is {value!r}; give {whole} of 0 or more")
     if given.get("waits", "") not in get_args(Waits):
-        allowed = ", ".join(get_args(Waits)[1:])
-        raise InputError(f"segment {segment}: waits of {kind} is {given['waits']!r}; allowed: {allowed}, or none")
+        known = ", ".join(get_args(Waits)[1:])
+        raise InputError(f"segment {segment}: waits of {kind} is {given['waits']!r}; allowed: {known}, or none")
     return TileOp(**given)
 
 

@@ -18,8 +18,7 @@ from attnsim.validation.checking.evidence import SERVING_SAMPLE, evidence
 from attnsim.validation.checking.ratio_steps import steps
 from attnsim.validation.checking.ratio_widths import ratios_record
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions
-from attnsim.validation.fitting.jobs import jobs
-from attnsim.validation.fitting.records import PREDICTING, evaluation, origins, provenance, rows_digest, write_yaml
+from attnsim.validation.fitting.records import PREDICTING, evaluation, origins, rows_digest, write_yaml
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 from attnsim.validation.measured.datasets import grouped, published_rows
@@ -80,9 +79,6 @@ def record(folder: Path, progress: Callable[[str], None] = lambda line: None) ->
     for (name, architecture), held in sorted(_by_calibration(found).items()):
         fresh = {"code_sha256": code_digest(*PREDICTING)} | origins([one.row for one in held]) | evaluation(held)
         written.append(_renewed(folder / "implementations" / f"{name}.{architecture}.yaml", fresh))
-    for job in jobs():
-        if job.gpu_free:
-            written.append(_renewed(folder / "gpus" / f"{job.gpu}.yaml", provenance(job.rows)))
     progress("predicting rows of other sources, with numbers from elsewhere, and on pairs of GPUs")
     written.append(_widths(folder, found))
     return written

@@ -149,14 +149,11 @@ def _refuse_unknown(names: Iterable[str], known: Iterable[str], job: str) -> Non
 
 
 def separate(every: Iterable[Job]) -> Iterable[Job]:
-    """Jobs with no GPU number to share, taken apart by implementation: smaller problems with the same answer."""
+    """Jobs taken apart by implementation, which share no number: smaller problems with the same answer."""
     for job in every:
-        if job.gpu_free:
-            yield job
-        else:
-            for owner, names in job.free.items():
-                loop_of = {owner: job.loop_of[owner]} if owner in job.loop_of else {}
-                yield replace(job, name=f"{job.name}:{owner}", free={owner: names}, loop_of=loop_of)
+        for owner, names in job.free.items():
+            loop_of = {owner: job.loop_of[owner]} if owner in job.loop_of else {}
+            yield replace(job, name=f"{job.name}:{owner}", free={owner: names}, loop_of=loop_of)
 
 
 def chosen(names: Sequence[str]) -> list[Job]:

@@ -68,8 +68,7 @@ class Problem:
         pairs = zip(self.keys, units.tolist(), strict=True)
         there = self.with_values({key: self.definition(key).value(unit) for key, unit in pairs})
         return {
-            name: Numbers(record, counts=IMPLEMENTATIONS[name].counts)
-            for name, record in there.implementations.items()
+            name: Numbers(record, counts=IMPLEMENTATIONS[name].counts) for name, record in there.implementations.items()
         }
 
     def residuals(self, units: NDArray[np.float64], owner: str = "") -> NDArray[np.float64]:

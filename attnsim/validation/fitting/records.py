@@ -34,11 +34,7 @@ def implementation_file(
     """The file of one implementation: its numbers, their errors on rows that were left out, and the folds."""
     rows = [row for row in problem.rows if row.record.name == owner]
     without = {fold: found.numbers[owner] for fold, found in folds.items()}
-    held = [
-        HeldOut(row, *fold, row.predict_s(numbers))
-        for row in rows
-        for fold, numbers in unseen_folds(row, without)
-    ]
+    held = [HeldOut(row, *fold, row.predict_s(numbers)) for row in rows for fold, numbers in unseen_folds(row, without)]
     if not held:  # one group only: nothing was left out, and `folds` stays empty
         numbers = best.numbers[owner]
         held = [HeldOut(row, "fitted", "", row.predict_s(numbers)) for row in rows]

@@ -23,9 +23,7 @@ from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
 
-LINK_CLKS = by_hand(
-    30, "clocks of one link of a chain of dependent instructions, such as a row of a substitution"
-)
+LINK_CLKS = by_hand(30, "clocks of one link of a chain of dependent instructions, such as a row of a substitution")
 REGISTERS = by_hand(128, "registers a thread of a compiled kernel whose tiles are small: Triton does not print them")
 
 

@@ -14,6 +14,7 @@ Sequences of a batch lie one after the other; with causal masks, aligned at the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -199,7 +200,7 @@ def queries_read(w: Workload, tile: IndexTile, rows: range) -> Ints:
     return np.where(end > begin, (end - 1) // each - begin // each + 1, 0)
 
 
-def summing(tile: IndexTile, keys: int) -> dict[str, int]:
+def summing(tile: IndexTile, keys: int) -> dict[str, Any]:
     """Instructions to sum the heads of so many keys, counted in ``sm90_fp8_mqa_logits.cuh`` and its twin.
 
     With wgmma four lanes share a key's heads, with tcgen05 a lane has all and multiplies two at a time: for each score
