@@ -234,10 +234,9 @@ def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int
 
 def _own_path(op: TileOp, costs: UnitCosts) -> float:
     """Picoseconds that a warpgroup's counted vector work goes on for behind the busiest pipe's share of it."""
-    if op.kind != "vector" or not op.issues or not costs.own_path:
+    if op.kind != "vector" or not op.issues:
         return 0.0
-    busiest = max(_counted(op, costs), _on_pipes(op, costs))
-    return max(0.0, sum(_lanes(op, costs)) - busiest)
+    return max(0.0, costs.own_path * sum(_lanes(op, costs)) - max(_counted(op, costs), _on_pipes(op, costs)))
 
 
 def _counted(op: TileOp, costs: UnitCosts) -> float:

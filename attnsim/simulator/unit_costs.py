@@ -39,9 +39,9 @@ class UnitCosts:
         Load-to-use latencies.
     stall : float
         Share of a product during which vector work of the same SM stalls, and the other way round.
-    own_path : bool
-        Whether a warp's vector work lasts as long as its instructions take one pipe after another, while the unit is
-        held for the busiest pipe alone.
+    own_path : float
+        Part of an operation's vector work that one warpgroup runs, one pipe after another, while the unit is held for
+        the busiest pipe alone; 0 where products stall that unit.
     step, block, write : float
         The implementation's latencies, in picoseconds.
     """
@@ -60,7 +60,7 @@ class UnitCosts:
     l2_latency: float
     hbm_latency: float
     stall: float
-    own_path: bool
+    own_path: float
     step: float
     block: float
     write: float
@@ -95,7 +95,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,
         stall=MMA_SYNC_STALL if kernel.path == "mma_sync" else 0.0,
-        own_path=beside,
+        own_path=1 / kernel.in_step if beside else 0.0,
         step=(fitted.step_clks if backward is None else backward) * work,
         block=fitted.block_clks * work,
         write=fitted.write_clks * work,

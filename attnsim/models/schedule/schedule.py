@@ -186,6 +186,8 @@ class Kernel:
         Sharing of the tensors, for the L2 model.
     warpgroups : int
         Groups of warps that run the loop nest side by side on rows of their own.
+    in_step : int
+        Warpgroups in step with one another that each of them stands for: its operations are those of all.
     path : str
         Instruction path of the tensor work.
     max_blocks_per_sm : int or None
@@ -219,6 +221,7 @@ class Kernel:
     launches: tuple[Launch, ...]
     uses: tuple[TensorUse, ...]
     warpgroups: int = 1
+    in_step: int = 1
     path: Path = "simt"
     max_blocks_per_sm: int | None = None
     persistent: bool = False

@@ -127,7 +127,7 @@ def in_step(kernel: Kernel) -> Kernel:
     Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
     """
     groups = kernel.warpgroups
-    return replace(edited(kernel, lambda op: _times(op, groups)), warpgroups=1)
+    return replace(edited(kernel, lambda op: _times(op, groups)), warpgroups=1, in_step=groups)
 
 
 def _times(op: TileOp, groups: int) -> TileOp:
