@@ -7,7 +7,7 @@ import pytest
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.question.case_row import Case
 from attnsim.validation.checking import evidence, sources
-from attnsim.validation.checking.evidence import groups_of, off_home, separation
+from attnsim.validation.checking.evidence import Evidence, groups_of, off_home, separation
 from attnsim.validation.measured.datasets import Row, published_cases, row_of
 from attnsim.validation.measured.sources import ROLES
 
@@ -54,3 +54,12 @@ def test_off_home_rows_are_those_no_fit_has_seen_and_refusals_are_told(monkeypat
     assert (by_source["laboratory"], by_source["use"], by_source["held"]) == ("XunhaoLai", "test", total["held"])
     (group,) = groups_of(away)
     assert (group.source, group.passes, len(group.logs)) == ("nsa_triton_readme", "fwd", 2) and group.spread > 0
+
+
+def test_no_width_of_a_range_rests_on_strangers_whose_errors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [*cases("nsa_triton_readme", "flash_attn_v2")[:1], *cases("fa_issue1310", "cudnn")[:2]]
+    monkeypatch.setattr(evidence, "published_cases", lambda *roles: iter(some))
+    monkeypatch.setattr(evidence, "serving_rows", lambda sample: [])
+    away, _ = off_home()
+    assert [row["use"] for row in sources.totals(away)] == ["all", "test", "strangers"]
+    assert [group.source for group in Evidence(away, away, away, []).groups] == ["nsa_triton_readme"]

@@ -47,6 +47,7 @@ ROWS = {
     "linear_convolution": 452,
     "linear_flashkda": 24,
     "natten": 15,
+    "strangers_2026_11": 161,
 }
 # Dense 16-bit tensor peak, TFLOP/s: NVIDIA A100, H100, L40S and B200 datasheets.
 PEAK_TFLOPS = {
@@ -61,6 +62,8 @@ PEAK_TFLOPS = {
     "h800-sxm": 989.4,
     "rtx-3090": 71.2,
     "rtx-4090": 165.2,
+    "h20": 148,
+    "b300-sxm": 2500,
 }
 PRODUCTS = {"fwd": 2.0, "decode": 2.0, "bwd": 5.0, "fwd+bwd": 7.0}
 

@@ -10,7 +10,7 @@ from attnsim.validation.fitting.jobs import jobs
 from attnsim.validation.measured import aiconfigurator, sources
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 from attnsim.validation.measured.datasets import published_cases, published_rows
-from attnsim.validation.measured.sources import laboratory_of, role_of, software_of, split
+from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, software_of, split
 
 H200 = f"{PACKAGE}-{VERSION}/h200_sxm/attention/vllm/0.24.0/context_attention_perf"
 
@@ -24,8 +24,8 @@ def test_numbers_are_fitted_on_fit_sources_alone() -> None:
 
 
 def test_every_published_row_has_one_role() -> None:
-    every = [case.source for case in published_cases("fit", "choose", "test")]
-    assert len(every) == sum(len(list(published_cases(role))) for role in ("fit", "choose", "test"))
+    every = [case.source for case in published_cases(*ROLES)]
+    assert len(every) == sum(len(list(published_cases(role))) for role in ROLES)
     assert set(every) == set(split().published)
 
 

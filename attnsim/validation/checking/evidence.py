@@ -28,7 +28,7 @@ from attnsim.validation.fitting.records import domain_of
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, grouped, predict_all, published_cases, published_rows, row_of
 from attnsim.validation.measured.groups import usable
-from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, software_of, source_of, sources
+from attnsim.validation.measured.sources import KNOWN, ROLES, laboratory_of, role_of, software_of, source_of, sources
 
 SERVING_SAMPLE = 24
 """Rows of the large tables for each GPU, kernel and pass."""
@@ -211,8 +211,9 @@ class Evidence:
 
     @property
     def groups(self) -> list[Group]:
-        """Their groups."""
-        return groups_of([*self.away, *self.hidden, *self.home])
+        """Their groups, strangers' left out."""
+        every = (*self.away, *self.hidden, *self.home)
+        return groups_of(one for one in every if role_of(one.row.case.source) in KNOWN)
 
 
 def evidence(sample: int = SERVING_SAMPLE, found: Sequence[HeldOut] | None = None) -> Evidence:

@@ -34,7 +34,7 @@ from attnsim.validation.checking.hypothetical import VIEWS, View, as_announced, 
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, Task, Time, grouped, play_all, published_cases, row_of
 from attnsim.validation.measured.groups import usable
-from attnsim.validation.measured.sources import ROLES, laboratory_of
+from attnsim.validation.measured.sources import KNOWN, laboratory_of
 
 Way = Literal["carried", "own"]
 
@@ -135,7 +135,7 @@ def _in_order(one: Gpu, other: Gpu) -> tuple[Gpu, Gpu]:
 def _published() -> Iterator[tuple[Row, Row]]:
     """Pairs of published rows."""
     alike: dict[tuple[object, ...], list[Row]] = {}
-    for case in published_cases(*ROLES):
+    for case in published_cases(*KNOWN):
         try:
             row = row_of(case)
             row.schedule  # noqa: B018 built now, where it may be refused

@@ -1,4 +1,4 @@
-"""Who measured a row, with which software, and what the row may be used for: fitting, choosing or testing.
+"""Who measured a row, with which software, and what the row may be used for: fitting, choosing, testing or none of it.
 
 The published tables' sources stand in ``measurements/published/sources.csv``, the use of every source and of every
 table of aiconfigurator-core in ``measurements/split.yaml``.
@@ -18,8 +18,10 @@ from attnsim.errors import InputError
 from attnsim.files import read_typed
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 
-Role = Literal["fit", "choose", "test"]
-ROLES: tuple[Role, ...] = ("fit", "choose", "test")
+Role = Literal["fit", "choose", "test", "strangers"]
+ROLES: tuple[Role, ...] = ("fit", "choose", "test", "strangers")
+KNOWN = ROLES[:-1]
+"""Roles whose errors the widths of ranges are measured on; nothing at all rests on those of strangers."""
 
 MEASUREMENTS = Path(__file__).parents[1] / "measurements"
 PUBLISHED = MEASUREMENTS / "published"
@@ -130,7 +132,7 @@ def role_of(source: str) -> Role:
     for pattern, role in split().aiconfigurator.items():
         if fnmatchcase(table, pattern):
             return role
-    raise InputError(f"split.yaml gives {source!r} no role; add it as fit, choose or test")
+    raise InputError(f"split.yaml gives {source!r} no role; add it as {', '.join(ROLES)}")
 
 
 def laboratory_of(source: str) -> str:
