@@ -11,7 +11,7 @@ NOTHING = "-"
 _TINY = 0.0001
 
 
-_CLOCK_BY = {"given": "as given", "boost": "boost", "power": "what the power limit allows",
+_CLOCK_BY = {"given": "as given", "boost": "boost", "load": "under load", "power": "what the power limit allows",
              "least": "the lowest; the power limit asks for less"}  # fmt: skip
 
 

@@ -264,7 +264,7 @@ def _play(
         l2_bytes=sum(row.l2_bytes for row in moved),
         smem_bytes=schedule.total("smem_bytes"),
         clock_hz=gpu.clock.full_hz,
-        clock_by="given" if gpu.clock.held_hz else "boost",
+        clock_by="given" if gpu.clock.held_hz else "load" if gpu.clock.free_hz < gpu.clock.boost_hz else "boost",
     )
 
 

@@ -28,8 +28,8 @@ from attnsim.models.hardware.energy import PICO, constants, work
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
 
-ClockBy = Literal["given", "boost", "power", "least"]
-"""What set a call's clock; "least" is the lowest clock, where the power limit asks for less."""
+ClockBy = Literal["given", "boost", "load", "power", "least"]
+"""What set a call's clock; "load" is the clock of a card that is not cold, "least" the lowest clock, where the power limit asks for less."""
 
 Value = float | Floats
 """Of one call, or a column of several."""

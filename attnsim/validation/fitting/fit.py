@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attnsim.models.calibrations.calibration import Fold, calibrations
+from attnsim.models.calibrations.calibration import Fold
 from attnsim.models.calibrations.numbers import ImplementationNumbers
-from attnsim.models.hardware.files import load_gpu
 from attnsim.validation.fitting.jobs import Job, chosen
 from attnsim.validation.fitting.problem import Problem
 from attnsim.validation.fitting.records import implementation_file, write_yaml
@@ -50,12 +49,10 @@ def fit(folder: Path, names: Sequence[str] = (), progress: Told = lambda line: N
     InputError
         For a name that no job has.
     """
-    loops = {key: found.numbers for key, found in calibrations().items()}
     written = []
     for job in chosen(names):
-        best, folds, problem = fit_job(job, loops, progress=progress)
+        best, folds, problem = fit_job(job, progress=progress)
         architecture = problem.rows[0].gpu.architecture
-        loops |= {(owner, architecture): numbers.implementation for owner, numbers in best.numbers.items()}
         for owner in job.free:
             path = folder / "implementations" / f"{owner}.{architecture}.yaml"
             written.append(write_yaml(path, implementation_file(job, owner, best, folds, problem)))
@@ -64,7 +61,6 @@ def fit(folder: Path, names: Sequence[str] = (), progress: Told = lambda line: N
 
 def fit_job(
     job: Job,
-    loops: Mapping[tuple[str, str], ImplementationNumbers],
     *,
     progress: Told = lambda line: None,
 ) -> tuple[Solution, dict[Fold, Solution], Problem]:
@@ -73,8 +69,6 @@ def fit_job(
     Parameters
     ----------
     job : Job
-    loops : mapping of (str, str) to ImplementationNumbers
-        By implementation and architecture: what earlier jobs fitted, for `Job.loop_of`.
     progress : callable
 
     Returns
@@ -88,7 +82,7 @@ def fit_job(
     """
     from joblib import Parallel, delayed
 
-    whole = _problem(job, loops)
+    whole = _problem(job)
     found = Counter((split, group) for row in whole.rows for split, group in groups(row).items())
     wide = Counter(split for split, _ in found)
     folds = [fold for fold in sorted(found) if wide[fold[0]] > 1 and found[fold] >= SMALLEST_GROUP]
@@ -100,13 +94,10 @@ def fit_job(
     return best, dict(zip(folds, solved, strict=True)), whole
 
 
-def _problem(job: Job, loops: Mapping[tuple[str, str], ImplementationNumbers]) -> Problem:
-    """The problem on all rows of a job, with the numbers that are not free at those of earlier jobs or at priors."""
+def _problem(job: Job) -> Problem:
+    """The problem on all rows of a job, with the numbers that are not free at their priors."""
     keys = tuple((owner, name) for owner, names in job.free.items() for name in names)
-    records = dict.fromkeys(job.free, ImplementationNumbers())
-    architecture = load_gpu(job.gpu).architecture
-    records |= {owner: loops[of, architecture] for owner, of in job.loop_of.items()}
-    return Problem(job.rows, keys, records)
+    return Problem(job.rows, keys, dict.fromkeys(job.free, ImplementationNumbers()))
 
 
 def _on(problem: Problem, rows: Sequence[Row]) -> Problem:

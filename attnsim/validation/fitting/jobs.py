@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -33,9 +33,6 @@ class Job:
         Keys of the measurements.
     others : tuple of str
         Further GPUs whose rows are used.
-    loop_of : mapping of str to str
-        By implementation: the one whose numbers, fitted by an earlier job, it has where its own are not free. Without
-        one they are at their priors.
     """
 
     name: str
@@ -43,7 +40,6 @@ class Job:
     free: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
     others: tuple[str, ...] = ()
-    loop_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -133,13 +129,7 @@ def _checked(job: Job, sets: Mapping[str, tuple[str, ...]]) -> Job:
         expanded = tuple(number for name in names for number in sets.get(name, (name,)))
         _refuse_unknown(expanded, IMPLEMENTATION_NUMBERS, job.name)
         free[find_implementation(owner).name] = expanded
-    loop_of = {find_implementation(owner).name: find_implementation(of).name for owner, of in job.loop_of.items()}
-    for owner in loop_of:
-        if owner not in free:
-            raise InputError(
-                f"job {job.name}: loop_of names {owner}, which the job does not fit; {nearest(owner, free)}"
-            )
-    return replace(job, free=free, loop_of=loop_of)
+    return replace(job, free=free)
 
 
 def _refuse_unknown(names: Iterable[str], known: Iterable[str], job: str) -> None:
@@ -152,8 +142,7 @@ def separate(every: Iterable[Job]) -> Iterable[Job]:
     """Jobs taken apart by implementation, which share no number: smaller problems with the same answer."""
     for job in every:
         for owner, names in job.free.items():
-            loop_of = {owner: job.loop_of[owner]} if owner in job.loop_of else {}
-            yield replace(job, name=f"{job.name}:{owner}", free={owner: names}, loop_of=loop_of)
+            yield replace(job, name=f"{job.name}:{owner}", free={owner: names})
 
 
 def chosen(names: Sequence[str]) -> list[Job]:

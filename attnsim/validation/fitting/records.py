@@ -49,7 +49,7 @@ def implementation_file(
         "gpu": job.gpu,
         **origins(rows),
         **provenance(rows),
-        "numbers": _numbers(owner, best.numbers[owner].implementation, best, job.loop_of.get(owner, ""), open_),
+        "numbers": _numbers(owner, best.numbers[owner].implementation, best, open_),
         **evaluation(held),
         "domain": asdict(domain_of(rows)),
         "folds": kept,
@@ -60,10 +60,8 @@ def _values(numbers: ImplementationNumbers) -> dict[str, float]:
     return {name: float(f"{value:.6g}") for name, value in asdict(numbers).items() if value is not None}
 
 
-def _numbers(
-    owner: str, numbers: ImplementationNumbers, best: Solution, of: str, open_: Sequence[str]
-) -> dict[str, Any]:
-    """Each number with whether it was fitted: if so its confidence interval, else whose it is.
+def _numbers(owner: str, numbers: ImplementationNumbers, best: Solution, open_: Sequence[str]) -> dict[str, Any]:
+    """Each number with whether it was fitted: if so its confidence interval, else it is the prior's.
 
     Those in `open_` were free, and the rows left them open.
     """
@@ -72,7 +70,7 @@ def _numbers(
         if name in open_:
             return {"value": value, "fitted": False, "of": "prior", "open": True}
         if (owner, name) not in best.ranges:
-            return {"value": value, "fitted": False, "of": of or "prior"}
+            return {"value": value, "fitted": False, "of": "prior"}
         low, high = (float(f"{end:.4g}") for end in best.ranges[owner, name])
         return {"value": value, "fitted": True, "low": low, "high": high}
 
