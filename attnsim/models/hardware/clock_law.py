@@ -29,7 +29,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
 
 ClockBy = Literal["given", "boost", "load", "power", "least"]
-"""What set a call's clock; "load" is the clock of a card that is not cold, "least" the lowest clock, where the power limit asks for less."""
+"""What set a call's clock: "load" is that of a card that is not cold, "least" the lowest, where power asks for less."""
 
 Value = float | Floats
 """Of one call, or a column of several."""
