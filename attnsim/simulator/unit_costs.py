@@ -89,7 +89,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         issue=work / gpu.sm.issues_per_clk,
         int32=work / gpu.sm.int32_per_clk,
         load_store=work / gpu.sm.load_stores_per_clk,
-        l2=PS / gpu.l2.bandwidth_bytes_per_s,
+        l2=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.l2_share),
         hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,
         l2_latency=gpu.l2.latency_clk * clk,

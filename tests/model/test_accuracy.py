@@ -288,7 +288,7 @@ def test_of_two_numbers_that_do_the_same_one_is_held() -> None:
     keys = (("a", "step_clks"), ("a", "block_clks"), ("a", "tensor_efficiency"))
     slopes = np.array([[1.0, 1.0, 0.0], [0.5, 0.5, 1.0], [0.2, 0.2, 3.0]])
     covariance = np.linalg.inv(slopes.T @ slopes / 0.05**2 + np.eye(3) / 0.25**2)
-    found = Solution(keys, {}, np.zeros(3), {}, covariance, 0.0, True)
+    found = Solution(keys, {}, np.zeros(3), covariance, 0.0, True)
     (open_,) = found.undetermined(np.full(3, 0.1))
     assert open_ in keys[:2]
     assert not found.undetermined(np.full(3, 0.9)), "the rows contradict the priors"

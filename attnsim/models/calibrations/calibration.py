@@ -6,7 +6,7 @@ The files are written by `attnsim fit` and never by hand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -47,6 +47,27 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Other numbers with which the rows of a fit are predicted nearly as well.
+
+    Parameters
+    ----------
+    loss : float
+        Of the fit, over that of the calibration's own numbers.
+    implementation, rates : mapping of str to float
+        The numbers that differ. Rates are shares of a GPU's figures, and go for other cards too.
+    """
+
+    loss: float
+    implementation: Mapping[str, float]
+    rates: Mapping[str, float]
+
+    def of(self, numbers: Numbers) -> Numbers:
+        """The same numbers with those that differ."""
+        return replace(numbers, implementation=replace(numbers.implementation, **self.implementation), **self.rates)
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """Fitted numbers of an implementation on an architecture, with what they were fitted on and how well they did.
 
@@ -73,6 +94,8 @@ class Calibration:
         What ran, "vllm 0.24.0", as far as the measurements' sources say.
     undetermined : tuple of str
         Numbers that were free and that the rows leave open: they are at their priors.
+    alternatives : tuple of Alternative
+        Numbers with a loss at most a tenth above the best, the farthest from it and from each other.
     """
 
     implementation: str
@@ -88,6 +111,7 @@ class Calibration:
     spread: Mapping[str, float] = field(default_factory=dict)
     versions: tuple[str, ...] = ()
     undetermined: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def counted(self) -> Numbers:
@@ -169,4 +193,5 @@ def _read_calibration(data: dict[str, Any]) -> Calibration:
         },
         versions=tuple(data.get("versions", ())),
         undetermined=tuple(k for k, v in numbers.items() if v.get("open")),
+        alternatives=tuple(Alternative(**found) for found in data.get("alternatives", ())),
     )

@@ -67,6 +67,16 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
 }
 
 
+RATES: dict[str, Number] = {
+    "l2_share": Number("1", 1.0, 0.7, 1.0, "share of a microbenchmark's L2 bandwidth that a kernel reaches"),
+}
+"""Between which a rate of the chip that nobody fits is taken to be: alternatives of a calibration move it.
+
+Microbenchmarks of one card differ: 5.5 of 6.9 TB/s (Chips and Cheese over gpu-l2-cache, H100 PCIe), 5.21 of 6.16
+(gpu-l2-cache over gpu-l2-stream, L40), 2.44 of 3.09 (A40).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ImplementationNumbers:
     """What the source of a kernel does not tell; see :data:`IMPLEMENTATION_NUMBERS` for meaning and bounds.
@@ -88,6 +98,8 @@ class Numbers:
     Parameters
     ----------
     implementation : ImplementationNumbers
+    l2_share : float
+        Of the L2's bandwidth in the GPU's file. Never fitted; an alternative of a calibration moves it.
     speed : float
         Of the SMs' work in the build that is asked about, over the one that the numbers were fitted on. Never fitted.
     counts : str
@@ -96,5 +108,6 @@ class Numbers:
     """
 
     implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
+    l2_share: float = 1.0
     speed: float = 1.0
     counts: str = ""

@@ -17,8 +17,9 @@ from attnsim.models.calibrations.calibration import Fold
 from attnsim.models.calibrations.numbers import ImplementationNumbers
 from attnsim.validation.fitting.jobs import Job, chosen
 from attnsim.validation.fitting.problem import Problem
+from attnsim.validation.fitting.profiles import profiled
 from attnsim.validation.fitting.records import implementation_file, write_yaml
-from attnsim.validation.fitting.solver import Solution, fit_free, fit_numbers
+from attnsim.validation.fitting.solver import Solution, fit_free
 from attnsim.validation.measured.datasets import Row, error_summary
 from attnsim.validation.measured.groups import groups
 
@@ -88,7 +89,7 @@ def fit_job(
     folds = [fold for fold in sorted(found) if wide[fold[0]] > 1 and found[fold] >= SMALLEST_GROUP]
     rows = [[row for row in whole.rows if groups(row)[split] != group] for split, group in folds]
     best, *solved = Parallel(n_jobs=min(2, os.cpu_count() or 1))(
-        [delayed(fit_numbers)(_on(whole, whole.rows)), *(delayed(fit_free)(_on(whole, some)) for some in rows)]
+        [delayed(profiled)(_on(whole, whole.rows)), *(delayed(fit_free)(_on(whole, some)) for some in rows)]
     )
     progress(_told(job, whole, best, solved))
     return best, dict(zip(folds, solved, strict=True)), whole

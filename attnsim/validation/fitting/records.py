@@ -50,6 +50,7 @@ def implementation_file(
         **origins(rows),
         **provenance(rows),
         "numbers": _numbers(owner, best.numbers[owner].implementation, best, open_),
+        "alternatives": list(map(asdict, best.alternatives[owner])),
         **evaluation(held),
         "domain": asdict(domain_of(rows)),
         "folds": kept,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.models.calibrations.calibration import Alternative
 from attnsim.models.calibrations.numbers import OPEN, Numbers
 from attnsim.validation.fitting.problem import Key, Problem
 
@@ -38,23 +40,26 @@ class Solution:
         By implementation.
     units : ndarray
         ``[keys]``: unit coordinates of the free numbers.
-    ranges : dict of (str, str) to (float, float)
-        95 % confidence interval of each free number.
     covariance : ndarray
-        ``[keys, keys]`` of those, from what the rows and the priors say.
+        ``[keys, keys]`` of those, from what the rows and the priors say, as far as the fit is linear.
     loss : float
         Soft-L1 loss with the pull of the priors.
     converged : bool
         Whether the loss or the coordinates stopped changing before the evaluations ran out.
+    ranges : mapping of (str, str) to (float, float)
+        95 % confidence interval of each free number, from its profile (`attnsim.validation.fitting.profiles`).
+    alternatives : mapping of str to tuple of Alternative
+        By implementation: other numbers that fit the rows nearly as well.
     """
 
     keys: tuple[Key, ...]
     numbers: dict[str, Numbers]
     units: NDArray[np.float64]
-    ranges: dict[Key, tuple[float, float]]
     covariance: NDArray[np.float64]
     loss: float
     converged: bool
+    ranges: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    alternatives: Mapping[str, tuple[Alternative, ...]] = field(default_factory=dict)
 
     def undetermined(self, priors: NDArray[np.float64]) -> tuple[Key, ...]:
         """Numbers that the rows leave open: the 95 % interval covers `OPEN` of the range, and the prior ``[keys]``.
@@ -120,7 +125,7 @@ def solve(problem: Problem, start: NDArray[np.float64], step: float, evaluations
     from scipy.optimize import least_squares
 
     if not problem.keys:
-        return Solution((), problem.numbers(start), start, {}, np.zeros((0, 0)), 0.0, True)
+        return Solution((), problem.numbers(start), start, np.zeros((0, 0)), 0.0, True)
     found = least_squares(
         problem.pulled,
         np.clip(start, 0.01, 0.99),
@@ -137,12 +142,4 @@ def solve(problem: Problem, start: NDArray[np.float64], step: float, evaluations
     residuals, slopes = np.asarray(found.fun)[:count], np.asarray(found.jac)[:count]
     variance = float(residuals @ residuals) / max(1, count - len(start))
     covariance = np.linalg.inv(slopes.T @ slopes / variance + np.diag(problem.doubts() ** -2.0))
-    spreads = 1.96 * np.sqrt(np.diag(covariance))
-    ends = np.clip([found.x - spreads, found.x + spreads], 0, 1).T.tolist()
-    ranges = {
-        key: (problem.definition(key).value(low), problem.definition(key).value(high))
-        for key, (low, high) in zip(problem.keys, ends, strict=True)
-    }
-    return Solution(
-        problem.keys, problem.numbers(found.x), found.x, ranges, covariance, float(found.cost), bool(found.success)
-    )
+    return Solution(problem.keys, problem.numbers(found.x), found.x, covariance, float(found.cost), bool(found.success))
