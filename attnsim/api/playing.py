@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -120,7 +121,7 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     return max(float(compute), kernel.total("bytes") * costs.l2) / PS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Played:
     """A question and how it runs.
 
@@ -164,6 +165,18 @@ def play(question: Question) -> Played:
         if peak <= gpu.hbm.capacity_bytes:
             return Played(question, chosen, peak, schedule, played)
     return Played(question, chosen, peak, None, None)
+
+
+@lru_cache(maxsize=64)
+def with_alternatives(run: Played) -> tuple[float, ...]:
+    """Seconds of a call with the numbers of its calibration and with each of its alternatives, in fast mode."""
+    found = run.chosen.calibration
+    if run.schedule is None or found is None:
+        return ()
+    own, asked = run.chosen.numbers, run.question
+    fast = replace(asked.conditions, mode="fast", told=None)
+    every = (own, *(one.of(own) for one in found.alternatives))
+    return tuple(replayed(run.schedule, asked.gpu, numbers, fast).time_s for numbers in every)
 
 
 def figures(played: Replay, low: float, high: float) -> dict[str, Any]:

@@ -93,6 +93,8 @@ class Prediction:
         Assumptions of the schedule, or why it does not fit.
     approximation : tuple of ApproximationError
         Of an algorithm that is not softmax attention, how far from it it is on stated inputs; else empty.
+    run : Played or None
+        What was played; no part of the answer.
     """
 
     workload: Workload
@@ -136,6 +138,7 @@ class Prediction:
     tile: str
     notes: tuple[str, ...]
     approximation: tuple[ApproximationError, ...] = ()
+    run: Played | None = field(default=None, repr=False, compare=False)
 
     @property
     def hbm_bytes(self) -> int | None:
@@ -166,7 +169,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""
-        return {item.name: plain(getattr(self, item.name)) for item in fields(self) if item.name != "workload"}
+        told = (item.name for item in fields(self) if item.name not in ("workload", "run"))
+        return {name: plain(getattr(self, name)) for name in told}
 
     def row(self) -> dict[str, object]:
         """Question and answer as one row of plain values; units that are busy as ``busy_tensor_s``.
@@ -297,6 +301,7 @@ def prediction(run: Played) -> Prediction:
         tile=schedule.tile_text if schedule else "",
         notes=notes,
         approximation=() if mechanism.exact else approximation_errors(mechanism.name, w),
+        run=run,
         **(figures(played, trust.low, trust.high) | {"clock_by": played.clock_by} if played else {}),
     )
 

@@ -3,6 +3,8 @@
 One kernel on two machines: the error of the ratio grows with what the change moves (`moved`), another card adds its own
 clocks and host, another architecture its instructions and tiles, more where its numbers are borrowed. Two kernels on
 one machine: each has its own errors, and only those of the machine, its laboratory's, cancel.
+What the calibration itself leaves open does not cancel: its alternatives, which meet the rows nearly as well, are
+played on both machines, and the range holds their ratios.
 `attnsim.validation.checking.ratio_widths` measures both and checks them, `attnsim fit --record` writes them.
 """
 
@@ -13,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from attnsim.api.playing import Played as Run
+from attnsim.api.playing import with_alternatives
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import HOST, TIMING, ratio_widths, widths
 from attnsim.models.hardware.changes import Change
@@ -43,10 +47,14 @@ class Ratio:
     high: float
 
     @classmethod
-    def of(cls, base_s: float, other_s: float, half: float) -> Ratio:
-        """Of two times; `half` is the half-width of the range of its log."""
+    def of(cls, base_s: float, other_s: float, half: float, others: Sequence[float] = ()) -> Ratio:
+        """Of two times; `half` is the half-width of the range of its log.
+
+        `others` are logs of other ratios over this one, of which the range holds the farthest on each side.
+        """
         value = base_s / other_s
-        return cls(value, value * math.exp(-half), value * math.exp(half))
+        below, above = (math.hypot(half, max(0.0, *(side * one for one in others), 0.0)) for side in (-1, 1))
+        return cls(value, value * math.exp(-below), value * math.exp(above))
 
     def __str__(self) -> str:
         return ratio_text(self.value, self.low, self.high)
@@ -103,6 +111,10 @@ class Timed(Played, Protocol):
     def trust(self) -> Trust:
         """With the components of the time's own range."""
 
+    @property
+    def run(self) -> Run | None:
+        """What was played."""
+
 
 def speedup(base: Timed, other: Timed) -> Ratio | None:
     """How many times faster `other` is than `base`; None where one of them does not fit its GPU's memory."""
@@ -114,7 +126,18 @@ def speedup(base: Timed, other: Timed) -> Ratio | None:
         ratio_widths().half_width(_of_machines(base, other)),
         widths().half_width(_of_one_call(base, other) if same_call else of_two_kernels(one, two)),
     )
-    return Ratio.of(base.time_s, other.time_s, half)
+    return Ratio.of(base.time_s, other.time_s, half, _by_alternatives(base, other) if same_call else ())
+
+
+def _by_alternatives(base: Timed, other: Timed) -> list[float]:
+    """Logs of the ratio by each alternative of the calibration that both share, over that by its own numbers."""
+    if not base.run or not other.run or base.run.chosen.calibration is not other.run.chosen.calibration:
+        return []
+    if (base.gpu, base.changes, base.tile) == (other.gpu, other.changes, other.tile):
+        return []
+    pairs = zip(with_alternatives(base.run), with_alternatives(other.run), strict=True)
+    logs = [math.log(one / two) for one, two in pairs]
+    return [one - logs[0] for one in logs[1:]]
 
 
 def speedup_of_tiles(base_s: float, other_s: float) -> Ratio:

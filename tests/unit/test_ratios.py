@@ -12,8 +12,10 @@ import yaml
 
 import attnsim
 from attnsim.api.baselines import ratios_over, ratios_over_unchanged
+from attnsim.api.playing import with_alternatives
 from attnsim.api.ratios import Ratio, moved, of_two_kernels, speedup
 from attnsim.cli import main
+from attnsim.models.calibrations.calibration import Alternative
 from attnsim.models.calibrations.components import RATIOS, ratio_widths, widths
 from attnsim.validation.checking.components import Group, left_out, measured
 from attnsim.validation.checking.ratio_steps import step_errors
@@ -26,7 +28,8 @@ LONG = attnsim.Workload(1, 64, 65536, 128)
 
 
 def flash(gpu: object, **options: object) -> attnsim.Prediction:
-    return attnsim.predict(PREFILL, gpu, "flash", **options)  # type: ignore[arg-type]
+    """Without what was played: the components alone make its ranges."""
+    return replace(attnsim.predict(PREFILL, gpu, "flash", **options), run=None)  # type: ignore[arg-type]
 
 
 def width(ratio: Ratio | None) -> float:
@@ -52,6 +55,38 @@ def test_the_range_grows_with_what_the_change_moves_and_is_narrower_than_that_of
         assert half == pytest.approx(ratio_widths().half_width([ratio_widths().sd["change"] * moved(base, one)]))
 
 
+def tried(*alternatives: Alternative) -> tuple[attnsim.Prediction, attnsim.Prediction]:
+    """H100 and H100 with twice the rate of the tensor cores, of a calibration with these alternatives."""
+    gpu = attnsim.load_gpu(H100)
+    found = [attnsim.predict(PREFILL, one, "flash") for one in (gpu, gpu.replace("tensor.bf16", "2x"))]
+    runs = [one.run for one in found if one.run is not None and one.run.chosen.calibration is not None]
+    known = replace(runs[0].chosen.calibration, alternatives=alternatives)  # type: ignore[type-var]
+    chosen = [replace(run, chosen=replace(run.chosen, calibration=known)) for run in runs]
+    one, two = (replace(found, run=run) for found, run in zip(found, chosen, strict=True))
+    return one, two
+
+
+def test_a_range_holds_what_other_calibrations_say() -> None:
+    """Where an L2 that is nearly full leaves twice the tensor rate no gain, an L2 with room to spare shows one."""
+    base, doubled = tried(Alternative(1.08, {}, {"l2_fraction": 1.0}), Alternative(1.02, {}, {}))
+    held = replace(base, run=None), replace(doubled, run=None)
+    narrow, wide = speedup(*held), speedup(base, doubled)
+    assert narrow is not None and wide is not None and wide.value == narrow.value
+    assert base.run is not None and doubled.run is not None
+    own, other, same = (one / two for one, two in zip(*map(with_alternatives, (base.run, doubled.run)), strict=True))
+    assert own == pytest.approx(wide.value) and same == own and other > 1.1 * own, "the example is one"
+    assert wide.high > other > narrow.high and wide.low == pytest.approx(narrow.low)
+    back = speedup(doubled, base)
+    assert back is not None and back.low == pytest.approx(1 / wide.high)
+
+
+def test_alternatives_are_played_for_one_calibration_on_two_machines() -> None:
+    """Not for two kernels, nor for a call beside itself, nor where each GPU has a calibration of its own."""
+    base, doubled = tried(Alternative(1.08, {}, {"l2_fraction": 1.0}))
+    for one, other in ((base, base), (base, flash(B200)), (base, replace(doubled, implementation="flash-attn.2"))):
+        assert width(speedup(one, other)) == pytest.approx(width(speedup(one, replace(other, run=None))))
+
+
 @dataclass
 class Call:
     time_s: float
@@ -75,10 +110,7 @@ def test_another_card_and_another_architecture_add_their_part() -> None:
 
 
 def test_borrowed_numbers_of_another_architecture_add_more() -> None:
-    base, own, borrowed = (
-        attnsim.predict(PREFILL, gpu, "flash", implementation="flash-attn.2")
-        for gpu in ("a100-sxm4-80gb", H100, "l40s")
-    )
+    base, own, borrowed = (flash(gpu, implementation="flash-attn.2") for gpu in ("a100-sxm4-80gb", H100, "l40s"))
     sd = ratio_widths().sd
     known = [sd["machines"], sd["architectures"]]
     assert width(own.speedup_over(base)) == pytest.approx(ratio_widths().half_width(known))
