@@ -64,7 +64,8 @@ class Alternative:
 
     def of(self, numbers: Numbers) -> Numbers:
         """The same numbers with those that differ."""
-        return replace(numbers, implementation=replace(numbers.implementation, **self.implementation), **self.rates)
+        moved: dict[str, Any] = {**self.rates}
+        return replace(numbers, implementation=replace(numbers.implementation, **self.implementation), **moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.by_hand import by_hand
-from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Number, Numbers
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, RATES, ImplementationNumbers, Number, Numbers
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.measured.datasets import Row
 
@@ -19,7 +20,7 @@ NOISE = 0.05
 DOUBT = by_hand(0.25, "standard deviation of a prior in unit coordinates: a quarter of the range that is possible")
 
 Key = tuple[str, str]
-"""A free number: the implementation it belongs to, and its name."""
+"""A free number: the implementation it belongs to ("" for a rate of the GPU), and its name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,15 +34,18 @@ class Problem:
         The free numbers; coordinates are in this order.
     implementations : mapping of str to ImplementationNumbers
         Values of the numbers that are not free.
+    rates : mapping of str to float
+        Shares of a GPU's figures that are not 1 (:data:`attnsim.models.calibrations.numbers.RATES`).
     """
 
     rows: tuple[Row, ...]
     keys: tuple[Key, ...]
     implementations: Mapping[str, ImplementationNumbers]
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     def definition(self, key: Key) -> Number:
         """Meaning, prior and bounds of a free number."""
-        return IMPLEMENTATION_NUMBERS[key[1]]
+        return IMPLEMENTATION_NUMBERS[key[1]] if key[0] else RATES[key[1]]
 
     def priors(self) -> NDArray[np.float64]:
         """Unit coordinates of the priors, ``[keys]``."""
@@ -53,10 +57,13 @@ class Problem:
 
     def with_values(self, values: Mapping[Key, float]) -> Problem:
         """The same problem with other values of some numbers."""
-        records = dict(self.implementations)
+        records, rates = dict(self.implementations), dict(self.rates)
         for (owner, name), value in values.items():
-            records[owner] = replace(records[owner], **{name: value})
-        return replace(self, implementations=records)
+            if owner:
+                records[owner] = replace(records[owner], **{name: value})
+            else:
+                rates[name] = value
+        return replace(self, implementations=records, rates=rates)
 
     def held_at_prior(self, keys: Sequence[Key]) -> Problem:
         """The same problem with these numbers at their priors and no longer free."""
@@ -67,8 +74,10 @@ class Problem:
         """Numbers by implementation at unit coordinates ``[keys]``, with the counted instructions that go with them."""
         pairs = zip(self.keys, units.tolist(), strict=True)
         there = self.with_values({key: self.definition(key).value(unit) for key, unit in pairs})
+        rates: dict[str, Any] = {**there.rates}
         return {
-            name: Numbers(record, counts=IMPLEMENTATIONS[name].counts) for name, record in there.implementations.items()
+            name: Numbers(record, counts=IMPLEMENTATIONS[name].counts, **rates)
+            for name, record in there.implementations.items()
         }
 
     def residuals(self, units: NDArray[np.float64], owner: str = "") -> NDArray[np.float64]:

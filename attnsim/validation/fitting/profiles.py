@@ -1,8 +1,8 @@
 """How far the rows of a fit let each number go, and which other numbers fit them nearly as well.
 
 The profile of a number is the loss as it moves, with all others fitted again. Where it has risen by `NEAR` lies an
-alternative, and from how fast it rises follows the number's 95 % interval, on each side by itself. Rates of the GPU
-that the fit does not determine move within their own intervals (`attnsim.models.calibrations.numbers.RATES`).
+alternative, and from how fast it rises follows the number's 95 % interval, on each side by itself. Rates of the GPU,
+which nobody fits, move within their own intervals (`attnsim.models.calibrations.numbers.RATES`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Profiles:
     """The loss around a fit, quadratic with the slopes there, and as it is."""
 
     def __init__(self, problem: Problem, best: Solution) -> None:
-        rates = tuple(key for name in RATES if (key := ("", name)) not in problem.keys)
+        rates = tuple(("", name) for name in RATES)
         self.wide, self.free = replace(problem, keys=(*problem.keys, *rates)), len(problem.keys)
         self.units = np.array([self._unit(key, best.numbers) for key in self.wide.keys])
         self.priors, self.doubts = problem.priors(), problem.doubts()
@@ -80,9 +80,8 @@ class _Profiles:
 
     def _unit(self, key: Key, numbers: dict[str, Numbers]) -> float:
         owner, name = key
-        of = numbers[owner].implementation if owner else next(iter(numbers.values())).gpu
-        value = getattr(of, name)
-        return self.wide.definition(key).coordinate(self.wide.prior(key) if value is None else value)
+        value = getattr(numbers[owner].implementation if owner else next(iter(numbers.values())), name)
+        return self.wide.definition(key).coordinate(value)
 
     def pulled(self, units: NDArray[np.float64]) -> NDArray[np.float64]:
         """The residuals, then the pull of each prior, ``[rows + free keys]``: no prior pulls at a rate."""
@@ -96,9 +95,9 @@ class _Profiles:
         held = self.curvature[np.ix_(others, others)]
         follow = np.zeros(len(self.units))
         follow[at], follow[others] = 1.0, -np.linalg.solve(held, self.curvature[others, at])
-        found, room = End(self.units, 1.0, float(self.units[at])), abs(self._bound(key, side) - self.units[at])
+        found, room = End(self.units, 1.0, float(self.units[at])), abs(float(side > 0) - self.units[at])
         if room < STEPS[-1]:
-            return replace(found, at_95=self._bound(key, side))
+            return replace(found, at_95=float(side > 0))
         bend = float(self.curvature[at] @ follow)
         far = math.sqrt(2 * NEAR * self.loss / bend) if bend > 0 else room
         for _ in range(TRIES):
@@ -120,14 +119,6 @@ class _Profiles:
                 found = replace(found, at_95=at_95)
             far *= min(2.5, max(0.4, math.sqrt(0.8 * NEAR / max(rise, 1e-9))))
         return found
-
-    def _bound(self, key: Key, side: int) -> float:
-        """How far a number may go: to the end of its range, a rate to that of its interval."""
-        if key in self.wide.keys[: self.free]:
-            return float(side > 0)
-        ends = [self.wide.definition(key).coordinate(value) for value in RATES[key[1]]]
-        ends.append(float(self.units[self.wide.keys.index(key)]))
-        return max(ends) if side > 0 else min(ends)
 
     def alternatives(self, owner: str, ends: Sequence[tuple[Key, End]]) -> tuple[Alternative, ...]:
         """Up to `MOST` ends of an implementation's and its GPU's profiles, far from the best and from each other."""
