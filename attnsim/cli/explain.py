@@ -125,7 +125,7 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
     fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
     reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())
     if reached:
-        out.print(f"now: the datasheet's; of bandwidths kernels reach {reached} (fitted), and are busy by that.")
+        out.print(f"now: the datasheet's; of bandwidths kernels reach {reached}, and are busy by that.")
     for line in anew_sentences(found):
         out.print(line)
     out.print("")

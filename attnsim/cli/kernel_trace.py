@@ -25,10 +25,14 @@ def trace(
     kernel: KernelFlags,
     registers: Annotated[int | None, options.count("Of a thread; default: what ptxas reports.", None, high=255)] = None,
     like: Annotated[
-        str | None, flag("NAME", "Whose fitted latencies and rates to take; default: an open kernel's alike.")
+        str | None, flag("NAME", "Whose fitted latencies to take; default: an open kernel's alike.")
     ] = None,
     counted: Annotated[
-        bool, switch("Charge work by counted instructions, or scores by fitted numbers.", "--counted/--fitted")
+        bool,
+        switch(
+            "Charge work by its own counted instructions, or by FlashAttention's of its instruction path.",
+            "--counted/--fitted",
+        ),
     ] = True,
     inputs: Annotated[str, flag("KIND", "zeros, or growing (scores) and the others of kernels run.")] = "zeros",
     out: Annotated[Path | None, flag("FILE.yaml", "The kernel file.")] = None,
@@ -106,6 +110,6 @@ def _print(found: LiftedCall, out: Path | None) -> None:
     ]
     show.print_rows(console, "Kernels", rows, whole=("kernel",))
     console.print(f"registers by {', '.join(dict.fromkeys(one.origin.resources for one in found.kernels))}")
-    console.print(f"fitted latencies and rates: {found.like or 'none, priors'}")
+    console.print(f"fitted latencies: {found.like or 'none, priors'}")
     if out is not None:
         console.print(f"written: {out}", soft_wrap=True)

@@ -43,7 +43,7 @@ from attnsim.ptx.skeleton import Skeleton
 from attnsim.ptx.syntax import Function
 
 GRADIENT = by_hand(3, "FLOPs of all products over those of scores from which a kernel is a backward pass")
-"""A forward pass has about 2, a backward pass 5; the tensor rate of either is fitted apart."""
+"""A forward pass has about 2, a backward pass 5; a step of either may have a latency of its own."""
 DTYPES = {"f16": "fp16", "bf16": "bf16", "tf32": "fp32", "e4m3": "fp8", "e5m2": "fp8"}
 """Formats of the tensor cores' inputs, by PTX's names."""
 
@@ -130,7 +130,7 @@ def lift(
     launch : PtxLaunch
     resources : Resources
     counted : bool
-        Whether work is charged by the instructions that were counted; else scores by fitted numbers.
+        Whether work is charged by the instructions that were counted; else by FlashAttention's of its path.
     code : Code, optional
         The machine code: charges are then by its instructions, not by those of the PTX.
     foreign : bool

@@ -18,7 +18,7 @@ from attnsim.ptx.foreign.run import block_of, check_grid, find_entry, fitted
 from attnsim.ptx.run import sizes
 
 LIKE = {"wgmma": "flash-attn.3", "mma_sync": "flash-attn.2", "simt": ""}
-"""Whose fitted latencies and rates a kernel of each instruction path takes, where nobody says: an open kernel's."""
+"""Whose fitted latencies a kernel of each instruction path takes, where nobody says: an open kernel's."""
 
 
 def trace_kernel(
@@ -38,7 +38,7 @@ def trace_kernel(
     like : str or None
         Whose fitted numbers to take; None for those of its instruction path.
     counted : bool
-        Whether work is charged by counted instructions; else scores by fitted numbers.
+        Whether work is charged by its own counted instructions; else by FlashAttention's of its path.
 
     Raises
     ------
@@ -85,9 +85,9 @@ def trace_ptx(
     registers : int, optional
         Of a thread; default: what ptxas reports.
     like : str, optional
-        Whose fitted latencies and rates to take; default: FlashAttention's of the instruction path.
+        Whose fitted latencies to take; default: FlashAttention's of the instruction path.
     counted : bool
-        Whether work is charged by counted instructions; else scores by fitted numbers.
+        Whether work is charged by its own counted instructions; else by FlashAttention's of its path.
     source : str
         Where the PTX comes from, for the file.
 

@@ -194,6 +194,8 @@ class Gpu:
     def replace(self, key: str | Mapping[str, str | float], value: str | float | None = None) -> Gpu:
         """A hypothetical GPU with one figure changed, or several, and the figures that hang on them.
 
+        A figure that was given stays when one that it would follow is changed after it.
+
         Parameters
         ----------
         key
@@ -227,7 +229,7 @@ class Gpu:
             raise InputError(f"{key} {error}") from None
         if new == old:
             return self
-        changed = self.with_change(key, new)
+        changed = self.with_change(key, new, keep=[change.key for change in self.changes])
         if problem := inconsistency(changed):
             raise InputError(f"{key} is {asked.show(new)}: {problem}")
         return changed

@@ -25,7 +25,7 @@ from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.schedule import Path as InstructionPath
 from attnsim.writing import write_whole
 
-FORMAT = 1
+FORMAT = 2
 HEADER = """\
 # A kernel as attnsim plays it, written by attnsim kernels trace; attnsim predict --kernel reads it.
 # segments: what a block does, in order; a line is an operation on a tile. repeats: how often a block of each class runs

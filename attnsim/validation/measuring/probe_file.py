@@ -35,8 +35,8 @@ FROM_DRIVER = "CUDA device attribute"
 SHARED_BANKS_BYTES = 128.0
 """32 banks of 4 bytes a clock (CUDA C++ Programming Guide, "Shared Memory")."""
 
-SHARED_WITH_FITS = ("l2.bandwidth", "launch.stream", "launch.graph")
-"""Figures that calibrations multiply by a fitted share: a prediction moves with the measured figure."""
+FITTED_WITH = ("l2.bandwidth", "launch.stream", "launch.graph")
+"""Figures that calibrations were fitted with: a prediction moves with the measured figure."""
 
 NOTEWORTHY = by_hand(0.1, "difference of a probed figure from the fits' from which on it is said")
 
@@ -280,10 +280,10 @@ def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
 
 
 def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
-    """The quantity, with a note where it differs from the figure that the fitted shares were taken of."""
-    if one.key not in SHARED_WITH_FITS or abs(one.value / base.get(one.key) - 1) <= NOTEWORTHY:
+    """The quantity, with a note where it differs from the figure that calibrations were fitted with."""
+    if one.key not in FITTED_WITH or abs(one.value / base.get(one.key) - 1) <= NOTEWORTHY:
         return one
-    told = f"fits took their share of {one.shown(base.get(one.key))}, times move with this until fitted anew"
+    told = f"latencies were fitted with {one.shown(base.get(one.key))}, times move with this until fitted anew"
     return dataclasses.replace(one, note="; ".join(part for part in (one.note, told) if part))
 
 
