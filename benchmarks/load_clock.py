@@ -55,22 +55,17 @@ def logs_at(rows: Sequence[Row], share: float) -> np.ndarray:
 def main() -> None:
     rows = strangers()
     logs = np.array([logs_at(rows, share) for share in SHARES])
-    decided = np.interp(0.75, SHARES, np.arange(len(SHARES)))
     slope = (logs[0] - logs[-1]) / np.log(SHARES[-1] / SHARES[0])
-    keep = slope > np.log(DECIDED) / np.log(2)
-    del decided
-    for gpu, mine in grouped(np.flatnonzero(keep), lambda at: rows[at].gpu.base_id).items():
-        implied = {}
-        for (laboratory, name), some in grouped(
-            mine, lambda at: (sources()[rows[at].case.source].laboratory, rows[at].record.name)
-        ).items():
-            at = np.median(logs[:, some], axis=1)
-            implied[laboratory, name] = float(np.interp(0, at[::-1], SHARES[::-1]))
-            boost = rows[some[0]].gpu.clock.boost_hz / 1e6
-            print(
-                f"{gpu:18} {laboratory:22} {name:24} {len(some):4} rows {implied[laboratory, name]:.3f} of boost, {implied[laboratory, name] * boost:.0f} MHz"
-            )
-        print(f"{gpu:18} median {median(implied.values()):.3f}")
+    decided = np.flatnonzero(slope > np.log(DECIDED) / np.log(2))
+    for gpu, mine in grouped(decided, lambda at: rows[at].gpu.base_id).items():
+        by_source = grouped(mine, lambda at: (sources()[rows[at].case.source].laboratory, rows[at].record.name))
+        boost_mhz, implied = rows[mine[0]].gpu.clock.boost_hz / 1e6, []
+        for (laboratory, name), some in by_source.items():
+            over = np.median(logs[:, some], axis=1)
+            implied.append(float(np.interp(0, over[::-1], SHARES[::-1])))
+            told = f"{implied[-1]:.3f} of boost, {implied[-1] * boost_mhz:.0f} MHz"
+            print(f"{gpu:16} {laboratory:22} {name:22} {len(some):3} rows {told}")
+        print(f"{gpu:16} median {median(implied):.3f}")
 
 
 if __name__ == "__main__":

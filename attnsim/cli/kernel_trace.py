@@ -30,7 +30,7 @@ def trace(
     counted: Annotated[
         bool,
         switch(
-            "Charge work by its own counted instructions, or by FlashAttention's of its instruction path.",
+            "Charge work by its own instructions, or by FlashAttention's of its path.",
             "--counted/--fitted",
         ),
     ] = True,

@@ -58,12 +58,12 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
     ),
     "back_clks": Number("clk", 1000.0, 0.0, 8000.0, "the same of one inner step of a backward kernel", "square root"),
     "block_clks": Number(
-        "clk", 2000.0, 0.0, 20000.0, "latency of a block's prologue and epilogue together", "square root"
+        "clk", 2000.0, 0.0, 40000.0, "latency of a block's prologue and epilogue together", "square root"
     ),
     "write_clks": Number(
         "clk", 1000.0, 0.0, 20000.0, "latency of a block that writes new K and V into a cache", "square root"
     ),
-    "call_s": Number("s", 3e-6, 0.0, 3e-4, "fixed time of a call beside the launches of its kernels", "square root"),
+    "call_s": Number("s", 3e-6, 0.0, 1e-3, "fixed time of a call beside the launches of its kernels", "square root"),
 }
 
 
