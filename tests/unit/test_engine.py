@@ -32,13 +32,11 @@ PAPER = UnitCosts(
     port_byte=3.0,
     l2_latency=1000.0,
     hbm_latency=5000.0,
-    smem_exposed=0.0,
-    softmax_instructions=2.0,
-    interference=0.0,
+    stall=0.0,
+    own_path=False,
     step=150.0,
     block=500.0,
-    extra=1.0,
-    integers=1.0,
+    write=70.0,
 )
 LOAD, WAIT = TileOp("load", "K", bytes=100), TileOp("wait", "K")
 MMA = TileOp("mma", "S", flops=1000)
@@ -133,8 +131,8 @@ def test_softmax_of_one_block_runs_under_the_gemm_of_the_other() -> None:
     assert two.ends.tolist() == [1400, 2400]
 
 
-def test_interference_takes_the_other_unit_away() -> None:
-    half = replace(PAPER, interference=0.5)
+def test_a_stall_takes_the_other_unit_away() -> None:
+    half = replace(PAPER, stall=0.5)
     # the second block books its MMA at 0, for 1000 to 2000, and with it 500 ps of vector time from then on; the first
     # softmax, at 1000, finds that time long gone; the second softmax follows its own MMA
     assert played(kernel(MMA, SOFTMAX, blocks=2), resident=2, costs=half).ends.tolist() == [1400, 2400]
@@ -146,8 +144,20 @@ def test_an_asynchronous_mma_overlaps_vector_work() -> None:
     assert played(kernel(issue, longer, done)).time == 1000
     assert played(kernel(issue, SOFTMAX._replace(exps=1700), done)).time == 1700
     assert played(kernel(MMA, longer)).time == 1700
-    # at an interference of a half the vector unit starts 500 ps late
-    assert played(kernel(issue, longer, done), costs=replace(PAPER, interference=0.5)).time == 1200
+    # where a product stalls vector work for half of it the vector unit starts 500 ps late
+    assert played(kernel(issue, longer, done), costs=replace(PAPER, stall=0.5)).time == 1200
+
+
+def test_a_warpgroups_own_path_goes_on_while_another_warpgroup_has_the_unit() -> None:
+    """400 ps of exponentials and 300 of FP32 hold the unit for 400, as counted; the warpgroup goes on at 700."""
+    counted, beside = TileOp("vector", "P", exps=400, fp32=300, issues=1), replace(PAPER, own_path=True)
+    assert played(kernel(counted)).time == 400
+    assert played(kernel(counted), costs=beside).time == 700
+    assert played(kernel(counted, blocks=2), resident=2, costs=beside).ends.tolist() == [700, 400 + 700]
+    # An MMA is issued once the softmax is done, and the next softmax of the other block runs under it.
+    two = played(kernel(counted, MMA, blocks=2), resident=2, costs=beside)
+    assert two.ends.tolist() == [1700, 2700]
+    assert played(kernel(counted, repeats=3), costs=beside).time == 3 * 700
 
 
 def test_asynchronous_mmas_end_in_the_order_of_their_issue() -> None:
@@ -197,22 +207,23 @@ def test_a_persistent_block_prefetches_its_successor() -> None:
     assert prefetched.loaded == (200, 0, 0)
 
 
-def test_delays_name_the_fitted_latencies() -> None:
-    assert played(kernel(TileOp("delay", "step"))).time == 150
-    assert played(kernel(TileOp("delay", "block"))).time == 250  # half at the block's start, half at its end
+def test_delays_say_which_fitted_latency_they_wait_for() -> None:
+    assert played(kernel(TileOp("delay", waits="step"))).time == 150
+    assert played(kernel(TileOp("delay", waits="block"))).time == 250  # half at the block's start, half at its end
+    assert played(kernel(TileOp("delay", waits="write"))).time == 70
     assert played(kernel(TileOp("delay", clks=3))).time == 3000
-    assert played(kernel(TileOp("delay", "extra", clks=2)), costs=replace(PAPER, extra=2.5)).time == 5000
+    assert played(kernel(TileOp("delay", "step", clks=3, waits="write"))).time == 3070
 
 
 def test_an_mma_costs_its_flops_or_its_operand_reads() -> None:
     reads = MMA._replace(smem_bytes=600)
     assert played(kernel(reads)).time == 1000
-    assert played(kernel(reads), costs=replace(PAPER, smem_exposed=0.5)).time == 1300
     assert played(kernel(reads), costs=replace(PAPER, pipes={"smem_bytes": 2.0})).time == 1200
 
 
 def test_softmax_costs_exponentials_and_instructions() -> None:
-    assert played(kernel(TileOp("vector", "P", scores=100, exps=110, fp32=30, int32=7))).time == 347
+    """One after another where nobody counted them; a score has none beside those that are named."""
+    assert played(kernel(TileOp("vector", "P", scores=100, exps=110, fp32=30, int32=7))).time == 147
 
 
 def test_blocks_are_handed_out_breadth_first() -> None:

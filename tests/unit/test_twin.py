@@ -26,6 +26,8 @@ from attnsim.simulator.played import Played
 from attnsim.simulator.prepare import Prepared, prepare
 from attnsim.simulator.program import (
     DELAY,
+    KIND,
+    LATENCY,
     LOAD,
     MARK,
     MMA,
@@ -103,8 +105,8 @@ def test_the_gpus_run_every_implementation_of_every_mechanism() -> None:
 
 @pytest.mark.parametrize(("turn", "gpu_id"), [*enumerate(GPUS)], ids=GPUS)
 def test_the_players_agree_on_every_implementation_of_every_mechanism(turn: int, gpu_id: str) -> None:
-    """On each GPU at two of the lengths."""
-    seen = set()
+    """On each GPU at two of the lengths; where products run beside registers, warps have paths of their own."""
+    seen, own = set(), set[bool]()
     for _, record, w, kernels in questions(gpu_id, LENGTHS[turn % 3 :: 3]):
         for item in kernels:
             kernel, program, sms, slots = thinned(item, load_gpu(gpu_id).sm.count)
@@ -112,9 +114,12 @@ def test_the_players_agree_on_every_implementation_of_every_mechanism(turn: int,
             key = (program.segments, kernel.repeats.tobytes(), order, kernel.blocks, sms, slots)
             if key not in seen:
                 seen.add(key)
+                own.add(own_paths(program))
                 told = f"{kernel.name} of {record} on {gpu_id}: {w}, {sms} SMs, {kernel.blocks} blocks"
                 assert not both(kernel, program, sms, slots), told
     assert len(seen) > 100
+    features = load_gpu(gpu_id).features
+    assert (True in own) == (features.wgmma or features.tcgen05)
 
 
 def thinned(item: Prepared, sms: int) -> tuple[Kernel, Program, int, int]:
@@ -177,6 +182,8 @@ def nest(seed: int, *, stuck: bool = False) -> tuple[Kernel, Program, int, int]:
     def step(kind: int, tensor: int) -> Step:
         timed = kind in (MMA, MMA_ASYNC, VECTOR, DELAY)
         moves = copy(5 * time()) if kind == LOAD else copy(0) if kind == STORE else Copy()
+        if kind == VECTOR and counted:  # its warps' own path
+            moves = Copy(latency=int(issuing.choice(times)))
         one, two = time() if timed else 0, time() if timed and kind != DELAY else 0
         issue = int(issuing.choice(times)) if kind in (MMA, MMA_ASYNC, VECTOR) and counted else 0
         return kind, tensor, one, two, issue, moves
@@ -256,6 +263,7 @@ def test_random_loop_nests_hold_what_makes_players_differ() -> None:
             for n in (1, 2, 3)
         ],
         "asynchronous MMAs": [sum(MMA_ASYNC in kinds(program) for _, program, *_ in nests)],
+        "own paths": [sum(own_paths(program) for _, program, *_ in nests)],
         "marks": [sum(program.marks > 0 for _, program, *_ in nests)],
         "classes": [sum(len(kernel.repeats) > 1 for kernel, *_ in nests)],
         "outer turns": [sum(kernel.repeats.shape[1] > 1 for kernel, *_ in nests)],
@@ -264,6 +272,12 @@ def test_random_loop_nests_hold_what_makes_players_differ() -> None:
         "waits": [sum(players.by_simpy(*one).waited > 0 for one in nests)],
     }
     assert min(min(count) for count in counts.values()) > 50, counts
+
+
+def own_paths(program: Program) -> bool:
+    """Whether vector work goes on behind the unit that it holds."""
+    used = program.table[program.index]
+    return bool(used[used[:, KIND] == VECTOR, LATENCY].any())
 
 
 def kinds(program: Program) -> set[int]:
