@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.surrounding import CALL_S, KERNEL_S, RECORDED_S
@@ -86,18 +86,22 @@ def test_copies_of_strided_tensors_are_bound_by_integer_divisions() -> None:
     assert played["scale"].time_s < 1.1 * played["scale"].units_s["hbm"]
 
 
-def test_what_a_kernels_own_number_means_does_not_change_the_copies_around_it() -> None:
-    """FlashAttention-1's `extra` is the rate of its backward; of unfused attention it scales these instructions."""
+def test_the_copies_around_a_kernel_run_at_the_rates_of_the_chip() -> None:
+    """Whose kernel it is changes nothing, and its waits nothing but the one that a copy has."""
     w = Workload(16, 16, 1024, 64, dtype="fp16", operations=Operations.parse("copies, softmax"))
-    times = {}
+    copies = {}
     for name, asked in (("torch.sdpa-flash-1", replace(w, operations=None)), ("torch.eager", w)):
-        for extra in (0.125, 1.0):
-            numbers = Numbers(replace(Numbers().implementation, extra=extra))
+        for end in ("low", "high"):
+            every = {number: getattr(one, end) for number, one in IMPLEMENTATION_NUMBERS.items()}
+            numbers = Numbers(ImplementationNumbers(**every))
             # Whole: a copy's part of the budget goes by what the other kernels take.
             played = replay(built(name, asked), A100, numbers, mode="exact", cache="cold").kernels
-            times[name, extra] = next(one.time_s for one in played if one.name == "copy Q")
-    assert times["torch.sdpa-flash-1", 0.125] == times["torch.sdpa-flash-1", 1.0] == times["torch.eager", 1.0]
-    assert times["torch.eager", 0.125] < 0.9 * times["torch.eager", 1.0]
+            copies[name, end] = next(one for one in played if one.name == "copy Q")
+    for end in ("low", "high"):
+        assert copies["torch.sdpa-flash-1", end].time_s == copies["torch.eager", end].time_s
+    integers = 50 * w.batch * w.heads_q * w.seq_q * w.head_dim
+    busy = integers / A100.sm.int32_per_clk / A100.sm.count / A100.clock.full_hz
+    assert [one.units_s["int32"] for one in copies.values()] == pytest.approx([busy] * 4, rel=1e-6)
 
 
 def test_a_stream_is_no_faster_than_the_host() -> None:

@@ -6,13 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
-from attnsim.models.hardware.files import load_gpu
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator.engine import play
 from attnsim.simulator.program import compile_kernel
-from attnsim.simulator.unit_costs import unit_costs
 from tests.unit.test_engine import MMA, PAPER, kernel, played
 
 COUNTED = TileOp("vector", "P", scores=100, exps=100, fp32=440, int32=50, load_stores=30, issues=40)
@@ -27,17 +24,9 @@ def test_a_counted_operation_takes_as_long_as_its_busiest_pipe(more: dict[str, A
     assert played(kernel(COUNTED._replace(**more))).time == busy
 
 
-def test_without_counts_pipes_are_added_and_softmax_has_the_instructions_of_the_implementation() -> None:
-    uncounted = COUNTED._replace(issues=0, load_stores=0)
-    assert played(kernel(uncounted)).time == 100 + 2 * 100 + 440 + 50
-    assert played(kernel(uncounted), costs=replace(PAPER, integers=3.0)).time == 100 + 2 * 100 + 440 + 3 * 50
-
-
-def test_extra_scales_integer_instructions_only_where_it_means_them() -> None:
-    """Copies around a fused kernel have them, too, while that kernel's extra is a rate."""
-    gpu, numbers = load_gpu("a100-sxm4-80gb"), Numbers(ImplementationNumbers(extra=3.0))
-    assert unit_costs(kernel(), gpu, numbers).integers == 1.0
-    assert unit_costs(replace(kernel(), integers_by_extra=True), gpu, numbers).integers == 3.0
+def test_without_counts_pipes_are_added() -> None:
+    assert played(kernel(COUNTED._replace(issues=0))).time == 100 + 440 + 50 + 30
+    assert played(kernel(COUNTED._replace(issues=0)), costs=replace(PAPER, int32=3.0)).time == 100 + 440 + 3 * 50 + 30
 
 
 @pytest.mark.parametrize(("issues", "time"), [(0, 1000), (400, 1000), (600, 1200)])
