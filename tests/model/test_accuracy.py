@@ -1,6 +1,7 @@
 """The committed calibrations: how many numbers, on which data, and the errors they are quoted with."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,25 +13,17 @@ import attnsim.models
 from attnsim.arrays import Floats
 from attnsim.cli.accuracy import print_tables
 from attnsim.errors import InputError
-from attnsim.models.calibrations.calibration import calibrations, gpu_calibrations
-from attnsim.models.calibrations.choose import priors_of
+from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.components import COMPONENTS
-from attnsim.models.calibrations.numbers import (
-    GPU_NUMBERS,
-    IMPLEMENTATION_NUMBERS,
-    GpuNumbers,
-    ImplementationNumbers,
-    Numbers,
-)
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Numbers
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.implementation import TIE
 from attnsim.validation.checking.accuracy import LEFT_OUT, accuracy_table, constants, targets_table
 from attnsim.validation.checking.claims import gpt2_medium
 from attnsim.validation.checking.components import HOME
 from attnsim.validation.checking.deviations import Deviation, deviations, markdown, sizes
 from attnsim.validation.checking.hypothetical import PAIRS, outcomes
 from attnsim.validation.checking.recording import differences
-from attnsim.validation.fitting.fit import SMALLEST_GROUP, fit_job
+from attnsim.validation.fitting.fit import FITTED_ROWS, SMALLEST_GROUP, _on, fit_job
 from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions, unseen_folds
 from attnsim.validation.fitting.jobs import jobs, read_jobs, separate
 from attnsim.validation.fitting.problem import Problem
@@ -45,22 +38,19 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "DEVIATIONS.md"
 CALIBRATIONS = Path(next(iter(attnsim.models.__path__))) / "calibrations"
 
 
-def test_at_most_eight_numbers_an_implementation_and_five_a_gpu() -> None:
-    assert len(IMPLEMENTATION_NUMBERS) <= 8
-    assert len(GPU_NUMBERS) <= 5
-    for calibration in calibrations().values():
-        assert len(calibration.fitted) <= 8
+def test_at_most_130_numbers_are_fitted_and_five_of_an_implementation() -> None:
+    found = [calibration.fitted for calibration in calibrations().values()]
+    assert max(map(len, found)) <= len(IMPLEMENTATION_NUMBERS) <= 5
+    assert sum(map(len, found)) <= 130
+    assert {name for fitted in found for name in fitted} <= {*IMPLEMENTATION_NUMBERS}
 
 
 def test_every_fitted_number_is_inside_its_bounds() -> None:
     for key, calibration in calibrations().items():
         assert key == (calibration.implementation, calibration.architecture)
         for name, number in IMPLEMENTATION_NUMBERS.items():
-            assert number.low <= getattr(calibration.numbers, name) <= number.high, (key, name)
-    for gpu, (_, numbers) in gpu_calibrations().items():
-        for name, number in GPU_NUMBERS.items():
-            value = getattr(numbers, name)
-            assert value is None or number.low <= value <= number.high, (gpu, name)
+            value = getattr(calibration.numbers, name)
+            assert name == "back_clks" if value is None else number.low <= value <= number.high, (key, name)
 
 
 def test_the_issue_s_implementations_are_calibrated() -> None:
@@ -92,18 +82,21 @@ def test_calibrations_were_fitted_on_the_committed_measurements() -> None:
 def test_the_jobs_of_the_fits_are_read_strictly(tmp_path: Path) -> None:
     names = [job.name for job in jobs()]
     assert names[0] == "vllm-a100" and len(names) == len(set(names)) == 26
-    assert jobs()[0].free["vllm.flash-attn-2"][-2:] == ("call_s", "extra"), "a set of numbers and two more"
+    assert jobs()[0].free["vllm.flash-attn-2"] == ("step_clks", "block_clks", "write_clks", "call_s"), (
+        "a set of numbers"
+    )
     assert all(job.rows for job in jobs())
     good = """
         sets: {some: [step_clks, block_clks]}
         jobs:
-        - {name: one, gpu: a100-sxm4-80gb, gpu_free: [l2_fraction], free: {torch.baddbmm: [some]}, sources: [fa2_fig4]}
+        - {name: one, gpu: a100-sxm4-80gb, free: {torch.baddbmm: [some]}, sources: [fa2_fig4]}
     """
     file = tmp_path / "jobs.yaml"
     for wrong, right, said in (
         ("", "", ""),
         ("sxm4-80gb", "sxm4-99gb", "a100-sxm4-99gb"),
-        ("l2_fraction", "l2", "job one: number 'l2' is not known"),
+        ("free:", "gpu_free: [l2_fraction], free:", "jobs.0.gpu_free"),
+        ("[step_clks,", "[tensor_efficiency,", "job one: number 'tensor_efficiency' is not known"),
         ("[some]", "[same]", "job one: number 'same' is not known"),
         ("torch.baddbmm:", "torch.badbmm:", "torch.badbmm"),
         ("sources:", "source:", "jobs.0.sources"),
@@ -203,10 +196,10 @@ def test_a_number_that_was_not_fitted_is_its_prior_or_says_whose_it_is() -> None
         for name, number in yaml.safe_load(path.read_text(encoding="utf-8"))["numbers"].items():
             if number["fitted"]:
                 continue
-            whose = priors_of(IMPLEMENTATIONS[owner])
+            whose = IMPLEMENTATION_NUMBERS[name].prior
             if number["of"] != "prior":
-                whose = calibrations()[number["of"], architecture].numbers
-            assert getattr(calibration.numbers, name) == pytest.approx(getattr(whose, name), rel=1e-5), (owner, name)
+                whose = getattr(calibrations()[number["of"], architecture].numbers, name)
+            assert getattr(calibration.numbers, name) == pytest.approx(whose, rel=1e-5), (owner, name)
 
 
 def test_a_number_at_its_bound_is_a_known_gap() -> None:
@@ -229,37 +222,37 @@ def test_constants_say_what_the_rows_leave_open() -> None:
         for name in found.undetermined:
             row = listed[", ".join(key), name]
             assert row["fitted"] == "open" and row["low"] is None
-            assert row["value"] == pytest.approx(getattr(priors_of(IMPLEMENTATIONS[key[0]]), name))
+            assert row["value"] == pytest.approx(IMPLEMENTATION_NUMBERS[name].prior)
         for name in found.fitted:
             row = listed[", ".join(key), name]
             assert row["fitted"] == "yes" and row["low"] <= row["value"] <= row["high"]
-    assert listed["h100-sxm5-80gb", "hbm_fraction"]["fitted"] == "yes"
 
 
 def test_a_number_that_no_row_depends_on_stays_at_its_prior() -> None:
-    """Backward's GEMM rate: these rows are forward. Its prior is narrow, and ties it to them wherever it began."""
+    """A step of the backward: these rows are forward. Its prior ties it wherever it began."""
     rows = tuple(
         row for row in published_rows() if row.record.name == "flash-attn.2" and row.case.source == "fa3_fig5"
     )[::2]
-    keys = (("flash-attn.2", "block_clks"), ("flash-attn.2", "extra"))
-    problem = Problem(rows, keys, GpuNumbers(), {"flash-attn.2": ImplementationNumbers(extra=3.0)}, {}, 0.85)
+    keys = (("flash-attn.2", "block_clks"), ("flash-attn.2", "back_clks"))
+    problem = Problem(rows, keys, {"flash-attn.2": ImplementationNumbers(back_clks=3000.0)})
     found = fit_numbers(problem)
     assert keys[0] in found.keys
-    assert found.numbers["flash-attn.2"].implementation.extra == pytest.approx(TIE[0], rel=1e-3)
+    prior = IMPLEMENTATION_NUMBERS["back_clks"].prior
+    assert found.numbers["flash-attn.2"].implementation.back_clks == pytest.approx(prior, rel=1e-3)
 
 
 def test_a_fit_uses_nothing_but_its_rows_and_the_priors() -> None:
     rows = tuple(row for row in published_rows() if row.record.name == "flash-attn.3")[::4]
-    keys = (("flash-attn.3", "tensor_efficiency"), ("flash-attn.3", "block_clks"))
-    begun = [ImplementationNumbers(), ImplementationNumbers(tensor_efficiency=0.6, block_clks=9000.0)]
-    one, other = (fit_numbers(Problem(rows, keys, GpuNumbers(), {"flash-attn.3": at}, {}, 0.85)) for at in begun)
+    keys = (("flash-attn.3", "step_clks"), ("flash-attn.3", "block_clks"))
+    begun = [ImplementationNumbers(), ImplementationNumbers(step_clks=60.0, block_clks=9000.0)]
+    one, other = (fit_numbers(Problem(rows, keys, {"flash-attn.3": at})) for at in begun)
     assert one.keys and one.numbers == other.numbers and one.converged
 
 
 def test_a_fold_is_the_fit_of_its_rows_alone() -> None:
     """Of the rows of one figure."""
     job = next(job for job in separate(jobs()) if job.name == "papers-h100:flash-attn.3")
-    job = replace(job, free={"flash-attn.3": ("tensor_efficiency",)}, sources=("fa3_fig5",))
+    job = replace(job, free={"flash-attn.3": ("step_clks",)}, sources=("fa3_fig5",))
     _, folds, problem = fit_job(job, {})
     fold = ("head_dim", "head_dim 128")
     rest = tuple(row for row in problem.rows if groups(row)["head_dim"] != fold[1])
@@ -275,17 +268,18 @@ def test_a_fit_goes_down_stairs() -> None:
         def residuals(self, units: Floats, owner: str = "") -> Floats:
             return np.asarray(np.round((units - 0.3) * 12) / 12 + np.array([-0.01, 0.0, 0.01]))
 
-    key = ("flash-attn.2", "tensor_efficiency")
-    problem = Stairs(
-        tuple(published_rows())[:3], (key,), GpuNumbers(), {"flash-attn.2": ImplementationNumbers()}, {}, 0.85
-    )
-    start = np.array([0.8])
+        def priors(self) -> Floats:
+            return np.array([0.8])
+
+    key = ("flash-attn.2", "step_clks")
+    problem = Stairs(tuple(published_rows())[:3], (key,), {"flash-attn.2": ImplementationNumbers()})
+    start = problem.priors()
     assert solve(problem, start, STEPS[-1]).units[0] > 0.7
     assert descend(problem, start).units[0] == pytest.approx(0.3, abs=1 / 12)
 
 
 def test_of_two_numbers_that_do_the_same_one_is_held() -> None:
-    keys = (("a", "step_clks"), ("a", "block_clks"), ("a", "tensor_efficiency"))
+    keys = (("a", "step_clks"), ("a", "block_clks"), ("a", "call_s"))
     slopes = np.array([[1.0, 1.0, 0.0], [0.5, 0.5, 1.0], [0.2, 0.2, 3.0]])
     covariance = np.linalg.inv(slopes.T @ slopes / 0.05**2 + np.eye(3) / 0.25**2)
     found = Solution(keys, {}, np.zeros(3), covariance, 0.0, True)
@@ -368,13 +362,40 @@ def test_constants_name_every_fitted_number_and_the_hand_chosen_ones() -> None:
 def test_a_fit_finds_the_numbers_that_made_its_rows() -> None:
     """Rows made by the model itself: fitted from the priors, the predictions come back within 1 %."""
     rows = [row for row in published_rows() if row.record.name == "flash-attn.2" and row.case.source == "fa2_fig4"][::4]
-    truth = Numbers(ImplementationNumbers(tensor_efficiency=0.7, block_clks=4000.0), GpuNumbers())
+    truth = Numbers(ImplementationNumbers(step_clks=900.0, block_clks=4000.0), counts="flash-attn.2")
     made = tuple(replace(row, case=replace(row.case, time_s=row.predict_s(truth))) for row in rows)
-    keys = (("flash-attn.2", "tensor_efficiency"), ("flash-attn.2", "block_clks"))
-    problem = Problem(made, keys, GpuNumbers(), {"flash-attn.2": ImplementationNumbers()}, {}, 0.85)
+    keys = (("flash-attn.2", "step_clks"), ("flash-attn.2", "block_clks"))
+    problem = Problem(made, keys, {"flash-attn.2": ImplementationNumbers()})
     found = descend(problem, problem.priors())
     assert np.abs(problem.residuals(found.units)).max() < 0.01
-    assert found.numbers["flash-attn.2"].implementation.tensor_efficiency == pytest.approx(0.7, abs=0.05)
+    assert found.numbers["flash-attn.2"].implementation.step_clks == pytest.approx(900, rel=0.07)
+
+
+@pytest.mark.parametrize(("passes", "few"), [(("fwd", "bwd"), 0), (("fwd", "bwd", "decode"), 0), (("fwd", "bwd"), 1)])
+def test_thinning_keeps_every_pass_of_every_implementation(passes: tuple[str, ...], few: int) -> None:
+    """A table may have its passes in turns, of which every other row would be one; or few rows of one of them."""
+    base, names = next(iter(published_rows())), ("flash-attn.2", "flash-attn.3")
+    rows = [
+        replace(
+            base,
+            workload=replace(base.workload, batch=1 + turn),
+            record=IMPLEMENTATIONS[name],
+            case=replace(base.case, passes=which),
+        )
+        for turn in range(FITTED_ROWS)
+        for name in names
+        for which in passes
+    ] + [replace(base, record=IMPLEMENTATIONS["xformers.cutlass"])] * few
+    thinned = _on(Problem(tuple(rows), (), {}), rows).rows
+    counts = Counter((row.record.name, row.case.passes) for row in thinned)
+    assert {*counts} == {(row.record.name, row.case.passes) for row in rows}
+    assert {*thinned} < {*rows} and len({*thinned}) == len(thinned)
+    even = [counts[name, which] for name in names for which in passes]
+    assert max(even) - min(even) <= 1 and sum(counts.values()) == pytest.approx(FITTED_ROWS, abs=3)
+    assert (
+        _on(Problem(tuple(rows), (), {}), rows[:FITTED_ROWS]).rows
+        and len(_on(Problem((), (), {}), rows[:FITTED_ROWS]).rows) == FITTED_ROWS
+    )
 
 
 def test_gpt2_medium_s_bytes_and_times() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from attnsim import Workload, attention_share, layer, load_model, predict
-from attnsim.api.layer import gemm_numbers
+from attnsim.api.layer import GEMM_NUMBERS
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
@@ -23,7 +23,7 @@ def gemm(m: int, n: int, k: int, batch: int = 1) -> Step:
 
 def play(step: Step, gpu: Gpu, **how: str) -> Replay:
     conditions = {"cache": "cold", "launch": "kernel"} | how
-    return replay(step_schedule(step, gpu, "bf16"), gpu, gemm_numbers(gpu), **conditions)  # type: ignore[arg-type]
+    return replay(step_schedule(step, gpu, "bf16"), gpu, GEMM_NUMBERS, **conditions)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [(A100, "bf16"), (H100, "fp8"), (B200, "fp16"), (T4, "fp32")])

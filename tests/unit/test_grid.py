@@ -34,7 +34,7 @@ A100, H100 = (
     gpu.replace("clock.sustained", gpu.clock.tensor_hz) for gpu in map(load_gpu, ("a100-sxm4-80gb", "h100-sxm5-80gb"))
 )
 """At a held clock: what power does is tested elsewhere."""
-NUMBERS = Numbers(ImplementationNumbers(tensor_efficiency=0.85))
+NUMBERS = Numbers(ImplementationNumbers(step_clks=150.0))
 CAUSAL, WINDOW = Mask.causal(), Mask.sliding_window(512)
 PIPELINES = {"triton.tutorial": H100, "flash-attn.3": H100, "attnsim.sparse": H100, "flash-attn.1": A100}
 NAMES = (*PIPELINES, "flash-attn.2", "torch.baddbmm")
@@ -369,9 +369,8 @@ def test_what_is_remembered_of_kernels_changes_no_answer(name: str, asked: list[
     """A schedule replayed with other numbers answers as a new one; numbers that move no kernel have none played."""
     once, gpu = schedule(name, 2048), PIPELINES.get(name, A100)
     first = NUMBERS
-    slower = replace(first, implementation=replace(first.implementation, tensor_efficiency=0.5, step_clks=300.0))
-    of_gpu = [{"hbm_fraction": 0.6}, {"l2_fraction": 0.3}, {"l2_capacity_fraction": 0.1}]
-    others = [replace(first, gpu=replace(first.gpu, **values)) for values in of_gpu]
+    slower = replace(first, implementation=replace(first.implementation, step_clks=300.0, block_clks=5000.0))
+    others = [replace(first, speed=0.8), replace(first, counts="flash-attn.2")]
     for numbers in (first, *others, slower, first, *others):
         for options in ({}, {"cache": "cold"}, {"budget": 3000}):
             assert replay(once, gpu, numbers, **options) == replay(schedule(name, 2048), gpu, numbers, **options)
