@@ -20,7 +20,7 @@ from attnsim.validation.fitting.problem import Problem
 from attnsim.validation.fitting.profiles import profiled
 from attnsim.validation.fitting.records import implementation_file, write_yaml
 from attnsim.validation.fitting.solver import Solution, fit_free
-from attnsim.validation.measured.datasets import Row, error_summary
+from attnsim.validation.measured.datasets import Row, error_summary, grouped
 from attnsim.validation.measured.groups import groups
 
 FITTED_ROWS = 36
@@ -103,8 +103,9 @@ def _problem(job: Job) -> Problem:
 
 def _on(problem: Problem, rows: Sequence[Row]) -> Problem:
     """The problem on some of its rows, thinned; a table may have its passes in turns, and all of them count."""
-    by_pass = sorted(rows, key=lambda row: (row.record.name, row.case.passes))
-    return replace(problem, rows=tuple(by_pass[:: max(1, round(len(rows) / FITTED_ROWS))]))
+    every = max(1, round(len(rows) / FITTED_ROWS))
+    by_pass = grouped(rows, lambda row: (row.record.name, row.case.passes))
+    return replace(problem, rows=tuple(row for some in by_pass.values() for row in some[::every]))
 
 
 def _told(job: Job, problem: Problem, best: Solution, folds: Sequence[Solution]) -> str:
