@@ -7,6 +7,7 @@ its first read. A read of it in a later wave hits only if the pieces of all runn
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from attnsim.by_hand import by_hand
@@ -59,8 +60,7 @@ def traffic(
     """
     capacity = gpu.l2.capacity_bytes * (L2_KEPT if gpu.l2.partitions > 1 else 1.0)
     unique = [{use.tensor: use.unique_bytes for use in kernel.uses} for kernel in kernels]
-    footprint = sum(_largest(unique).values())
-    found = kept(footprint, capacity) if warm else 0.0
+    found = kept(sum(_largest(unique).values()), capacity) if warm else 0.0
     passed = 0  # bytes through the cache so far
     touched: dict[
         str, tuple[int, int]
@@ -69,37 +69,34 @@ def traffic(
     for kernel, running, sizes in zip(kernels, slots, unique, strict=True):
         requested = kernel.requested()
         own = sum(sizes.values())
-        span = _span(kernel, running)
-        lost = 1 - kept(span, capacity)
+        span = footprint(kernel, running)
+
+        def lost(blocks: float, kernel: Kernel = kernel) -> float:
+            return 1 - kept(footprint(kernel, blocks), capacity)
+
         written_here = {use.tensor for use in kernel.uses if use.written}
         rows = []
         for use in kernel.uses:
             asked = requested.get(("store" if use.written else "load", use.tensor), 0)
             if asked == 0:
                 continue
-            if use.written and use.just_written:
-                hbm = 0.0
-            elif use.written:
-                hbm = min(use.unique_bytes, asked) * (1 - found) + max(0, asked - use.unique_bytes) * lost
+            if use.written:
+                first = 1 - found
+            elif use.tensor in touched:
+                when, size = touched[use.tensor]
+                there = kept(passed - when + own, capacity)
+                part = min(1.0, size / use.unique_bytes)
+                first = 1 - there if part == 1 else 1 - part * there - (1 - part) * found
+            elif use.tensor in written_here and not use.in_place:
+                first = lost(running)
             else:
-                if use.just_written:
-                    first = 0.0
-                elif use.tensor in touched:
-                    when, size = touched[use.tensor]
-                    there = kept(passed - when + own, capacity)
-                    part = min(1.0, size / use.unique_bytes)
-                    first = 1 - there if part == 1 else 1 - part * there - (1 - part) * found
-                elif use.tensor in written_here and not use.in_place:
-                    first = lost
-                else:
-                    first = 1 - found
-                waves = min(use.rounds, use.passes_per_block * max(1.0, use.sharers / running))
-                again = lost
-                if use.apart_bytes:
-                    again = 1 - kept(use.apart_bytes, capacity)
-                elif use.scattered and span:
-                    again = (1 - min(1.0, capacity / span)) ** use.scattered
-                hbm = min(use.unique_bytes * (first + (waves - 1) * again), asked)
+                first = 1 - found
+            if use.scattered:
+                times = 1 + (asked / use.unique_bytes - 1) * (1 - min(1.0, capacity / span)) ** use.scattered
+            else:
+                times = use.fetched(running, lost) * (1 + (use.passes_per_block - 1) * lost(running))
+            once = 0 if use.just_written else min(use.unique_bytes, asked)
+            hbm = min(once * (first + times - 1), asked)
             rows.append(Traffic(use.tensor, use.written, asked, hbm))
         passed += own
         touched |= {tensor: (passed, max(size, touched.get(tensor, (0, 0))[1])) for tensor, size in sizes.items()}
@@ -115,14 +112,6 @@ def _largest(unique: list[dict[str, int]]) -> dict[str, int]:
     return largest
 
 
-def _span(kernel: Kernel, running: int) -> float:
-    """Reuse distance in bytes: the pieces of all tensors that running blocks work on at a time."""
-    part = min(1.0, running / kernel.blocks)
-    pieces = {
-        # A tensor that one block reads once streams through with the blocks; what is shared or read again counts whole.
-        use.tensor: use.unique_bytes * part
-        if use.sharers <= 1 and use.passes_per_block <= 1
-        else use.piece_bytes * min(use.pieces, max(1.0, running / use.sharers))
-        for use in kernel.uses
-    }
-    return sum(pieces.values())
+def footprint(kernel: Kernel, blocks: float) -> float:
+    """Bytes that so many blocks in a row touch, of all tensors: what passes from a block to the one so many later."""
+    return sum(use.unique_bytes * min(1.0, blocks / math.prod(use.blocks) * use.fetched(blocks)) for use in kernel.uses)

@@ -101,17 +101,14 @@ def _use(way: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most
     np.maximum.at(held, index, bytes_)
     unique = min(int(held.sum()), most)
     pairs = np.unique(np.stack([blocks, index]), axis=1)
-    piece = _pieces(pairs, int(blocks.max()) + 1, len(places))
-    owners = len(np.unique(pairs[0]))
-    shared = pairs.shape[1] > len(places)  # some place is in the hands of two blocks
+    piece = _pieces(pairs, int(blocks.max()) + 1, len(places))[np.unique(pairs[0])]
+    pieces, runs = len(np.unique(piece)), 1 + np.count_nonzero(np.diff(piece))
     own = int(held[pairs[1]].sum())  # bytes of the pieces that blocks go over, each once a block
     passes = max(1.0, round(int(bytes_.sum()) / own, 3))
-    pieces = len(np.unique(piece[pairs[0]])) if shared or passes > 1 else 1  # what a block reads again is its own
     return TensorUse(
         argument,
-        -(-unique // pieces),
-        pieces,
-        sharers=owners / pieces if shared else 1.0,
+        unique,
+        (1.0, runs / pieces, float(pieces), len(piece) / runs),
         passes_per_block=passes,
         written=way == "store",
         in_place=way == "store" and read,

@@ -19,7 +19,6 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.forward import (
-    all_at_once,
     busy_rows,
     flash_peak_bytes,
     listed_keys,
@@ -174,19 +173,17 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
     if tile.order != "ascending":  # the longest last, which longest-first order begins with
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
-    running = min(w.batch * heads * number, gpu.sm.count)
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "i": Axis(w.seq_q * pack, tile.rows),
-        "j": Axis(w.seq_kv, tile.keys), **told.axes,
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "j": Axis(w.seq_kv, tile.keys),
+        "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"), **told.axes,
     }  # fmt: skip
-    q, k, v = operands(w, **listed_keys(w, counts, number * (w.group // pack), running))
-    q, stored = replace(q, seen=(pack * busy_rows(w, counts), 1.0)), results(w)
+    q, k, v = operands(w, seen=listed_keys(counts))
+    q, stored = replace(q, seen=(pack * busy_rows(w, counts), 1.0, 1.0)), results(w)
     ops = _Operations(w, tile, told)
     body = LOOPS[tile.loop](ops, k, v, steps, masked, missing_keys)
     nest = once(f"read {told.first.name}", [told.first.load(), told.first.wait()])
     nest += with_ends(ops, q, body, steps, missing_rows, [(stored, steps >= 0)])
-    lists = (replace(one, override=all_at_once(running)) for one in (told.first, told.each))
-    uses = uses_of((q, k, v, *lists, *stored), axes, "b h g i")
+    uses = uses_of((q, k, v, told.first, told.each, *stored), axes, "b h g i")
     return tiled_kernel(w, tile, entry, nest, launch_order(w, gpu, tile, (inverse[None],), heads), uses)
 
 

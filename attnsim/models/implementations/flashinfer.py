@@ -263,10 +263,14 @@ def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     splits = plan(whole, gpu, tile)
     plain = flash_forward(whole, gpu, tile, splits=splits)
     masked = edited(plain, lambda op: op._replace(fp32=op.fp32 + MASK_INSTRUCTIONS * op.scores))
-    axes = {"h": Axis(w.heads_q), "bytes": Axis(sum(one.times * -(-one.queries * one.keys // 8) for one in w.parts))}
+    axes = {
+        "h": Axis(w.heads_q),
+        "tiles": Axis(-(-plain.blocks // w.heads_q), cuts="bytes"),
+        "bytes": Axis(sum(one.times * -(-one.queries * one.keys // 8) for one in w.parts)),
+    }
     bits = Tensor(TREE_MASK, "bytes", 1)
     reading = (replace(one, ops=tuple(_reading(bits, tile.rows * tile.keys // 8, one.ops))) for one in masked.segments)
-    kernel = replace(masked, segments=tuple(reading), uses=(*masked.uses, bits.use(axes, "h")))
+    kernel = replace(masked, segments=tuple(reading), uses=(*masked.uses, bits.use(axes, "h tiles")))
     kernels = [kernel, *([merge_states(whole, gpu, splits)] if splits.partial else [])]
     schedule = flash_schedule(whole, "flashinfer.tree", kernels, f"{tile}, custom mask", splits)
     return replace(schedule, useful_flops=w.matrix_flops(w.visible_pairs))

@@ -30,7 +30,6 @@ from attnsim.models.implementations.flex import choose_backward, choose_tile
 from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, BackwardOps, dot_do_o
 from attnsim.models.implementations.fused.building import override
 from attnsim.models.implementations.fused.forward import (
-    all_at_once,
     flash_peak_bytes,
     listed_keys,
     operands,
@@ -45,7 +44,7 @@ from attnsim.models.implementations.selecting.walks import Walk, keys_outside, r
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.nest import by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
@@ -192,22 +191,17 @@ def _kernel(w: Workload, gpu: Gpu, masked: MaskTile, counts: TileCounts, entry: 
     tile, block = masked.forward, masked.block
     turns, share, across = block // tile.keys, block // tile.rows, counts.tiles.key_tiles
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q, tile.rows),
-        "j": Axis(w.seq_kv, tile.keys), "lists": Axis(counts.tiles.row_tiles), "blocks": Axis(across),
-        "entries": Axis(max(1, int(counts.visits.sum()))),
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "j": Axis(w.seq_kv, tile.keys),
+        "i": Axis(w.seq_q, tile.rows, cuts="lists entries"), "lists": Axis(counts.tiles.row_tiles),
+        "blocks": Axis(across), "entries": Axis(max(1, int(counts.visits.sum()))),
     }  # fmt: skip
     number, heads = axes["i"].tiles, w.batch * w.heads_q
     part, full = ((n * turns)[np.arange(number) // share] for n in (counts.partial, counts.visits - counts.partial))
     (part, full, missing), inverse = classes(part, full, axes["i"].missing)
     steps = part + full
-    running = min(heads * number, gpu.sm.count)
-    (q, k, v), stored = operands(w, **listed_keys(w, counts, number * w.group, running)), results(w)
-    read, listed, table = (
-        Tensor(name, of, size, override=all_at_once(running))
-        for name, of, size in (
-            (COUNTS, "lists", COUNTS_BYTES), (LIST, "entries", ENTRY_BYTES), (TABLE, "lists blocks", 1)
-        )
-    )  # fmt: skip
+    (q, k, v), stored = operands(w, seen=listed_keys(counts)), results(w)
+    read, listed = Tensor(COUNTS, "lists", COUNTS_BYTES), Tensor(LIST, "entries", ENTRY_BYTES)
+    table = Tensor(TABLE, "lists blocks", 1)
     ops = _Operations(w, tile)
 
     def begin(short: int) -> Iterator[TileOp]:
@@ -275,16 +269,10 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     entries = (int(by_keys.steps.sum()) * kv + int(by_rows.steps.sum()) * heads) * LOOKED_UP
     axes["byte"] = Axis(max(1, entries // heads))
-    down, across, why = len(by_keys.steps), len(by_rows.steps), "blocks of keys and of queries are one grid"
-    by_all = Override(why, sharers=down + 1.0), Override(why, sharers=across * w.group + 1.0)
+    axes["t"] = Axis(len(by_keys.steps) + w.group * len(by_rows.steps), cuts="byte")  # of keys, then of queries
     ops = BackwardOps(one, tile, KEYS_OUTSIDE)
-    uses = (
-        *uses_of((replace(tensor, override=by_all[0]) for tensor in (ops.q, ops.do, *ops.statistics)), axes, "b h g"),
-        *uses_of((replace(tensor, override=by_all[1]) for tensor in (ops.k, ops.v)), axes, "b h"),
-        *uses_of((Tensor(SELECTED, "byte", 1),), axes, "b h g"),
-        *uses_of((replace(tensor, axes="b h j") for tensor in ops.outputs), axes, "b h"),
-        *uses_of((ops.dq,), axes, "b h g"),
-    )
+    results = (replace(tensor, axes="b h j") for tensor in ops.outputs)
+    tensors = (ops.q, ops.do, *ops.statistics, ops.k, ops.v, Tensor(SELECTED, "byte", 1), *results, ops.dq)
     merged = replace(
         keys,
         name="flex_attention_backward",
@@ -292,7 +280,7 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
         segments=(*keys.segments, *rows.segments),
         repeats=repeats,
         launches=(Launch(np.concatenate([keys.launches[0].rows, of_rows]), kv),),
-        uses=uses,
+        uses=uses_of(tensors, axes, "b h t"),
     )
     return [dot_do_o(w), merged]
 

@@ -147,7 +147,7 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(len(none) * flash.rows, flash.rows),
         "j": Axis(w.seq_kv, flash.keys),
     }  # fmt: skip
-    (q, k, v), stored = operands(w, seen=(w.seq_kv, mean)), results(w)
+    (q, k, v), stored = operands(w, seen=(w.seq_kv, mean, 1.0)), results(w)
     body = LOOPS[flash.loop](ops, k, v, steps, masked, missing)
     nest = with_ends(ops, q, body, steps, missing, [(stored, steps >= 0)])
     uses = uses_of((q, k, v, *stored), axes, "b h g i")

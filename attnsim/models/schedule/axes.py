@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +20,6 @@ from attnsim.models.schedule.nest import Nest
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
-
-Rule = Literal["byte", "tile", "run"]
-"""Which blocks share a piece of a tensor; a piece has all of the tensor's tiled axes and one place along the others.
-
-``byte``: the blocks that touch each byte. ``tile``: they too, of pieces that are no larger than what a block touches.
-``run``: the blocks from the first to the last in launch order that touch the same bytes; `rounds` is how often each
-byte is met again.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +73,6 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
-    """What a kernel is known to do with a tensor in place of what its axes say; fields as in :class:`TensorUse`.
-
-    Parameters
-    ----------
-    reason : str
-        Why the axes do not say it.
-    """
-
-    reason: str
-    sharers: float | None = None
-    passes_per_block: float | None = None
-    apart_bytes: int | None = None
-    rounds: float | None = None
-    scattered: int | None = None
-
-    def applied(self, use: TensorUse) -> TensorUse:
-        """The use with the fields that are given."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "reason"}
-        return replace(use, **{name: value for name, value in fields.items() if value is not None})
-
-
-@dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor as a projection of a kernel's axes.
 
@@ -121,10 +90,12 @@ class Tensor:
         How often a block goes over its part.
     just_written, in_place : bool
         As in :class:`TensorUse`.
-    seen : tuple of (int or ndarray, float or ndarray), optional
-        Of the tiled axis, the elements that any block touches, and how many blocks along the grid's own tiled axis
-        touch each of them in the mean (a window). Default: all of them, by all blocks.
-    override : Override, optional
+    scattered : int
+        As in :class:`TensorUse`.
+    seen : tuple of (int or ndarray, float or ndarray, float), optional
+        Of the last axis, the elements that any block touches; along the grid's own tiled axis, how many neighbouring
+        blocks touch each of them in the mean (a window), and how often others come back to it later (a list of
+        tiles). Default: all of them, by all blocks.
     """
 
     name: str
@@ -135,8 +106,8 @@ class Tensor:
     times: float = 1.0
     just_written: bool = False
     in_place: bool = False
-    seen: tuple[Any, Any] | None = None
-    override: Override | None = None
+    scattered: int = 0
+    seen: tuple[Any, Any, float] | None = None
 
     def load(self, n: int = 1) -> TileOp:
         """Start a copy of `n` elements from global memory."""
@@ -150,58 +121,46 @@ class Tensor:
         """Write `n` elements to global memory."""
         return TileOp("store", self.name, bytes=n * self.bytes)
 
-    def use(self, axes: Mapping[str, Axis], grid: str, rule: Rule = "byte") -> TensorUse:
+    def use(self, axes: Mapping[str, Axis], grid: str) -> TensorUse:
         """How the blocks of a `grid`, slowest axis first, share this tensor."""
-        outer, own = grid.split(), set(self.axes.split())
-        tiles = {a: axes[a].count(axes[a].tile) for a in own.union(outer)}
-        shared = [a for a in outer if not own & {a, *axes[a].cuts.split()} and max(_listed(tiles[a])) > 1]
-        sharers = touches = math.prod(tiles[a] for a in shared)
-        rounds = math.inf
-        tiled = {a for a in own if axes[a].tile > 1 or a not in outer}
-        if rule == "run":
-            run = outer[outer.index(shared[0]) :] if shared else []
-            tiled = own.difference(outer) | own.intersection(run)
-            sharers = math.prod(tiles[a] for a in run)
-            rounds = float(_listed(touches)[0]) if _listed(sharers) != _listed(touches) else math.inf
-        elif rule == "tile":
-            tiled = own.difference(outer)
-        sizes = {a: tiles[a] if self.by_tile else axes[a].count() for a in own}
+        own = self.axes.split()
+        sizes = {a: axes[a].count(axes[a].tile if self.by_tile else 1) for a in own}
         if self.seen is not None:
-            (part,) = (a for a in tiled if axes[a].tile > 1)
-            sizes[part], mean = self.seen
-            sharers = mean * math.prod(tiles[a] for a in shared if axes[a].tile == 1)
-        of_groups = self.bytes * math.prod(sizes.values())
-        if isinstance(sharers, np.ndarray) and not isinstance(of_groups, np.ndarray):
-            sharers = sharers.sum()  # the sequences of all groups share it
-        each, by = _listed(of_groups), _listed(sharers)
-        total, pieces = int(sum(each)), sum(_listed(math.prod(tiles[a] for a in own - tiled)))
-        mean = sum(n * s for n, s in zip(each, by * (len(each) // len(by)), strict=True)) / max(1, total)
-        use = TensorUse(
-            self.name,
-            total // max(1, pieces),
-            pieces,
-            mean if len(each) > 1 else float(by[0]),
-            self.times,
-            self.written,
-            in_place=self.in_place,
-            just_written=self.just_written,
-            all_bytes=total if len(each) > 1 or total % max(1, pieces) else 0,
-            rounds=rounds,
-        )
-        return self.override.applied(use) if self.override else use
+            sizes[own[-1]], near, later = self.seen
+        each = np.atleast_1d(self.bytes * math.prod(sizes.values()))
+        blocks, first = [1.0], True
+        for a in grid.split():
+            n, shared = axes[a].count(axes[a].tile), {a, *axes[a].cuts.split()}.isdisjoint(own)
+            runs = [(n, shared)]
+            if self.seen is not None and shared and axes[a].tile > 1:
+                runs = [(later, True), (np.maximum(1, n / (near * later)), False), (near, True)]
+            for count, alike in runs:
+                if alike == len(blocks) % 2:
+                    blocks.append(1.0)
+                blocks[-1] *= _over_groups(count, each, first)
+            first &= np.size(n) == 1
+        return TensorUse(
+            self.name, int(each.sum()), tuple(blocks), self.times, self.written,
+            in_place=self.in_place, just_written=self.just_written, scattered=self.scattered,
+        )  # fmt: skip
 
 
 def _listed(numbers: float | Ints) -> list[Any]:
     return numbers.tolist() if isinstance(numbers, np.ndarray) else [numbers]
 
 
-def uses_of(
-    tensors: Iterable[Tensor], axes: Mapping[str, Axis], grid: str, rule: Rule = "byte"
-) -> tuple[TensorUse, ...]:
+def _over_groups(counts: Any, weights: Ints, first: bool) -> float:
+    """Places along an axis that differ by group of sequences: those of all along the first such, then their mean."""
+    if np.size(counts) == 1 or first:
+        return float(np.sum(counts))
+    return float(np.average(counts, weights=np.broadcast_to(weights, counts.shape)))
+
+
+def uses_of(tensors: Iterable[Tensor], axes: Mapping[str, Axis], grid: str) -> tuple[TensorUse, ...]:
     """How the blocks of a kernel share its tensors; of one that is declared twice, the larger use."""
     uses: dict[tuple[str, bool], TensorUse] = {}
     for tensor in tensors:
-        use, key = tensor.use(axes, grid, rule), (tensor.name, tensor.written)
+        use, key = tensor.use(axes, grid), (tensor.name, tensor.written)
         uses[key] = max(uses.get(key, use), use, key=lambda one: one.unique_bytes)
     return tuple(uses.values())
 
@@ -214,7 +173,6 @@ def declared(
     facts: Mapping[str, Ints],
     body: Callable[..., Iterable[Any]],
     *,
-    rule: Rule = "byte",
     each: int = 1,
     **resources: Any,
 ) -> Kernel:
@@ -232,7 +190,6 @@ def declared(
         empty where all blocks are alike.
     body : callable
         ``body(**facts)`` of the different blocks gives the :data:`Nest` of one.
-    rule : str
     each : int
         Blocks next to each other that are alike: the grid's innermost axes that no fact varies along.
     **resources
@@ -248,4 +205,4 @@ def declared(
         blocks = math.prod(axes[a].tiles for a in grid.split())
         once = Launch(inverse, blocks // (inverse.size * each), each)
         resources["launches"] = (Launch.alike(blocks) if inverse.max() == 0 else once,)
-    return Kernel.of(nest, name=name, uses=uses_of(tensors, axes, grid, rule), **resources)
+    return Kernel.of(nest, name=name, uses=uses_of(tensors, axes, grid), **resources)

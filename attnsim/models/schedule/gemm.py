@@ -10,7 +10,7 @@ import numpy as np
 
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
-from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import BLOCK, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, Path
@@ -23,7 +23,6 @@ class Operand:
     tensor: str
     element_bytes: int = 2
     shared_by: int = 1
-    override: Override | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +77,7 @@ def gemm(
     path: Path = "mma_sync",
     tile: GemmTile | None = None,
     parts: int = 1,
+    raster: int = 0,
 ) -> Kernel:
     """A batched GEMM C[m, n] = A[m, k] B[k, n], one block per C tile, `stages` steps of k in flight.
 
@@ -95,6 +95,8 @@ def gemm(
         Default `BATCHED`, narrowed to 64 columns where n is no larger.
     parts : int
         Ranges of whole steps that k is cut into, each with a C of its own (split-K); the last has what is left.
+    raster : int
+        Columns of C tiles that are walked together, row after row, before the next ones; 0: all.
     """
     m, n, k = shape
     tile = tile or replace(BATCHED, n=64 if n <= 64 else BATCHED.n)
@@ -103,8 +105,10 @@ def gemm(
         "b": Axis(batch // group), "g": Axis(group), "s": Axis(parts, cuts="k"),
         "m": Axis(m, tile.m), "n": Axis(n, tile.n), "k": Axis(k, tile.k),
     }  # fmt: skip
-    left = Tensor(a.tensor, "b m k" if a.shared_by > 1 else "b g m k", a.element_bytes, override=a.override)
-    right = Tensor(b.tensor, "b k n" if b.shared_by > 1 else "b g k n", b.element_bytes, override=b.override)
+    together = min(raster, axes["n"].tiles) or axes["n"].tiles
+    axes |= {"columns": Axis(-(-axes["n"].tiles // together), cuts="n"), "column": Axis(together, cuts="n")}
+    left = Tensor(a.tensor, "b m k" if a.shared_by > 1 else "b g m k", a.element_bytes)
+    right = Tensor(b.tensor, "b k n" if b.shared_by > 1 else "b g k n", b.element_bytes)
     out = Tensor(c.tensor, "b g s m n", c.element_bytes, written=True)
     flops, smem_bytes = 2 * tile.m * tile.n * tile.k, tile.operand_bytes(a.element_bytes)
     product = TileOp("mma", c.tensor, flops=flops, smem_bytes=smem_bytes)
@@ -139,9 +143,9 @@ def gemm(
     ends = [(most, 0), (rest, axes["k"].short)]
     steps, missing_k = np.array(ends if parts > 1 and ends[0] != ends[1] else ends[1:]).T[..., None, None]
     return declared(
-        name, axes, "b g s m n", (left, right, out),
+        name, axes, "b g s columns m column", (left, right, out),
         {"missing_m": missing_m[:, None], "missing_n": missing_n, "steps": steps, "missing_k": missing_k}, blocks,
-        launches=lambda kinds: _order(kinds, axes["m"], axes["n"], batch, parts), rule="run",
+        launches=lambda kinds: _order(kinds, axes["m"], axes["n"], batch, parts),
         threads=tile.warps * 32, registers_per_thread=232, path="simt" if dtype == "fp32" else path, dtype=dtype,
         buffers=(
             ("A", tile.stages * tile.m * tile.k * a.element_bytes),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -87,14 +86,13 @@ def check_uses(kernel: Kernel) -> None:
 
 
 def _check_use(use: TensorUse, what: str) -> None:
-    for name in ("piece_bytes", "pieces"):
-        check_number(f"{what}: {name}", getattr(use, name), 1)
-    for name in ("all_bytes", "apart_bytes", "scattered"):
-        check_number(f"{what}: {name}", getattr(use, name))
-    for name in ("sharers", "passes_per_block"):
-        if not 0 < getattr(use, name) <= MOST:
-            raise InputError(f"{what}: {name} is {getattr(use, name)}; give more than 0")
-    check_number(f"{what}: rounds", use.rounds, 1, math.inf)
+    check_number(f"{what}: scattered", use.scattered)
+    for name, value in (("unique_bytes", use.unique_bytes), ("passes_per_block", use.passes_per_block)):
+        check_number(f"{what}: {name}", value, 1)
+    for value in use.blocks:
+        check_number(f"{what}: blocks", value, 1, MOST_BLOCKS)
+    if not use.blocks:
+        raise InputError(f"{what}: blocks is empty; give how many have parts of their own, and how many share each")
 
 
 def check_waits(kernel: Kernel, number: int) -> None:

@@ -29,7 +29,8 @@ FORMAT = 2
 HEADER = """\
 # A kernel as attnsim plays it, written by attnsim kernels trace; attnsim predict --kernel reads it.
 # segments: what a block does, in order; a line is an operation on a tile. repeats: how often a block of each class runs
-# each segment. launches: [class, blocks] in launch order, so many times over. uses: how blocks share the tensors.
+# each segment. launches: [class, blocks] in launch order, so many times over. uses: how blocks share the tensors,
+# blocks the grid by turns, slowest first: how many have parts of their own, how many share each.
 # instructions: warp instructions of the PTX by pipe in one run of a segment. like: whose fitted latencies and rates are
 # taken; an empty name takes the priors.
 """
@@ -148,8 +149,9 @@ _SCALARS = ("threads", "registers_per_thread", "warpgroups", "path", "dtype")
 
 
 def _use(use: TensorUse) -> dict[str, Any]:
-    """What is not as it is by default: `rounds` then is infinite, which JSON cannot hold."""
-    return {one.name: value for one in fields(use) if (value := getattr(use, one.name)) != one.default}
+    """What is not as it is by default."""
+    told = {one.name: value for one in fields(use) if (value := getattr(use, one.name)) != one.default}
+    return told | {"blocks": list(use.blocks)}
 
 
 def _op(op: TileOp) -> dict[str, Any]:

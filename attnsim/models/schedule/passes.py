@@ -86,7 +86,7 @@ def streaming(
         registers_per_thread=32,
         launches=launches,
         uses=tuple(
-            TensorUse(a.tensor, a.bytes, 1, written=a.written, in_place=not (a.written or begins_written[a.tensor]))
+            TensorUse(a.tensor, a.bytes, (count,), 1.0, a.written, not (a.written or begins_written[a.tensor]))
             for a in accesses
         ),
         dtype="fp32",

@@ -8,7 +8,6 @@ CUDA kernels are launched with the same tile and grid.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,14 +32,13 @@ class TensorUse:
     ----------
     tensor : str
         Name, the same in all kernels of a schedule.
-    piece_bytes : int
-        Bytes that a set of blocks reads in common (the K of one head).
-    pieces : int
-        How many such pieces there are; ``piece_bytes * pieces`` is the compulsory traffic.
-    sharers : float
-        Blocks, consecutive in launch order, that touch each piece.
+    unique_bytes : int
+        Compulsory traffic: every byte once.
+    blocks : tuple of float
+        The grid, slowest axis first, by turns: blocks with parts of the tensor of their own, and blocks that share one.
+        ``(64, 16)``: of 64 parts each is touched by 16 blocks in a row; ``(1, 16, 64)``: by every 64th block.
     passes_per_block : float
-        Times a block goes over its piece (FlashAttention-1 re-reads Q once per block of keys).
+        Times a block goes over its part (FlashAttention-1 re-reads Q once per block of keys).
     written : bool
         Whether the tensor is an output.
     in_place : bool
@@ -49,35 +47,33 @@ class TensorUse:
     just_written : bool
         Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2;
         as written, whether it never leaves it.
-    all_bytes : int
-        Of pieces of different sizes, which `piece_bytes` is the mean of: all of them; 0: as many as the pieces say.
-    apart_bytes : int
-        What passes through the cache from one touch of a piece to the next, where blocks that share it do not follow
-        one another; 0: what running blocks work on.
-    rounds : float
-        Most times that a piece is fetched: blocks that do follow one another share a fetch.
     scattered : int
         1 where blocks read parts of it here and there, so that a read again hits with the share that the L2 holds; 2
         where what they read grows along the sequence, as causal queries do; 0 where they walk it together.
     """
 
     tensor: str
-    piece_bytes: int
-    pieces: int
-    sharers: float = 1.0
+    unique_bytes: int
+    blocks: tuple[float, ...]
     passes_per_block: float = 1.0
     written: bool = False
     in_place: bool = False
     just_written: bool = False
-    all_bytes: int = 0
-    apart_bytes: int = 0
-    rounds: float = math.inf
     scattered: int = 0
 
-    @property
-    def unique_bytes(self) -> int:
-        """Compulsory traffic: every byte once."""
-        return self.all_bytes or self.piece_bytes * self.pieces
+    def fetched(self, running: float, lost: Callable[[float], float] = lambda span: 1.0) -> float:
+        """How often each byte comes from beyond the L2 where so many blocks in a row share what they touch.
+
+        From the fastest axis to the slowest: blocks that share a part are served by one fetch while they are within
+        reach of one another. `lost`: of what was fetched, the share that is gone so many blocks later.
+        """
+        span, times = 1.0, 1.0
+        for place, n in reversed([*enumerate(self.blocks)]):
+            if place % 2:
+                again = n if span >= running else max(1.0, n * span / running)
+                times *= 1 + (again - 1) * lost(max(span, running))
+            span *= n
+        return times
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,9 +27,8 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import Dilated, Global, Part, Window
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
-from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
@@ -237,23 +236,19 @@ class _Kernels:
         reads = [Access(INDEX, index), Access(tensor, copied * self.e)]
         written = Access(f"{tensor} gathered", copied * self.e, True)
         kernel = streaming(f"gather {tensor}", [*reads, written], elements=copied)
-        running = min(kernel.blocks, self.gpu.sm.count * occupancy(kernel, self.gpu).blocks_per_sm)
         axes = {
             "heads": Axis(self.kv_heads),
             "touched": Axis(sizes.touched_keys),
-            "copied": Axis(copied // self.kv_heads),
+            "copied": Axis(copied // self.kv_heads, copied // kernel.blocks, cuts="index"),
+            "index": Axis(sizes.index_bytes),
         }
-        together = Override(
-            "blocks that run at the same time copy blocks of one head after the other",
-            sharers=max(1.0, min(running, kernel.blocks / self.kv_heads)), passes_per_block=sizes.passes,
-        )  # fmt: skip
-        told = Override("every head reads the same index", sharers=running)
+        near = sizes.row_blocks * sizes.width / (sizes.touched_keys * sizes.passes)
         tensors = (
-            Tensor(INDEX, "", sizes.index_bytes, override=told),
-            Tensor(tensor, "heads touched", width * self.e, override=together),
+            Tensor(INDEX, "index", 1),
+            Tensor(tensor, "heads touched", width * self.e, seen=(sizes.touched_keys, max(1.0, near), sizes.passes)),
             Tensor(written.tensor, "heads copied", self.e, written=True),
         )
-        return replace(kernel, uses=uses_of(tensors, axes, "heads"))
+        return replace(kernel, uses=uses_of(tensors, axes, "heads copied"))
 
     def _product(self, name: str, batch: int, shape: tuple[int, int, int], tensors: tuple[str, str, str]) -> Kernel:
         """A batched GEMM; the query heads of a group read the same B."""
@@ -268,7 +263,8 @@ class _Kernels:
         elements = every * columns
         scores, mask = {f"S{tag}": elements}, f"mask{tag}"
         added = self._pass(mask, scores | {mask: elements}, scores, int32=BROADCAST_INSTRUCTIONS)
-        (shared,) = uses_of([Tensor(mask, "", rows * columns * self.e, times=self.heads)], {}, "")
+        axes = {"heads": Axis(self.heads), "scores": Axis(rows * columns, elements // added.blocks)}
+        (shared,) = uses_of([Tensor(mask, "scores", self.e)], axes, "heads scores")
         yield replace(added, uses=tuple(shared if use.tensor == mask else use for use in added.uses))
         sides = [(f"S{tag}", elements * self.e)], (f"P{tag}", elements * self.e)
         yield softmax(f"softmax{tag}", *sides, every, columns, even=False)

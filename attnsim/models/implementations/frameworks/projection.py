@@ -17,14 +17,12 @@ Biases and conversions are in the epilogue. Operands come from shared memory whi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import gemm_path
 from attnsim.models.question.workload import DTYPE_BYTES
-from attnsim.models.schedule.axes import Override
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Path
@@ -34,9 +32,6 @@ CLUSTER = by_hand(2, "blocks that share each read of the L2 in a GEMM of cuBLAS 
 RASTER = by_hand(8, "columns of C tiles that a GEMM of cuBLAS (closed) walks together")
 """CUTLASS's largest swizzle (``threadblock_swizzle.h``)."""
 
-RASTERED = Override(
-    "cuBLAS walks groups of columns, whose B stays in the L2 while A passes through", sharers=1.0, rounds=math.inf
-)
 ROTARY_INSTRUCTIONS = by_hand(2.0, "FP32-lane instructions per element of a rotary embedding")
 """A multiplication by the cosine, a fused one by the sine of its neighbour."""
 
@@ -157,14 +152,9 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
     chosen = cut(product, gpu, dtype)
     (m, n, _), (a, b, c), splits = product.shape, product.tensors, chosen.splits
     out = Operand(c, wide) if splits == 1 else Operand(f"{c} partial", 4)
-    left, right = Operand(a, e), Operand(b, e)
-    if product.batch == 1:
-        sweeps = max(1.0, -(-n // chosen.tile.n) / RASTER)
-        left = replace(left, override=replace(RASTERED, passes_per_block=sweeps))
-        right = replace(right, override=RASTERED)
     main = gemm(
-        product.name, product.batch, product.shape, left, right, out, dtype=dtype, path=gemm_path(gpu),
-        tile=chosen.tile, parts=splits,
+        product.name, product.batch, product.shape, Operand(a, e), Operand(b, e), out, dtype=dtype,
+        path=gemm_path(gpu), tile=chosen.tile, parts=splits, raster=RASTER,
     )  # fmt: skip
     main = replace(main, multicast=CLUSTER if gpu.features.clusters else 1)
     if splits == 1:

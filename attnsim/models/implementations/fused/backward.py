@@ -193,7 +193,7 @@ def _main(
         threads=ops.tile.warps * 32 + ops.tile.extra_threads,
         registers_per_thread=ops.tile.registers,
         launches=launches,
-        uses=uses_of(tensors, axes, grid, rule="tile"),
+        uses=uses_of(tensors, axes, grid),
         warpgroups=2,
         is_backward=True,
         path=ops.tile.path,

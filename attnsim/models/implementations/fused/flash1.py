@@ -15,7 +15,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import dot_do_o
 from attnsim.models.implementations.fused.loops import dropped
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.nest import by_size, loop
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import visible_queries
@@ -97,7 +97,7 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
         threads=256 if backward else 128,
         registers_per_thread=255,
         launches=(Launch(np.arange(splits, dtype=np.int64), heads),),
-        uses=uses_of((k, v, *rows, *results, *of_keys, *summed), axes, grid, rule="tile"),
+        uses=uses_of((k, v, *rows, *results, *of_keys, *summed), axes, grid),
         path="mma_sync",
         is_backward=backward,
         buffers=_buffers(w, block, backward),
@@ -117,8 +117,7 @@ def _tensors(
         return read, (results, []), Tensor("O tmp", "b h g i", dv * 4, times=max(1, passes - 1))
     widths = {"dO": dv * e, "LSE": 4, "D": 4}
     read += [Tensor(name, "b h g i", width, times=passes) for name, width in widths.items()]
-    once_each = Override("of the blocks that visit rows the last writes them", sharers=1.0)
-    results = [Tensor("dQ", "b h g i", d * e, written=True, override=once_each)]
+    results = [Tensor("dQ", "b h g i", d * e, written=True)]
     of_keys = [Tensor("dK", "b h g j", d * e, written=True), Tensor("dV", "b h g j", dv * e, written=True)]
     return read, (results, of_keys), Tensor("dQ tmp", "b h g i", d * 4, times=max(1, passes - 1))
 

@@ -19,7 +19,7 @@ from attnsim.models.implementations.fused.tile import GRIDS_OF_THE_LONGEST, Flas
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.nest import Nest, by_size, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
@@ -83,7 +83,7 @@ def flash_forward(
     whole, kinds = _kinds(w, tile, splits, pack)
     axes = _axes(w, tile, splits)
     heads_outermost = len(w.parts) > 1 and tile.order == "ascending" and not tile.persistent and pack < w.group
-    q, k, v = operands(w, seen=_window(w, whole), override=_heads_apart(w, whole) if heads_outermost else None)
+    q, k, v = operands(w, seen=_window(w, whole))
     listed = Tensor(PAGES, "b p", 4)
     stored = [
         (results(w, lse, f"b h g s i {of}", of == "merged"), kinds.partial == (of == "merged"))
@@ -97,7 +97,7 @@ def flash_forward(
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
     tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
     tensors += [listed] if w.page_size or tile.looks_up_pages else []
-    uses = uses_of(tensors, axes, "h g b s i", "run") if heads_outermost else uses_of(tensors, axes, "b h g s i")
+    uses = uses_of(tensors, axes, "h g b s i" if heads_outermost else "b h g s i")
     launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)
     return tiled_kernel(w, tile, name, nest, launches, uses)
 
@@ -133,21 +133,12 @@ def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
     }
 
 
-def _window(w: Workload, whole: RowTiles) -> tuple[Ints, NDArray[np.float64]] | None:
+def _window(w: Workload, whole: RowTiles) -> tuple[Ints, NDArray[np.float64], float] | None:
     """Of a window: keys that any row tile of a head touches, and how many row tiles touch each in the mean."""
     if not w.mask.is_windowed:
         return None
     visits = np.bincount(whole.part, whole.steps).astype(np.int64) * whole.keys
-    return whole.touched_keys, np.maximum(1.0, visits / np.maximum(1, whole.touched_keys))
-
-
-def _heads_apart(w: Workload, whole: RowTiles) -> Override:
-    """How K and V are shared in a grid with heads outermost and sequences of different lengths inside."""
-    counts = np.array([one.times for one in w.parts])
-    seen = whole.touched_keys if w.mask.is_windowed else [one.keys for one in w.parts]
-    blocks = float(counts @ np.bincount(whole.part) * w.group)
-    between = int(counts @ seen) * (w.head_dim + w.head_dim_v) * w.element_bytes
-    return Override("each head of a group walks the whole batch", sharers=blocks, rounds=w.group, apart_bytes=between)
+    return whole.touched_keys, np.maximum(1.0, visits / np.maximum(1, whole.touched_keys)), 1.0
 
 
 def tiled_kernel(
@@ -278,34 +269,18 @@ def with_ends(
     return nest + once("no rows", [TileOp("delay", "exit", clks=ABSENT_CLKS)], absent)
 
 
-def listed_keys(w: Workload, counts: TileCounts, blocks: int, running: int) -> dict[str, Any]:
-    """How blocks that run at the same time share K and V: fields of :class:`~attnsim.models.schedule.axes.Tensor`.
+def listed_keys(counts: TileCounts) -> tuple[int, float, float]:
+    """How row tiles touch the keys of a head, each those in its list: `seen` of a tensor along keys.
 
     A visit to a key tile that the row tile before visits too finds it in the L2. One that has no such neighbour (a
-    random block, a stride) reads it anew, and hits only if everything in between fits.
-
-    Parameters
-    ----------
-    w : Workload
-    counts : TileCounts
-        Of one head.
-    blocks : int
-        Consecutive blocks of a head of K and V; 0 where those of all heads are launched in turn.
-    running : int
-        Blocks that run at the same time.
+    random block, a stride) comes back to it later.
     """
-    touched, heads = counts.touched_keys, w.batch * w.heads_kv
-    active = min(heads, -(-running // blocks)) if blocks else heads
-    together = Override(
-        "blocks that run at the same time walk their lists together", sharers=max(1.0, running / active)
+    touched, visits = counts.touched_keys, int(counts.visits.sum())
+    return (
+        touched,
+        max(1.0, visits / max(1, counts.fresh)),
+        max(1.0, counts.fresh * counts.tiles.keys / max(1, touched)),
     )
-    passes = counts.fresh * counts.tiles.keys / touched if touched else 1.0
-    return {"seen": (touched, 1.0), "times": max(1.0, passes), "override": together}
-
-
-def all_at_once(running: int) -> Override:
-    """How blocks share what tells them their tiles: those that run read all of it, and it is not read again."""
-    return Override("what tells blocks their tiles stays in the L2", sharers=running)
 
 
 def busy_rows(w: Workload, counts: TileCounts) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from attnsim.by_hand import by_hand
 from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS, SCALE_INSTRUCTIONS
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.nest import Nest, loop, loop_nest, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch
@@ -52,7 +52,7 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: 
         Tensor("semaphores", "groups", 4, just_written=True),
         Tensor("O partial", "groups s", size * 4, just_written=True),
         Tensor("LSE partial", "groups s", rows * 4, just_written=True),
-        Tensor("O", "groups", size * w.output_bytes, written=True, override=Override("by the last alone", sharers=1.0)),
+        Tensor("O", "groups", size * w.output_bytes, written=True),
     )
     segments, counts = loop_nest(_merge(tensors, rows, size, splits, at_once, clks))
     classes = len(kernel.repeats)

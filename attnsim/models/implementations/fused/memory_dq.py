@@ -19,7 +19,7 @@ from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, Backward
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.nest import loop, once
 from attnsim.models.schedule.operation import STEP, TileOp
@@ -112,21 +112,14 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
     ops, visits = BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ"), (d, dv)), float(steps.sum()) / axes["i"].tiles
     passed = [ops.q, ops.do, *ops.statistics]
     if tile.parallel:
-        met = Override(
-            "only the tiles of keys that a mask lets queries see come by, a round of all heads apart",
-            sharers=heads * visits,
-            apart_bytes=heads * w.seq_q * (2 * d + dv) * e,
-            rounds=visits,
-        )
-        passed = [replace(tensor, override=met) for tensor in passed]
+        passed = [replace(tensor, seen=(w.seq_q, visits, 1.0)) for tensor in passed]
         sums = Tensor("dQ parts", "b h g i j", tile.rows * d * e, written=True, by_tile=True)
         read_back = []
     else:
         passed = [replace(tensor, times=visits) for tensor in passed]
         sums = replace(ops.sums, times=visits)
         read_back = [replace(sums, written=False)]
-    own = Override("resident blocks have each a stack", sharers=1.0)
-    spills = Tensor("spills", "resident byte", tile.warps * LANES, just_written=True, override=own)
+    spills = Tensor("spills", "resident byte", tile.warps * LANES, just_written=True)
     put_aside = [spills, replace(spills, written=True)] if tile.stack else []
     nest = [
         *once("prologue", (*ops.prologue(), ops.k.wait(), ops.v.wait()), turns > 0),
@@ -141,7 +134,7 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
             threads=tile.warps * 32,
             registers_per_thread=tile.registers,
             launches=(Launch(inverse, each=heads) if tile.parallel else Launch(inverse, heads),),
-            uses=uses_of(tensors, axes, "j b h g" if tile.parallel else "b h g", rule="run"),
+            uses=uses_of(tensors, axes, "j b h g" if tile.parallel else "b h g"),
             warpgroups=2,
             is_backward=True,
             path=tile.path,

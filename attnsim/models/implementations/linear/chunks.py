@@ -18,7 +18,7 @@ import numpy as np
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
@@ -137,7 +137,6 @@ class Chunks:
             self._shared(),
             facts,
             partial(self._walked, c.tiles, work) if self.serial else partial(self._spread, work),
-            rule="run",
             each=1 if self.serial else math.prod(columns.values()),
             threads=32 * self.warps,
             registers_per_thread=self.registers,
@@ -149,13 +148,9 @@ class Chunks:
         )
 
     def _shared(self) -> list[Tensor]:
-        """The tensors with what their axes do not say: which are written in place, or touched by one block alone."""
+        """The tensors, those that are read and written in place."""
         both = {one.name for one in self.tensors if one.written} & {one.name for one in self.tensors if not one.written}
-        alone = Override("the block of a sequence's first or last chunk alone touches it", sharers=1.0, rounds=math.inf)
-        return [
-            replace(one, in_place=one.name in both, override=alone if one in self._ends and not self.serial else None)
-            for one in self.tensors
-        ]
+        return [replace(one, in_place=one.name in both) for one in self.tensors]
 
     @property
     def _ends(self) -> list[Tensor]:

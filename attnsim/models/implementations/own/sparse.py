@@ -25,7 +25,6 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import (
-    all_at_once,
     block_begins,
     busy_rows,
     flash_peak_bytes,
@@ -38,7 +37,7 @@ from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, by_size, loop
 from attnsim.models.schedule.occupancy import occupancy
@@ -281,20 +280,19 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     """
     heads = w.batch * w.heads_q
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q, tile.rows),
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q, tile.rows, cuts="visits"),
         "j": Axis(w.seq_kv, tile.keys), "visits": Axis(int(counts.visits.sum())), "patterns": Axis(counts.patterns),
     }  # fmt: skip
     together, fitting = heads_together(w, gpu, counts), blocks_at_once(w, gpu, tile)
     blocks = heads * axes["i"].tiles
-    running, persistent = min(blocks, fitting), blocks > fitting
-    walked = listed_keys(w, counts, 0 if together > 1 else axes["i"].tiles * w.group, running)
-    row_tile = _RowTile(w, gpu, tile, counts, walked, all_at_once(running), persistent=persistent)
+    persistent = blocks > fitting
+    row_tile = _RowTile(w, gpu, tile, counts, persistent=persistent)
     facts = {
         "full": counts.full, "partly": counts.partial,
         "missing_keys": counts.last_key_tile * axes["j"].short, "missing_rows": axes["i"].missing,
     }  # fmt: skip
     return declared(
-        ENTRY, axes, "b h g i", row_tile.tensors, facts, row_tile.block,
+        ENTRY, axes, "i b h g" if together > 1 else "b h g i", row_tile.tensors, facts, row_tile.block,
         launches=lambda kinds: _launches(kinds[launch_order(counts)], heads, together), persistent=persistent,
         **_resources(w, gpu, tile),
     )  # fmt: skip
@@ -303,17 +301,14 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
 class _RowTile:
     """What a block does with a tile of rows: the tensors that it copies, and its loops."""
 
-    def __init__(
-        self, w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts, walked: dict[str, Any], told: Override, *,
-        persistent: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts, *, persistent: bool) -> None:
         d, e = w.head_dim, w.element_bytes
         self.tile, self.persistent, self.ring = tile, persistent, tile.stages > 1
-        self.q = Tensor("Q", "b h g i", d * e, seen=(busy_rows(w, counts), 1.0))
-        self.k, self.v = (Tensor(name, "b h j", d * e, **walked) for name in "KV")
+        self.q = Tensor("Q", "b h g i", d * e, seen=(busy_rows(w, counts), 1.0, 1.0))
+        self.k, self.v = (Tensor(name, "b h j", d * e, seen=listed_keys(counts)) for name in "KV")
         self.plan = Tensor(ROW_TILES, "b h g i", ROW_TILE_BYTES, by_tile=True)
-        self.visits = Tensor(LIST, "visits", VISIT_BYTES, override=told)
-        self.bits = Tensor(MASKS, "patterns", tile.bit_mask_bytes, override=told)
+        self.visits = Tensor(LIST, "visits", VISIT_BYTES)
+        self.bits = Tensor(MASKS, "patterns", tile.bit_mask_bytes)
         self.o = Tensor("O", "b h g i", d * w.output_bytes, written=True)
         self.lse = Tensor("LSE", "b h g i", 4, written=True)
         self.counted = resources.counts_of(label_of(tile, w.dtype), gpu)

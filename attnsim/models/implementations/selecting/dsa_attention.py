@@ -28,7 +28,7 @@ from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS
 from attnsim.models.implementations.selecting.dsa_choice import choosing, instructions
 from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, LIST
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -282,8 +282,7 @@ def decode(w: Workload, tile: TokensTile) -> list[Kernel]:
         "i": Axis(w.seq_q, cuts="r t"), "t": Axis(w.seq_q * whole * tile.keys), "r": Axis(w.seq_q * w.heads_q),
         "h": Axis(blocks, cuts="r j"), "j": Axis(chosen_keys(w, whole * tile.keys)),
     }  # fmt: skip
-    again = Override("each share that a request is cut into reads Q", sharers=max(1.0, float(cut.mean())))
-    q, kv = Tensor("Q", "b r", d * e, override=again), Tensor(KV, "b j", TOKEN_BYTES)
+    q, kv = Tensor("Q", "b r", d * e), Tensor(KV, "b j", TOKEN_BYTES)
     listed = Tensor(LIST, "b t", INDEX_BYTES)
     o, partial_o = (
         Tensor("O", "one r", dv * w.output_bytes, written=True), Tensor("O partial", "part r", dv * 4, written=True)

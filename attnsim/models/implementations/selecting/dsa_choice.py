@@ -25,7 +25,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, LIST
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.row_tiles import classes
@@ -229,12 +229,11 @@ def _indexer(w: Workload, tile: IndexTile, gpu: Gpu, rows: range) -> Kernel:
     columns, width = tile.queries * tile.heads, tile.width + SCALE_BYTES
     sequences = rows[-1] // w.seq_q - rows[0] // w.seq_q + 1
     axes = {
-        "b": Axis(sequences, cuts="i r"), "i": Axis(len(rows)), "j": Axis(w.seq_kv), "p": Axis(-(-w.seq_kv // PAGE)),
+        "b": Axis(sequences, cuts="i r"), "t": Axis(max(1, len(walked) // sequences), cuts="i r"),
+        "i": Axis(len(rows)), "j": Axis(w.seq_kv), "p": Axis(-(-w.seq_kv // PAGE)),
         "r": Axis(min(len(rows), int(reads.sum()) * tile.queries)),  # a block without keys reads no Q
     }  # fmt: skip
-    each = int(walked.sum()) * tile.keys / (sequences * w.seq_kv)
-    seen = Override("as many blocks read a key as have queries that see it, or shares", sharers=max(1.0, each))
-    q, k = Tensor("Q", "r", tile.heads * width), Tensor("K", "b j", width, override=seen)
+    q, k = Tensor("Q", "r", tile.heads * width), Tensor("K", "b j", width)
     pages, scores = Tensor(PAGES, "b p", INDEX_BYTES), Tensor("scores", "i j", SCORE_BYTES, written=True)
     groups = 2 if tile.path == "tcgen05" else 4
     products = columns * tile.keys // groups
@@ -263,7 +262,7 @@ def _indexer(w: Workload, tile: IndexTile, gpu: Gpu, rows: range) -> Kernel:
     kinds, order = classes(walked, reads)
     deep = AHEAD if AHEAD * (load_q.bytes + k.load(tile.keys).bytes) <= gpu.sm.shared_memory_per_block_bytes else 1
     return declared(
-        "indexer", axes, "b", (q, k, *((pages,) if tile.shares else ()), scores),
+        "indexer", axes, "b t", (q, k, *((pages,) if tile.shares else ()), scores),
         dict(zip(("steps", "reads"), kinds, strict=True)), body, launches=(Launch(order),), persistent=True,
         threads=groups * 128 + 128, registers_per_thread=96, warpgroups=groups, path=tile.path,
         buffers=(("Q", deep * load_q.bytes), ("K", AHEAD * k.load(tile.keys).bytes)), dtype="fp8", step="key tile",

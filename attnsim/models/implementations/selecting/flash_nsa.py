@@ -143,7 +143,7 @@ def forward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
         *mean,
         *(renamed(one, BRANCH["compressed"]) for one in nsa_triton.compressed_attention(w, tile.compressed)),
         *choice(w, tile),
-        *nsa_triton.selected_attention(w, gpu, tile.selected),
+        *nsa_triton.selected_attention(w, tile.selected),
         renamed(flash_forward(window_of(w), gpu, tile.window, "window_fwd"), BRANCH["window"]),
         combine,
     ]
@@ -175,7 +175,7 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group, cuts="j c"), "i": i, "j": j,
         "c": Axis(-(-keys * s.step // s.block)),
     }  # fmt: skip
-    seen = w.seq_q, max(1, j.tiles // 2)  # half of the tiles are in the future
+    seen = w.seq_q, max(1, j.tiles // 2), 1.0  # half of the tiles are in the future
     q, lse = Tensor("Q", "b h g i", w.head_dim * e, seen=seen), Tensor("LSE compressed", "b h g i", 4, seen=seen)
     k, scores = Tensor("K compressed", "b h j", w.head_dim * e), Tensor(PROBABILITIES, "b h i c", 2, written=True)
     pairs = t.rows * (t.keys + fewer)
@@ -268,7 +268,7 @@ def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
         combine,
         *(renamed(one, BRANCH["window"]) for one in window),
         *find,
-        *(one for one in nsa_triton.selected_backward(w, gpu, tile.selected) if one.name != "sort queries"),
+        *(one for one in nsa_triton.selected_backward(w, tile.selected) if one.name != "sort queries"),
         *(_added(w, f"d{x}", "window") for x in "QKV"),
         *(renamed(one, BRANCH["compressed"]) for one in small),
         *spread,

@@ -32,7 +32,6 @@ from attnsim.models.implementations.selecting.walks import (
     TritonBackwardTile,
     Walk,
     architecture,
-    chosen_anywhere,
     compiled,
     forward,
     keys_outside,
@@ -347,29 +346,27 @@ def turns_of(steps: np.ndarray, turns: int) -> np.ndarray:
     return np.concatenate([steps, np.zeros(blocks * turns - len(steps), dtype=np.int64)]).reshape(blocks, turns)
 
 
-def selected_forward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
+def selected_forward(w: Workload, tile: SelectedTile) -> list[Kernel]:
     """`_topk_sparse_attention_fwd`: outputs are cleared, then one kernel."""
     rows = w.batch * w.heads_q * w.seq_q
     cleared = clear("clear O", "O", rows * w.head_dim_v * w.output_bytes), clear("clear LSE", "LSE", rows * 4)
-    return [*cleared, *selected_attention(w, gpu, tile)]
+    return [*cleared, *selected_attention(w, tile)]
 
 
-def selected_attention(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
+def selected_attention(w: Workload, tile: SelectedTile) -> list[Kernel]:
     """The one kernel of attention to chosen blocks."""
-    walk = _of_queries(w, gpu, tile, tile.forward.keys)
+    walk = _of_queries(w, tile)
     rows = np.full(len(walk.steps), w.group)
     return [forward(w, tile.forward, walk, rows, "selected_fwd", w.seq_q, w.seq_kv)]
 
 
-def _of_queries(w: Workload, gpu: Gpu, tile: SelectedTile, keys: int) -> Walk:
-    """The chosen blocks, of so many `keys`, of each query."""
+def _of_queries(w: Workload, tile: SelectedTile) -> Walk:
+    """The chosen blocks of each query."""
     steps = walked(chosen(w), w.seq_q)
-    passes = int(steps.sum()) * keys / w.seq_kv
-    passing = chosen_anywhere(tile.grid, passes, w.batch * w.heads_kv, gpu.sm.count)
-    return Walk(turns_of(steps, tile.turns), INDEX_BYTES, grid=tile.grid, passing=passing)
+    return Walk(turns_of(steps, tile.turns), INDEX_BYTES, grid=tile.grid, scattered=2)
 
 
-def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]:
+def selected_backward(w: Workload, tile: SelectedTile) -> list[Kernel]:
     """`_topk_sparse_attention_bwd`: row sums, the queries of each block, dK and dV a query head, their sums, dQ."""
     e, rows, expanded = w.element_bytes, w.batch * w.heads_q, " expanded" if w.group > 1 else ""
     entries = w.batch * w.heads_kv * w.seq_q * chosen(w).top
@@ -380,9 +377,8 @@ def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]
         Access("queries", entries * INDEX_BYTES, True),
     ]
     steps = -(-walkers(chosen(w), w.seq_q) // tile.keys.rows)
-    passing = chosen_anywhere(grid := "t b h g", int(steps.sum()) * tile.keys.rows / w.seq_q, rows, gpu.sm.count)
-    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, grid=grid, passing=passing, list_name="queries")
-    of_queries = _of_queries(w, gpu, tile, tile.queries.keys)
+    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, scattered=2, list_name="queries")
+    of_queries = _of_queries(w, tile)
     return [
         dot_do_o(w),
         streaming("sort queries", sort, elements=entries),
@@ -398,8 +394,8 @@ def selected_backward(w: Workload, gpu: Gpu, tile: SelectedTile) -> list[Kernel]
 def build_selected(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """The branch over chosen blocks; the choice is given."""
     tile = selected_tile(w, gpu)
-    kernels = selected_forward(w, gpu, tile) if "fwd" in w.directions else []
-    kernels += selected_backward(w, gpu, tile) if "bwd" in w.directions else []
+    kernels = selected_forward(w, tile) if "fwd" in w.directions else []
+    kernels += selected_backward(w, tile) if "bwd" in w.directions else []
     useful = w.matrix_flops(w.batch * visible_pairs(chosen(w), w.seq_q))
     memory = flash_peak_bytes(w)
     return Schedule("nsa-selected", SELECTED, tuple(kernels), tile, memory, useful_flops=useful)

@@ -29,7 +29,7 @@ from attnsim.models.implementations.fused.loops import Operations
 from attnsim.models.implementations.fused.tile import FRAGMENT_COLUMNS, BackwardTile, FlashTile
 from attnsim.models.implementations.selecting.torch_passes import LIST
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Override, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
@@ -118,8 +118,9 @@ class Walk:
     grid : str
         Axes of the grid, slowest first: tiles `t`, sequences `b`, heads of K and V `h`, and of Q beside them `g` where
         those of a group are not rows of one block.
-    passing : Override, optional
-        How blocks share the tiles that pass, where each has its own choice of them.
+    scattered : int
+        Of the tiles that pass, where each block has its own choice of them: as in
+        :class:`~attnsim.models.schedule.schedule.TensorUse`.
     list_name : str
     """
 
@@ -128,7 +129,7 @@ class Walk:
     masked: Ints | None = None
     function: int = 0
     grid: str = "t b h g"
-    passing: Override | None = None
+    scattered: int = 0
     list_name: str = LIST
 
     def kinds(self, *first: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -143,7 +144,7 @@ class Walk:
 
     def over(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The tensors whose tiles pass."""
-        return tuple(replace(one, override=self.passing) for one in tensors)
+        return tuple(replace(one, scattered=self.scattered) for one in tensors)
 
     def list_of(self) -> tuple[Tensor, ...]:
         """The list, where there is one."""
@@ -164,18 +165,6 @@ class Walk:
             name, axes, self.grid, tensors, {}, lambda: nest, launches=(Launch(order, times, each),), dtype=w.dtype,
             step="tile", **resources,
         )  # fmt: skip
-
-
-def chosen_anywhere(grid: str, passes: float, pieces: int, running: int) -> Override:
-    """Of a tensor of so many pieces which blocks go over so many times in all, each reading parts of it here and there.
-
-    Where tiles are the slowest axis of the grid, running blocks read of all pieces at the same time; where they are the
-    fastest, of those of a head or two.
-    """
-    return Override(
-        "each block reads parts of it here and there", sharers=max(1.0, running / pieces) if grid[0] == "t" else None,
-        passes_per_block=max(1.0, passes), rounds=max(1.0, passes), scattered=2,
-    )  # fmt: skip
 
 
 def forward(
