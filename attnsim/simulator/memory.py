@@ -69,7 +69,6 @@ def traffic(
     for kernel, running, sizes in zip(kernels, slots, unique, strict=True):
         requested = kernel.requested()
         own = sum(sizes.values())
-        span = footprint(kernel, running)
 
         def lost(blocks: float, kernel: Kernel = kernel) -> float:
             return 1 - kept(footprint(kernel, blocks), capacity)
@@ -92,7 +91,8 @@ def traffic(
             else:
                 first = 1 - found
             if use.scattered:
-                times = 1 + (asked / use.unique_bytes - 1) * (1 - min(1.0, capacity / span)) ** use.scattered
+                gone = (1 - min(1.0, capacity / footprint(kernel, running))) ** use.scattered
+                times = 1 + (max(1.0, asked / use.unique_bytes) - 1) * gone
             else:
                 times = use.fetched(running, lost) * (1 + (use.passes_per_block - 1) * lost(running))
             once = 0 if use.just_written else min(use.unique_bytes, asked)
