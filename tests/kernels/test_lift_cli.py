@@ -80,7 +80,7 @@ def test_what_cannot_be_traced_is_one_line(
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("format: 1", "format: 2", "this version reads 1"),
+        ("format: 2", "format: 1", "format 1; this version reads 2: trace the kernel again"),
         ("kind: wait", "kind: await", "kind 'await'; allowed: load"),
         ("bytes: 256", "bytes: -1", "give a whole number of 0 or more"),
         ("threads: 64", "threads: 0", "threads is 0; allowed: 1 or more"),

@@ -225,4 +225,4 @@ def test_the_ranges_of_split_keys_share_q_and_not_k() -> None:
     schedule = build("vllm.flash-attn-2", replace(DECODE, batch=1), A100)
     uses = {use.tensor: use for use in main_kernel(schedule).uses}
     assert schedule.splits.count > 1
-    assert (uses["Q"].sharers, uses["K"].sharers) == (schedule.splits.count, 1)
+    assert (uses["Q"].fetched(1), uses["K"].fetched(1)) == (schedule.splits.count, 1)

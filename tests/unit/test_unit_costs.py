@@ -225,7 +225,7 @@ def test_the_l2_keeps_all_up_to_three_fifths_and_nothing_from_seven_fifths_of_it
     ],
 )
 def test_what_several_waves_read_is_fetched_again_where_the_l2_lost_it(gpu: Any, hbm: float) -> None:
-    shared = TensorUse("K", 1000, 1, sharers=8)
+    shared = TensorUse("K", 1000, (1, 8))
     ((row,),) = traffic((kernel(TileOp("load", "K", bytes=1000), blocks=8, uses=(shared,)),), (2,), gpu, False)
     assert row.l2_bytes == 8000 and row.hbm_bytes == pytest.approx(hbm)
 

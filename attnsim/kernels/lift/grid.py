@@ -102,7 +102,7 @@ def _use(way: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most
     unique = min(int(held.sum()), most)
     pairs = np.unique(np.stack([blocks, index]), axis=1)
     piece = _pieces(pairs, int(blocks.max()) + 1, len(places))[np.unique(pairs[0])]
-    pieces, runs = len(np.unique(piece)), 1 + np.count_nonzero(np.diff(piece))
+    pieces, runs = len(np.unique(piece)), 1 + int(np.count_nonzero(np.diff(piece)))
     own = int(held[pairs[1]].sum())  # bytes of the pieces that blocks go over, each once a block
     passes = max(1.0, round(int(bytes_.sum()) / own, 3))
     return TensorUse(

@@ -33,7 +33,7 @@ from attnsim.models.implementations.fused.tile import FlashTile, check_tile, wit
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
 from attnsim.models.schedule.nest import once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
@@ -178,7 +178,7 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
         "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"), **told.axes,
     }  # fmt: skip
     q, k, v = operands(w, seen=listed_keys(counts))
-    q, stored = replace(q, seen=(pack * busy_rows(w, counts), 1.0, 1.0)), results(w)
+    q, stored = replace(q, seen=Seen("i", pack * busy_rows(w, counts))), results(w)
     ops = _Operations(w, tile, told)
     body = LOOPS[tile.loop](ops, k, v, steps, masked, missing_keys)
     nest = once(f"read {told.first.name}", [told.first.load(), told.first.wait()])

@@ -29,7 +29,7 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, uses_of
+from attnsim.models.schedule.axes import Axis, Seen, uses_of
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
@@ -147,7 +147,7 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(len(none) * flash.rows, flash.rows),
         "j": Axis(w.seq_kv, flash.keys),
     }  # fmt: skip
-    (q, k, v), stored = operands(w, seen=(w.seq_kv, mean, 1.0)), results(w)
+    (q, k, v), stored = operands(w, seen=Seen("i", w.seq_kv, mean)), results(w)
     body = LOOPS[flash.loop](ops, k, v, steps, masked, missing)
     nest = with_ends(ops, q, body, steps, missing, [(stored, steps >= 0)])
     uses = uses_of((q, k, v, *stored), axes, "b h g i")

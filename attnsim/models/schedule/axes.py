@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,6 +72,27 @@ class Axis:
         return np.where(np.arange(self.tiles) == self.tiles - 1, self.short, 0)
 
 
+class Seen(NamedTuple):
+    """What blocks touch of a tensor's last axis where it is not all of it by all of them.
+
+    Parameters
+    ----------
+    along : str
+        The axis of the grid whose blocks do so.
+    elements : int or ndarray of int
+        Those that any block touches.
+    near : float or ndarray of float
+        Blocks next to each other that touch an element, in the mean (a window).
+    later : float
+        How often others come back to it (a list of tiles).
+    """
+
+    along: str
+    elements: Any
+    near: Any = 1.0
+    later: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor as a projection of a kernel's axes.
@@ -92,10 +113,8 @@ class Tensor:
         As in :class:`TensorUse`.
     scattered : int
         As in :class:`TensorUse`.
-    seen : tuple of (int or ndarray, float or ndarray, float), optional
-        Of the last axis, the elements that any block touches; along the grid's own tiled axis, how many neighbouring
-        blocks touch each of them in the mean (a window), and how often others come back to it later (a list of
-        tiles). Default: all of them, by all blocks.
+    seen : Seen, optional
+        Default: all of it, by all blocks.
     """
 
     name: str
@@ -107,7 +126,7 @@ class Tensor:
     just_written: bool = False
     in_place: bool = False
     scattered: int = 0
-    seen: tuple[Any, Any, float] | None = None
+    seen: Seen | None = None
 
     def load(self, n: int = 1) -> TileOp:
         """Start a copy of `n` elements from global memory."""
@@ -126,13 +145,14 @@ class Tensor:
         own = self.axes.split()
         sizes = {a: axes[a].count(axes[a].tile if self.by_tile else 1) for a in own}
         if self.seen is not None:
-            sizes[own[-1]], near, later = self.seen
+            sizes[own[-1]] = self.seen.elements
         each = np.atleast_1d(self.bytes * math.prod(sizes.values()))
         blocks, first = [1.0], True
         for a in grid.split():
             n, shared = axes[a].count(axes[a].tile), {a, *axes[a].cuts.split()}.isdisjoint(own)
             runs = [(n, shared)]
-            if self.seen is not None and shared and axes[a].tile > 1:
+            if shared and self.seen is not None and a == self.seen.along:
+                _, _, near, later = self.seen
                 runs = [(later, True), (np.maximum(1, n / (near * later)), False), (near, True)]
             for count, alike in runs:
                 if alike == len(blocks) % 2:

@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from attnsim.errors import InputError
-from attnsim.files import read_typed
+from attnsim.files import read_typed, read_yaml
 from attnsim.models.schedule.kernel_checks import MOST, MOST_BLOCKS, check_number, check_uses, check_waits, read_op
 from attnsim.models.schedule.lifted import Lifted, LiftedCall, Origin
 from attnsim.models.schedule.operation import Segment, TileOp
@@ -169,9 +169,10 @@ def read_kernels(path: Path) -> LiftedCall:
     InputError
         One line with the place in the file and what is wrong.
     """
+    written = read_yaml(path, "kernel")
+    if isinstance(written, dict) and (form := written.get("format", FORMAT)) != FORMAT:
+        raise InputError(f"{path.name}: format {form}; this version reads {FORMAT}: trace the kernel again")
     found = read_typed(path, "kernel", _File)
-    if found.format != FORMAT:
-        raise InputError(f"{path.name}: format {found.format}; this version reads {FORMAT}: trace the kernel again")
     if not found.kernels:
         raise InputError(f"{path.name}: no kernels; give a file that attnsim kernels trace wrote")
     try:

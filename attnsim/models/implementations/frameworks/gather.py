@@ -27,7 +27,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import Dilated, Global, Part, Window
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -242,10 +242,12 @@ class _Kernels:
             "copied": Axis(copied // self.kv_heads, copied // kernel.blocks, cuts="index"),
             "index": Axis(sizes.index_bytes),
         }
-        near = sizes.row_blocks * sizes.width / (sizes.touched_keys * sizes.passes)
+        near = max(1.0, sizes.row_blocks * sizes.width / (sizes.touched_keys * sizes.passes))
         tensors = (
             Tensor(INDEX, "index", 1),
-            Tensor(tensor, "heads touched", width * self.e, seen=(sizes.touched_keys, max(1.0, near), sizes.passes)),
+            Tensor(
+                tensor, "heads touched", width * self.e, seen=Seen("copied", sizes.touched_keys, near, sizes.passes)
+            ),
             Tensor(written.tensor, "heads copied", self.e, written=True),
         )
         return replace(kernel, uses=uses_of(tensors, axes, "heads copied"))

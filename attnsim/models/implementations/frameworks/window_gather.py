@@ -15,7 +15,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import arrays_bytes, gemm_path, one_pass, softmax
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
 from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -69,11 +69,11 @@ def _copies(w: Workload, tensor: str, columns: int, width: int) -> tuple[Kernel,
     copied = heads * w.seq_q * width * columns
     padded, windows = (f"{tensor} padded", longer * e), (f"{tensor} windows", copied * e)
     kernel = one_pass(f"unfold {tensor}", [(padded[0], copied * e)], [windows], copied, int32=BROADCAST_INSTRUCTIONS)
-    axes = {"h": Axis(heads), "p": Axis(w.seq_kv + width - 1), "i": Axis(w.seq_q), "j": Axis(width)}
-    row = columns * e
-    uses = uses_of(
-        (Tensor(padded[0], "h p", row, times=width), Tensor(windows[0], "h i j", row, written=True)), axes, "h"
-    )
+    rows = Axis(w.seq_q * width, max(1, heads * w.seq_q * width // kernel.blocks))
+    axes, row = {"h": Axis(heads), "p": Axis(w.seq_kv + width - 1), "rows": rows}, columns * e
+    seen = Seen("rows", axes["p"].size, max(1.0, width * width / rows.tile))  # queries beside each other read the same
+    tensors = Tensor(padded[0], "h p", row, seen=seen), Tensor(windows[0], "h rows", row, written=True)
+    uses = uses_of(tensors, axes, "h rows")
     return one_pass(f"pad {tensor}", [(tensor, plain * e)], [padded], longer), replace(kernel, uses=uses)
 
 

@@ -14,12 +14,12 @@ from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.loops import LOOPS, PAGES, Operations, pages
-from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order
+from attnsim.models.implementations.fused.order import ABSENT_CLKS, launch_order, section_heads
 from attnsim.models.implementations.fused.tile import GRIDS_OF_THE_LONGEST, FlashTile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
 from attnsim.models.schedule.nest import Nest, by_size, once
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
@@ -82,7 +82,6 @@ def flash_forward(
     pack = w.group if tile.pack_gqa else 1
     whole, kinds = _kinds(w, tile, splits, pack)
     axes = _axes(w, tile, splits)
-    heads_outermost = len(w.parts) > 1 and tile.order == "ascending" and not tile.persistent and pack < w.group
     q, k, v = operands(w, seen=_window(w, whole))
     listed = Tensor(PAGES, "b p", 4)
     stored = [
@@ -97,7 +96,7 @@ def flash_forward(
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
     tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
     tensors += [listed] if w.page_size or tile.looks_up_pages else []
-    uses = uses_of(tensors, axes, "h g b s i" if heads_outermost else "b h g s i")
+    uses = uses_of(tensors, axes, _grid(w, tile, axes))
     launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)
     return tiled_kernel(w, tile, name, nest, launches, uses)
 
@@ -133,12 +132,24 @@ def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
     }
 
 
-def _window(w: Workload, whole: RowTiles) -> tuple[Ints, NDArray[np.float64], float] | None:
+def _grid(w: Workload, tile: FlashTile, axes: dict[str, Axis]) -> str:
+    """The grid in the order of :func:`launch_order`, slowest axis first; sections of heads are axes of their own."""
+    if tile.order == "longest_first" and len(w.parts) == 1 and axes["s"].tiles == 1:
+        group = axes["g"].tiles
+        heads = w.batch * w.heads_kv * group
+        section = section_heads(w, tile, heads)
+        axes |= {"sections": Axis(-(-heads // section), cuts="b h"), "section": Axis(section // group, cuts="b h")}
+        return "sections i section g"
+    by_head = tile.order in ("planned", "longest_first") or (tile.order == "ascending" and not tile.persistent)
+    return "h g b s i" if len(w.parts) > 1 and by_head else "b h g s i"
+
+
+def _window(w: Workload, whole: RowTiles) -> Seen | None:
     """Of a window: keys that any row tile of a head touches, and how many row tiles touch each in the mean."""
     if not w.mask.is_windowed:
         return None
     visits = np.bincount(whole.part, whole.steps).astype(np.int64) * whole.keys
-    return whole.touched_keys, np.maximum(1.0, visits / np.maximum(1, whole.touched_keys)), 1.0
+    return Seen("i", whole.touched_keys, np.maximum(1.0, visits / np.maximum(1, whole.touched_keys)))
 
 
 def tiled_kernel(
@@ -269,18 +280,15 @@ def with_ends(
     return nest + once("no rows", [TileOp("delay", "exit", clks=ABSENT_CLKS)], absent)
 
 
-def listed_keys(counts: TileCounts) -> tuple[int, float, float]:
+def listed_keys(counts: TileCounts) -> Seen:
     """How row tiles touch the keys of a head, each those in its list: `seen` of a tensor along keys.
 
     A visit to a key tile that the row tile before visits too finds it in the L2. One that has no such neighbour (a
     random block, a stride) comes back to it later.
     """
     touched, visits = counts.touched_keys, int(counts.visits.sum())
-    return (
-        touched,
-        max(1.0, visits / max(1, counts.fresh)),
-        max(1.0, counts.fresh * counts.tiles.keys / max(1, touched)),
-    )
+    near, later = visits / max(1, counts.fresh), counts.fresh * counts.tiles.keys / max(1, touched)
+    return Seen("i", touched, max(1.0, near), max(1.0, later))
 
 
 def busy_rows(w: Workload, counts: TileCounts) -> int:

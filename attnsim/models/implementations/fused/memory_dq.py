@@ -19,7 +19,7 @@ from attnsim.models.implementations.fused.backward import KEYS_OUTSIDE, Backward
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.nest import loop, once
 from attnsim.models.schedule.operation import STEP, TileOp
@@ -112,7 +112,7 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
     ops, visits = BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ"), (d, dv)), float(steps.sum()) / axes["i"].tiles
     passed = [ops.q, ops.do, *ops.statistics]
     if tile.parallel:
-        passed = [replace(tensor, seen=(w.seq_q, visits, 1.0)) for tensor in passed]
+        passed = [replace(tensor, seen=Seen("j", w.seq_q, visits)) for tensor in passed]
         sums = Tensor("dQ parts", "b h g i j", tile.rows * d * e, written=True, by_tile=True)
         read_back = []
     else:

@@ -47,13 +47,15 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
         "p": Axis(tuple(pages(w, one.keys) for one in w.parts)),
         "r": Axis(visits.partial_rows),
     }
+    tiles = int(axes["b"].sizes @ axes["i"].tiles_of) * axes["h"].tiles
+    axes["s"] = Axis(max(1, sum(len(one) * one.times for one in visits.launches) // tiles), cuts="j p r")
     return Kernel.of(
         nest,
         name="latent_attention",
         threads=tile.threads,
         registers_per_thread=tile.registers,
         launches=visits.launches,
-        uses=uses_of((one for one in ops.tensors if one.name in moved), axes, "b h i"),
+        uses=uses_of((one for one in ops.tensors if one.name in moved), axes, "b h s i"),
         warpgroups=tile.warpgroups,
         path=tile.path,
         max_blocks_per_sm=tile.max_blocks_per_sm,

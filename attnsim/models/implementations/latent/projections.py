@@ -140,7 +140,7 @@ def latent_combine(
         registers_per_thread=64,
         buffers=(("LSE", rows_per_block * int(ranges.max()) * 4),),
         launches=tuple(Launch(one, n) for one, (_, n) in zip(launched, requests, strict=True)),
-        uses=uses_of((parts, stats, out, lse), {"p": Axis(read), "r": Axis(written, cuts="p")}, "r"),
+        uses=uses_of((parts, stats, out, lse), {"p": Axis(read), "r": Axis(written, rows_per_block, cuts="p")}, "r"),
         dtype="fp32",
         step="split",
     )

@@ -30,7 +30,7 @@ from attnsim.models.implementations.own.resources import (
     registers_of,
 )
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product
 from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
@@ -298,11 +298,11 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
             nest += once(f"last query tile{tag}", step(hides, m), here & last_head)
         return nest + by_size("epilogue", missing_keys, lambda x: (BLOCK, dk.store(n - x), dv.store(n - x)), last_head)
 
-    kernel = declared(
+    return declared(
         MAIN,
         axes,
         "b h j",
-        (k, v, dk, dv),
+        (k, v, dk, dv, *passing, sums),
         _visits(w, axes),
         body,
         threads=THREADS,
@@ -314,8 +314,6 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
         dtype=w.dtype,
         step="query tile",
     )
-    # Blocks of a head's keys go over its query heads in step, so that they work on one of them at a time.
-    return replace(kernel, uses=(*kernel.uses, *uses_of((*passing, sums), axes, "b h g j")))
 
 
 def _visits(w: Workload, axes: dict[str, Axis]) -> dict[str, Ints]:

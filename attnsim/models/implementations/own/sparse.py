@@ -37,7 +37,7 @@ from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Seen, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.nest import Nest, by_size, loop
 from attnsim.models.schedule.occupancy import occupancy
@@ -304,7 +304,7 @@ class _RowTile:
     def __init__(self, w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts, *, persistent: bool) -> None:
         d, e = w.head_dim, w.element_bytes
         self.tile, self.persistent, self.ring = tile, persistent, tile.stages > 1
-        self.q = Tensor("Q", "b h g i", d * e, seen=(busy_rows(w, counts), 1.0, 1.0))
+        self.q = Tensor("Q", "b h g i", d * e, seen=Seen("i", busy_rows(w, counts)))
         self.k, self.v = (Tensor(name, "b h j", d * e, seen=listed_keys(counts)) for name in "KV")
         self.plan = Tensor(ROW_TILES, "b h g i", ROW_TILE_BYTES, by_tile=True)
         self.visits = Tensor(LIST, "visits", VISIT_BYTES)

@@ -25,7 +25,7 @@ from attnsim.models.implementations.selecting.torch_passes import clear, over
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Seen, Tensor, declared
 from attnsim.models.schedule.nest import Nest, loop, once
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -172,10 +172,10 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
     keys, fewer = s.compressed_keys(w.seq_kv), t.keys * s.step // s.block
     i, j = Axis(w.seq_q, t.rows), Axis(keys, t.keys, cuts="c")
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group, cuts="j c"), "i": i, "j": j,
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": i, "j": j,
         "c": Axis(-(-keys * s.step // s.block)),
     }  # fmt: skip
-    seen = w.seq_q, max(1, j.tiles // 2), 1.0  # half of the tiles are in the future
+    seen = Seen("j", w.seq_q, max(1, j.tiles // 2))  # half of the tiles are in the future
     q, lse = Tensor("Q", "b h g i", w.head_dim * e, seen=seen), Tensor("LSE compressed", "b h g i", 4, seen=seen)
     k, scores = Tensor("K compressed", "b h j", w.head_dim * e), Tensor(PROBABILITIES, "b h i c", 2, written=True)
     pairs = t.rows * (t.keys + fewer)
@@ -193,7 +193,7 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
         ]
 
     return declared(
-        "block scores", axes, "b h g i j", (q, lse, k, scores), {}, body, threads=t.threads,
+        "block scores", axes, "b h i j", (q, lse, k, scores), {}, body, threads=t.threads,
         registers_per_thread=t.registers, path=t.path, dtype=w.dtype, step="head",
         launches=(Launch.alike(w.batch * w.heads_kv * score_tiles(w, t.rows, t.keys)),),
         buffers=(("Q", 2 * t.rows * d * e), ("K", 2 * t.keys * d * e)),

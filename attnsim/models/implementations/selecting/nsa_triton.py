@@ -292,7 +292,7 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
     """`score_kernel`: a block for each 128 queries x 128 compressed keys, heads of a group in turn, the future too."""
     t, d, e = tile.forward, padded(w.head_dim), w.element_bytes
     i, j = Axis(w.seq_q, t.rows), Axis(compressing(w).compressed_keys(w.seq_kv), t.keys)
-    axes = {"h": Axis(heads), "g": Axis(w.group, cuts="j"), "i": i, "j": j}  # K is read once for all heads of a group
+    axes = {"h": Axis(heads), "g": Axis(w.group), "i": i, "j": j}
     q, k = Tensor("Q", "h g i", w.head_dim * e), Tensor("K", "h j", w.head_dim * e)
     lse, scores = Tensor("LSE", "h g i", 4), Tensor(SCORES, "h i j", 4, written=True)
     rows = t.rows // t.warpgroups
@@ -315,7 +315,7 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
         ]
 
     kernel = declared(
-        "score", axes, "h g i j", (q, lse, k, scores), {}, body, threads=256, registers_per_thread=255, path=t.path,
+        "score", axes, "h i j", (q, lse, k, scores), {}, body, threads=256, registers_per_thread=255, path=t.path,
         launches=(Launch.alike(heads * i.tiles * j.tiles),), warpgroups=t.warpgroups, dtype=w.dtype, step="head",
         buffers=(("Q", 2 * t.rows * d * e), ("K", t.keys * d * e)),
     )  # fmt: skip
