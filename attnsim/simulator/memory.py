@@ -90,11 +90,14 @@ def traffic(
                 first = lost(running)
             else:
                 first = 1 - found
+            again = max(0.0, asked / use.unique_bytes / use.passes_per_block - 1)
             if use.scattered:
-                gone = (1 - min(1.0, capacity / footprint(kernel, running))) ** use.scattered
-                times = 1 + (max(1.0, asked / use.unique_bytes) - 1) * gone
+                times = 1 + again * (1 - min(1.0, capacity / footprint(kernel, running))) ** use.scattered
             else:
-                times = use.fetched(running, lost) * (1 + (use.passes_per_block - 1) * lost(running))
+                # A mask hides as many of the meetings that fetch again as of all.
+                seen = min(1.0, again / (use.fetched(1) - 1)) if use.fetched(1) > 1 else 1.0
+                times = 1 + (use.fetched(running, lost) - 1) * seen
+            times *= 1 + (use.passes_per_block - 1) * lost(running)
             once = 0 if use.just_written else min(use.unique_bytes, asked)
             hbm = min(once * (first + times - 1), asked)
             rows.append(Traffic(use.tensor, use.written, asked, hbm))

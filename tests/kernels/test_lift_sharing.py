@@ -22,7 +22,7 @@ def test_rows_that_each_block_reads_again_are_its_own_pieces(times: int) -> None
 
 
 def test_blocks_side_by_side_share_one_fetch_and_those_far_apart_do_not() -> None:
-    """Of a product in 16 x 4 tiles, columns fastest, a row of A is read by four neighbours, a column of B by every 4th."""
+    """Of a product in 16 x 4 tiles, columns fastest, four neighbours read a row of A, every fourth block one of B."""
     blocks = np.arange(16 * 4)
     (rows,), (columns,) = (uses_of([asked(blocks, part * BYTES)], {"x": 1 << 20}) for part in (blocks // 4, blocks % 4))
     assert (rows.blocks, columns.blocks) == ((1, 1, 16, 4), (1, 16, 4, 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import compress, pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,3 +164,17 @@ def count_gemm(batch: int, shape: tuple[int, int, int], tile: tuple[int, int, in
         moved["store", "C"] += rows * columns * 2
         found.add_block(moved, flops, 0)
     return found
+
+
+def fetches(places: tuple[int, ...], own: tuple[bool, ...], running: int) -> float:
+    """How often each part of a tensor is fetched by blocks in the order of a grid, slowest axis first.
+
+    Parameters
+    ----------
+    places, own : tuple
+        Of each axis of the grid, how many there are, and whether each has a part of its own.
+    running : int
+        Blocks in a row that share what they touch; the next ones find nothing of it.
+    """
+    touched = [tuple(compress(place, own)) for place in product(*map(range, places))]
+    return sum(len(set(touched[n : n + running])) for n in range(0, len(touched), running)) / len(set(touched))

@@ -80,8 +80,8 @@ def complaints(kernels: Sequence[Kernel], inputs: set[str], outputs: set[str], p
         )
         reads = {use.tensor: use.in_place for use in kernel.uses if not use.written}
         own = {t for t in loads & stores if not reads[t]}  # written and read back by the same kernel
-        stored = {use.tensor: kernel.requested().get(("store", use.tensor), 0) - use.unique_bytes for use in kernel.uses}
-        adds = {use.tensor for use in kernel.uses if use.written and use.fetched(1) > 1 and stored[use.tensor] > 0}
+        shared = (use for use in kernel.uses if use.written and use.fetched(1) > 1)
+        adds = {use.tensor for use in shared if kernel.requested().get(("store", use.tensor), 0) > use.unique_bytes}
         loads, stores = (loads - own) | adds, stores - (own - outputs)
         found |= {f"reads {t}, which nobody wrote" for t in loads - written}
         unread = {t: by for t, by in unread.items() if t not in loads}

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.fused.building import one_query
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.widths import padded
-from tests.model.oracle import Attention, Count, count, count_gemm
+from tests.model.oracle import Attention, Count, count, count_gemm, fetches
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"
 QUESTIONS = 40
@@ -174,3 +176,35 @@ def test_nothing_is_read_before_it_is_asked_for_and_waited_for(name: str, gpu: s
                     landed[operand] -= 1
                     assert landed[operand] >= 0, f"{kernel.segments[segment].name} multiplies {operand} not yet there"
         assert not +under_way, under_way
+
+
+def fetched(places: tuple[int, ...], own: tuple[bool, ...], running: int) -> float:
+    """The same as the axes of a declaration say it."""
+    axes = {name: Axis(n) for name, n in zip("abcde", places, strict=False)}
+    tensor = Tensor("K", " ".join(compress(axes, own)), 2)
+    return tensor.use(axes, " ".join(axes)).fetched(running)
+
+
+@pytest.mark.parametrize(
+    ("places", "own", "running", "times"),
+    [
+        ((16, 4), (True, False), 20, 1.0),  # A of a product in 16 x 4 tiles: four blocks side by side read a row of it
+        ((16, 4), (False, True), 20, 3.2),  # B: every fourth block reads a column, 20 at a time
+        ((4, 6), (False, True), 6, 4.0),  # K in six ranges, of four query heads that share a head of K one by one
+        ((8, 12), (True, False), 6, 2.0),
+    ],
+)
+def test_blocks_fetch_again_what_is_out_of_their_reach(
+    places: tuple[int, ...], own: tuple[bool, ...], running: int, times: float
+) -> None:
+    assert fetched(places, own, running) == pytest.approx(times)
+    assert fetches(places, own, running) == pytest.approx(times, rel=0.25)
+
+
+def test_what_blocks_fetch_is_near_brute_force() -> None:
+    draw, off = random.Random(45), []
+    for _ in range(1500):
+        places = tuple(draw.choices((1, 2, 3, 4, 6, 8, 12, 16), k=draw.randint(2, 4)))
+        own, running = tuple(draw.random() < 0.5 for _ in places), draw.randint(1, 64)
+        off.append(abs(np.log(fetched(places, own, running) / fetches(places, own, running))))
+    assert np.exp(off).mean() <= 1.12 and (np.exp(off) <= 1.25).mean() >= 0.8

@@ -21,6 +21,7 @@ from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.forward import (
     busy_rows,
     flash_peak_bytes,
+    launched,
     listed_keys,
     operands,
     results,
@@ -174,8 +175,8 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
     if tile.order != "ascending":  # the longest last, which longest-first order begins with
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "j": Axis(w.seq_kv, tile.keys),
-        "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"), **told.axes,
+        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "s": Axis(1),
+        "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"), "j": Axis(w.seq_kv, tile.keys), **told.axes,
     }  # fmt: skip
     q, k, v = operands(w, seen=listed_keys(counts))
     q, stored = replace(q, seen=Seen("i", pack * busy_rows(w, counts))), results(w)
@@ -183,7 +184,7 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
     body = LOOPS[tile.loop](ops, k, v, steps, masked, missing_keys)
     nest = once(f"read {told.first.name}", [told.first.load(), told.first.wait()])
     nest += with_ends(ops, q, body, steps, missing_rows, [(stored, steps >= 0)])
-    uses = uses_of((q, k, v, told.first, told.each, *stored), axes, "b h g i")
+    uses = uses_of((q, k, v, told.first, told.each, *stored), *launched(w, tile, axes))
     return tiled_kernel(w, tile, entry, nest, launch_order(w, gpu, tile, (inverse[None],), heads), uses)
 
 

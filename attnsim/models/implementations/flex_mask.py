@@ -269,10 +269,11 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     entries = (int(by_keys.steps.sum()) * kv + int(by_rows.steps.sum()) * heads) * LOOKED_UP
     axes["byte"] = Axis(max(1, entries // heads))
-    axes["t"] = Axis(len(by_keys.steps) + w.group * len(by_rows.steps), cuts="byte")  # of keys, then of queries
+    tiles = len(by_keys.steps) + w.group * len(by_rows.steps)  # of keys, then of queries, each with its own results
+    axes |= {"t": Axis(tiles, cuts="byte row key"), "row": axes["i"], "key": axes["j"]}
     ops = BackwardOps(one, tile, KEYS_OUTSIDE)
-    results = (replace(tensor, axes="b h j") for tensor in ops.outputs)
-    tensors = (ops.q, ops.do, *ops.statistics, ops.k, ops.v, Tensor(SELECTED, "byte", 1), *results, ops.dq)
+    results = *(replace(tensor, axes="b h key") for tensor in ops.outputs), replace(ops.dq, axes="b h g row")
+    tensors = (ops.q, ops.do, *ops.statistics, ops.k, ops.v, Tensor(SELECTED, "byte", 1), *results)
     merged = replace(
         keys,
         name="flex_attention_backward",

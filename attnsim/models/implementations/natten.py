@@ -142,7 +142,7 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
     # A kernel that needs a mask anywhere has it in every tile; whole boxes run one without.
     (steps, masked), inverse = classes(visits, visits if (visits != whole).any() else none)
     ops, missing = _Operations(w, flash), np.zeros_like(steps)
-    mean = max(1.0, float(visits.sum() * flash.keys / w.seq_kv) * w.group) / w.group
+    mean = max(1.0, float(visits.sum() * flash.keys / w.seq_kv))
     axes = {
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(len(none) * flash.rows, flash.rows),
         "j": Axis(w.seq_kv, flash.keys),

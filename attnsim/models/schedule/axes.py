@@ -150,7 +150,7 @@ class Tensor:
         blocks, first = [1.0], True
         for a in grid.split():
             n, shared = axes[a].count(axes[a].tile), {a, *axes[a].cuts.split()}.isdisjoint(own)
-            runs = [(n, shared)]
+            runs: list[tuple[Any, bool]] = [(n, shared)]
             if shared and self.seen is not None and a == self.seen.along:
                 _, _, near, later = self.seen
                 runs = [(later, True), (np.maximum(1, n / (near * later)), False), (near, True)]
@@ -173,7 +173,7 @@ def _over_groups(counts: Any, weights: Ints, first: bool) -> float:
     """Places along an axis that differ by group of sequences: those of all along the first such, then their mean."""
     if np.size(counts) == 1 or first:
         return float(np.sum(counts))
-    return float(np.average(counts, weights=np.broadcast_to(weights, counts.shape)))
+    return float(np.average(counts, weights=np.broadcast_to(np.maximum(1, weights), counts.shape)))
 
 
 def uses_of(tensors: Iterable[Tensor], axes: Mapping[str, Axis], grid: str) -> tuple[TensorUse, ...]:

@@ -90,7 +90,7 @@ def _check_use(use: TensorUse, what: str) -> None:
     for name, value in (("unique_bytes", use.unique_bytes), ("passes_per_block", use.passes_per_block)):
         check_number(f"{what}: {name}", value, 1)
     for value in use.blocks:
-        check_number(f"{what}: blocks", value, 1, MOST_BLOCKS)
+        check_number(f"{what}: blocks", value, 1)
     if not use.blocks:
         raise InputError(f"{what}: blocks is empty; give how many have parts of their own, and how many share each")
 

@@ -242,7 +242,7 @@ class _Kernels:
             "copied": Axis(copied // self.kv_heads, copied // kernel.blocks, cuts="index"),
             "index": Axis(sizes.index_bytes),
         }
-        near = max(1.0, sizes.row_blocks * sizes.width / (sizes.touched_keys * sizes.passes))
+        near = max(1.0, sizes.row_blocks * sizes.width / max(1.0, sizes.touched_keys * sizes.passes))
         tensors = (
             Tensor(INDEX, "index", 1),
             Tensor(

@@ -96,7 +96,7 @@ def flash_forward(
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
     tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
     tensors += [listed] if w.page_size or tile.looks_up_pages else []
-    uses = uses_of(tensors, axes, _grid(w, tile, axes))
+    uses = uses_of(tensors, *launched(w, tile, axes))
     launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)
     return tiled_kernel(w, tile, name, nest, launches, uses)
 
@@ -132,16 +132,16 @@ def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
     }
 
 
-def _grid(w: Workload, tile: FlashTile, axes: dict[str, Axis]) -> str:
-    """The grid in the order of :func:`launch_order`, slowest axis first; sections of heads are axes of their own."""
+def launched(w: Workload, tile: FlashTile, axes: dict[str, Axis]) -> tuple[dict[str, Axis], str]:
+    """The axes and the grid in the order of :func:`launch_order`: sections of heads are axes of their own."""
     if tile.order == "longest_first" and len(w.parts) == 1 and axes["s"].tiles == 1:
         group = axes["g"].tiles
         heads = w.batch * w.heads_kv * group
         section = section_heads(w, tile, heads)
-        axes |= {"sections": Axis(-(-heads // section), cuts="b h"), "section": Axis(section // group, cuts="b h")}
-        return "sections i section g"
+        of_heads = {"sections": Axis(-(-heads // section), cuts="b h"), "kv": Axis(section // group, cuts="b h")}
+        return axes | of_heads, "sections i kv g"
     by_head = tile.order in ("planned", "longest_first") or (tile.order == "ascending" and not tile.persistent)
-    return "h g b s i" if len(w.parts) > 1 and by_head else "b h g s i"
+    return axes, "h g b s i" if len(w.parts) > 1 and by_head else "b h g s i"
 
 
 def _window(w: Workload, whole: RowTiles) -> Seen | None:

@@ -112,7 +112,7 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
     ops, visits = BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ"), (d, dv)), float(steps.sum()) / axes["i"].tiles
     passed = [ops.q, ops.do, *ops.statistics]
     if tile.parallel:
-        passed = [replace(tensor, seen=Seen("j", w.seq_q, visits)) for tensor in passed]
+        passed = [replace(tensor, seen=Seen("j", w.seq_q, max(1.0, visits))) for tensor in passed]
         sums = Tensor("dQ parts", "b h g i j", tile.rows * d * e, written=True, by_tile=True)
         read_back = []
     else:
