@@ -77,7 +77,7 @@ class L2:
     capacity_bytes: int = figure("capacity", "B", _KIB, 2**50, integer=True)
     bandwidth_bytes_per_s: float = figure("bandwidth", "B/s", _GB, 1e18)
     latency_clk: float = figure("latency", "clk", 0, 1e6, "replay")
-    partitions: int = figure("partitions", "1", 1, 64, "replay", integer=True)
+    partitions: int = figure("partitions", "1", 1, 64, integer=True)
 
 
 @dataclass(frozen=True, slots=True)
