@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attnsim.api.asking import Question, ask, read_conditions
 from attnsim.arrays import Floats, Ints
 from attnsim.errors import InputError
-from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
+from attnsim.models.hardware.gpu import LIMITS, SLOWEST_HZ, Gpu, in_proportion
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.workload import Workload
@@ -228,7 +228,7 @@ def figures(points: Points) -> dict[str, Floats]:
         new = values * found[key] if column.axis.multiple else values
         if FIELDS[key].integer:
             new = np.round(new)
-        for other in IN_PROPORTION.get(key, ()):
+        for other in in_proportion(key):
             found[other] = np.where(new != found[key], np.round(found[other] * new / found[key]), found[other])
         found[key] = new
     return found

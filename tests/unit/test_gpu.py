@@ -1,8 +1,10 @@
 """GPUs: the built-in figures, hypothetical changes, and what is refused."""
 
+import json
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,12 +202,15 @@ def test_replace(h100: Gpu, key: str, value: str | float, expected: float) -> No
     assert changed.base_id == "h100-sxm5-80gb"
     assert changed.provenance[key].value == expected
     others = [name for name in FIELDS if changed.get(name) != h100.get(name)]
-    assert others == [key]
+    assert others == [key, *["l2.bandwidth"] * (key == "sm.count")]
 
 
 def test_changes_read_well(h100: Gpu) -> None:
     changed = h100.replace("hbm.bandwidth", "6TB/s").replace("sm.count", "160")
-    told = ["hbm.bandwidth = 6 TB/s (was 3.35 TB/s)", "sm.count = 160 (was 132)"]
+    told = [
+        "hbm.bandwidth = 6 TB/s (was 3.35 TB/s)",
+        "sm.count = 160 (was 132; l2.bandwidth follows: 11.757575757576 TB/s, was 9.7 TB/s)",
+    ]
     assert [*map(str, changed.changes)] == told
     assert h100.replace("sm.count", 132) is h100  # nothing changed, nothing recorded
 
@@ -238,6 +243,52 @@ def test_coupled_figures_move_along(h100: Gpu) -> None:
     assert slow.clock.free_hz == pytest.approx(2 * 1.98e9)
     assert "clock.free follows" in str(slow.changes[1]) and "clock.sustained follows" in str(slow.changes[1])
     assert h100.replace("sm.max_threads", 4096).sm.max_warps == 128
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({"sm.count": "2x"}, 2),
+        ({"clock.free": "1.5x"}, 1.5),
+        ({"clock.boost": "1.5x"}, 1.5),  # which the free clock follows, and the L2 that
+        ({"clock.tensor": "1.5x"}, 1.5),
+        ({"clock.tensor": "1.5x", "sm.count": "0.5x"}, 0.75),
+        ({"clock.sustained": "1 GHz"}, 1),  # held: the L2 keeps its figure
+        ({"hbm.bandwidth": "2x"}, 1),
+        ({"sm.count": "2x", "l2.bandwidth": "9.7 TB/s"}, 1),  # set after it: as set
+        ({"l2.bandwidth": "19.4 TB/s", "sm.count": "2x"}, 4),  # before it: so many for the SMs that there were
+        ({"l2.bandwidth": "3x", "sm.count": "2x"}, 6),
+        ({"sm.count": "2x", "l2.bandwidth": "3x"}, 6),
+    ],
+    ids=str,
+)
+def test_an_l2_gives_so_many_bytes_to_an_sm_in_a_clock(h100: Gpu, changes: dict[str, str], factor: float) -> None:
+    changed = h100.replace(changes)
+    assert changed.l2.bandwidth_bytes_per_s == pytest.approx(factor * h100.l2.bandwidth_bytes_per_s)
+    assert changed.unchanged == h100
+
+
+def test_an_l2_follows_the_clock_that_sms_run_at_and_no_figure_that_is_given(h100: Gpu, tmp_path: Path) -> None:
+    """Once, however many clocks a file gives; not where the free clock or the L2 is given beside them."""
+    clocks = {"clock.tensor": 1.5 * h100.clock.tensor_hz, "clock.boost": 1.5 * h100.clock.boost_hz}
+    faster = 1.5 * h100.clock.free_hz
+    for figures, factor in (
+        ({"clock.free": faster}, 1.5),
+        (clocks | {"clock.free": faster}, 1.5),
+        (clocks | {"clock.free": h100.clock.free_hz}, 1),
+        ({"sm.count": 264.0, "l2.bandwidth": 12e12}, 12 / 9.7),
+        ({"sm.count": 264.0}, 2),
+    ):
+        file = tmp_path / "faster.yaml"
+        sections: dict[str, dict[str, Any]] = {}
+        for key, value in figures.items():
+            section, name = key.split(".")
+            figure = {"value": FIELDS[key].show(value), "kind": "assumed", "source": "a test"}
+            sections.setdefault(section, {})[name] = figure
+        file.write_text(json.dumps({"extends": "h100-sxm5-80gb", **sections}))
+        assert load_gpu(file).l2.bandwidth_bytes_per_s == pytest.approx(factor * h100.l2.bandwidth_bytes_per_s), figures
+    kept = h100.with_change("clock.boost", 1.5 * h100.clock.boost_hz, keep=("clock.free",))
+    assert kept.l2 == h100.l2
 
 
 @pytest.mark.parametrize(

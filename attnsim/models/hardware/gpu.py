@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -30,13 +30,13 @@ from attnsim.wording import html_table
 _LANES = 32  # threads of a warp
 
 IN_PROPORTION = {
-    "clock.tensor": ("clock.free", "clock.sustained", "l2.bandwidth"),
-    "clock.boost": ("clock.free", "l2.bandwidth"),
+    "clock.tensor": ("clock.free", "clock.sustained"),
+    "clock.boost": ("clock.free",),
     "clock.free": ("l2.bandwidth",),
     "sm.count": ("l2.bandwidth",),
     "power.tdp": ("power.limit",),
 }
-"""Figures that keep their ratio to another when that one is changed: an L2 gives so many bytes to an SM in a clock."""
+"""Figures that keep their ratio to another when that one changes: an L2 gives so many bytes to an SM in a clock."""
 
 SLOWEST_HZ = 1e6
 LIMITS = (0.25, 3.0)
@@ -246,7 +246,7 @@ class Gpu:
         InputError
             When a figure that follows leaves its range.
         """
-        follow = {other: number for other, number in followers(self, key, new).items() if other not in keep}
+        follow = followers(self, key, new, keep)
         changes = [Change(one, self.get(one), to, FIELDS[one].unit) for one, to in {key: new, **follow}.items()]
         change = dataclasses.replace(changes[0], follows=tuple(changes[1:]))
         return dataclasses.replace(self.with_values({key: new, **follow}), changes=(*self.changes, change))
@@ -299,8 +299,15 @@ def _impossible_clock(gpu: Gpu) -> str:
     return ""
 
 
-def followers(gpu: Gpu, key: str, new: float) -> dict[str, float]:
-    """Figures that move along, because leaving them would make the change mean nothing.
+def in_proportion(key: str, keep: Collection[str] = ()) -> Iterator[str]:
+    """Figures that keep their ratio to one that changes, and those that keep theirs to them; not those to keep."""
+    for one in IN_PROPORTION.get(key, ()):
+        if one not in keep:
+            yield from (one, *in_proportion(one, keep))
+
+
+def followers(gpu: Gpu, key: str, new: float, keep: Collection[str] = ()) -> dict[str, float]:
+    """Figures that move along, but for those to keep, because leaving them would make the change mean nothing.
 
     Raises
     ------
@@ -319,8 +326,8 @@ def followers(gpu: Gpu, key: str, new: float) -> dict[str, float]:
         case "sm.max_warps":
             found = {"sm.max_threads": new * _LANES}
         case _:
-            found = {one: float(round(gpu.get(one) * new / gpu.get(key))) for one in IN_PROPORTION.get(key, ())}
-    found = {other: value for other, value in found.items() if value != gpu.get(other)}
+            found = {one: float(round(gpu.get(one) * new / gpu.get(key))) for one in in_proportion(key, keep)}
+    found = {other: value for other, value in found.items() if other not in keep and value != gpu.get(other)}
     for other, value in found.items():
         try:
             FIELDS[other].check(value, FIELDS[other].show(value))
