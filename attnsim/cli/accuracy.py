@@ -115,14 +115,17 @@ def accuracy(
         bool, switch("Errors on sources that no fit has seen, and what ranges are made of.", "--sources")
     ] = False,
     batches: Annotated[bool, switch("Errors on measured calls whose sequences differ in length.", "--batches")] = False,
+    steps: Annotated[
+        bool, switch("Errors of measured steps, in which one thing changed, and shares of pipes.", "--steps")
+    ] = False,
     plot: Annotated[Path | None, flag("FILE", "Only a picture of some rows of every library, and its CSV.")] = None,
     rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:
     """Show errors on measurements that the fit did not see, and every fitted constant."""
-    if claims + sources + batches + (plot is not None) > 1:
-        raise InputError("--claims, --sources, --batches and --plot exclude each other; give one of them")
+    if claims + sources + batches + steps + (plot is not None) > 1:
+        raise InputError("--claims, --sources, --batches, --steps and --plot exclude each other; give one of them")
     look.check_asked(context, plot)
     if plot is not None:
         _plot(plot, rows, look, json)
@@ -130,6 +133,9 @@ def accuracy(
     given.refuse(context, "is about the picture of --plot, which is not asked for", ("rows",))
     if batches:
         _batches(json)
+        return
+    if steps:
+        _steps(json)
         return
     if claims:
         _claims(json)
@@ -174,6 +180,40 @@ def _batches(json: bool) -> None:
         title = f"{name.capitalize()}: errors on rows whose role is {rows[0]['role']!r}"
         shown = [{key: value for key, value in row.items() if key != "role"} for row in rows]
         show.print_rows(show.console(), title, [_percent(row) for row in shown])
+
+
+def _steps(json: bool) -> None:
+    from attnsim.validation.checking.interventions import interventions, steps_table
+    from attnsim.validation.checking.pipe_shares import shares_table
+    from attnsim.validation.measured import aiconfigurator
+
+    with busy("predicting steps"):
+        steps, shares = steps_table(interventions()), shares_table()
+    if json:
+        show.print_json([{"table": "step", **row} for row in steps] + [{"table": "share", **row} for row in shares])
+        return
+    out = show.console()
+    title = "Measured steps in which one thing changed, by what the numbers that predict them have seen"
+    show.print_groups(out, title, [_step(row) for row in steps], ("kind", "step", "use"))
+    out.print(
+        "held out: no number rests on both rows; left out: predicted by a fold without either; fit: seen. measured, "
+        "predicted: medians of how many times faster the second is; error: mean size of the log of one over the other; "
+        "direction: right, of steps of more than 5 %; held: inside the stated range.\n"
+    )
+    show.print_rows(out, "Shares of pipes, as profilers read them and as played", [_shares(row) for row in shares])
+    if told := aiconfigurator.missing():
+        out.print(told)
+
+
+def _step(row: dict[str, Any]) -> dict[str, Any]:
+    """A line with its steps as people read them and its shares in percent."""
+    ratios, shares = ("measured", "predicted"), ("error", "direction", "held")
+    texts = {name: wording.times_text(row[name]) for name in ratios}
+    return row | texts | {name: "" if row[name] is None else f"{100 * row[name]:.0f} %" for name in shares}
+
+
+def _shares(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: f"{100 * value:.1f} %" if isinstance(value, float) else value for name, value in row.items()}
 
 
 def print_tables(out: Console, summary: _Table, sparse: _Table, gated: _Table, errors: _Table, numbers: _Table) -> None:

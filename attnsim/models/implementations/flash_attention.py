@@ -6,6 +6,7 @@ Facts of public source, nothing fitted. FlashAttention-2: ``csrc/flash_attn/src/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -17,6 +18,7 @@ from attnsim.models.implementations.fused.building import (
     each_way,
     fa2_combine,
     flash_schedule,
+    in_step,
     one_query,
     override,
 )
@@ -24,8 +26,8 @@ from attnsim.models.implementations.fused.flash1 import ROWS as FLASH1_ROWS
 from attnsim.models.implementations.fused.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order
-from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Loop, Order
+from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
@@ -226,18 +228,23 @@ def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 
 def flash3(
-    w: Workload, gpu: Gpu, shape: TileRequest | None, order: Order | None = None, machine: str = FA3
+    w: Workload,
+    gpu: Gpu,
+    shape: TileRequest | None,
+    order: Order | None = None,
+    machine: str = FA3,
+    loop: Loop = "fa3",
 ) -> Schedule:
     """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal.
 
     `order` of row tiles in place of its own, for kernels that are like it but for that and their instructions;
-    `machine` as in :func:`flash2`.
+    `machine` as in :func:`flash2`; `loop` as of a tile.
     """
 
     def forward() -> Attended:
         w_fwd = one_query(w)
         base = fa3_forward(w_fwd, gpu)
-        base = counted(replace(base, order=order or base.order), machine, w, gpu)
+        base = counted(replace(base, order=order or base.order, loop=loop), machine, w, gpu)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
         rows = -(-w.seq_q * w.group // base.rows)
         count = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
@@ -265,6 +272,18 @@ def _multicast(w: Workload, tile: FlashTile, splits: Splits) -> bool:
     plain = w.mask == Mask() and not splits.partial and tile.path == "wgmma"
     return plain and w.head_dim > 96 and w.element_bytes == 2 and (-(-w.seq_q // tile.rows)) % 2 == 0
 
+
+def _unspecialized(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """FlashAttention-3 whose warps multiply and copy: a buffer is refilled when all have read it, in step."""
+    whole = flash3(w, gpu, shape)
+    return replace(whole, kernels=tuple(map(in_step, whole.kernels)))
+
+
+ABLATIONS: Mapping[str, Builder] = {
+    "fa3_no_gemm_softmax_pipelining": partial(flash3, loop="staged"),
+    "fa3_no_warp_specialization": _unspecialized,
+}
+"""FlashAttention-3 without one of its two ways to hide the softmax, by the names of its paper's table 2 in tables."""
 
 RECORDS = (
     record("flash-attn.1", flash1),

@@ -8,7 +8,8 @@ each is also predicted with its *own* numbers, which may be borrowed. Of some st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -92,7 +93,7 @@ def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
     """
     asked: list[tuple[Row, Row, Way, bool]] = []
     tasks: list[Task] = []
-    for older, newer in [*_published(), *_serving(sample)]:
+    for older, newer in [*_published(), *serving_pairs(sample)]:
         here, there = choose(older.record, older.gpu), choose(newer.record, newer.gpu)
         if _carries(older.gpu, newer.gpu):
             then = replace(newer, gpu=as_announced(newer.gpu, older.gpu))
@@ -134,22 +135,24 @@ def _in_order(one: Gpu, other: Gpu) -> tuple[Gpu, Gpu]:
 
 def _published() -> Iterator[tuple[Row, Row]]:
     """Pairs of published rows."""
-    alike: dict[tuple[object, ...], list[Row]] = {}
+    rows = []
     for case in published_cases(*KNOWN):
-        try:
+        with suppress(InputError):
             row = row_of(case)
-            row.schedule  # noqa: B018 built now, where it may be refused
-        except InputError:
-            continue
-        if usable(row):
-            alike.setdefault((laboratory_of(case.source), case.version, *question(row)), []).append(row)
-    for rows in alike.values():
-        for one, other in combinations(rows, 2):
+            if row.schedule and usable(row):  # built now, where it may be refused
+                rows.append(row)
+    yield from pairs_of_gpus(rows)
+
+
+def pairs_of_gpus(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
+    """Rows of one question, laboratory and version on two GPUs, that on the older one first."""
+    for mine in grouped(rows, lambda row: (laboratory_of(row.case.source), row.case.version, *question(row))).values():
+        for one, other in combinations(mine, 2):
             if one.gpu.base_id != other.gpu.base_id:
                 yield (one, other) if _in_order(one.gpu, other.gpu)[0] is one.gpu else (other, one)
 
 
-def _serving(sample: int) -> Iterator[tuple[Row, Row]]:
+def serving_pairs(sample: int) -> Iterator[tuple[Row, Row]]:
     """Pairs of rows of the large tables; none without that package."""
     alike = grouped(aiconfigurator.cells(), lambda cell: (cell[1], cell[2] == "decode"))
     for _, cells in sorted(alike.items()):
@@ -169,7 +172,10 @@ BATCH, HEADS = 4, 32
 
 @dataclass(frozen=True, slots=True)
 class StatedStep:
-    """A measured speedup: that of the newer GPU over the older one lies between `low` and `high`."""
+    """A measured speedup: that of the newer GPU over the older one lies between `low` and `high`.
+
+    `length` of the sequences where it is stated; `LENGTHS` otherwise.
+    """
 
     older: str
     newer: str
@@ -178,6 +184,7 @@ class StatedStep:
     causal: bool
     low: float
     high: float
+    length: int | None = None
 
 
 def step_errors() -> list[dict[str, Any]]:
@@ -187,7 +194,7 @@ def step_errors() -> list[dict[str, Any]]:
     -------
     list of dict
         ``older, newer, implementation, head_dim, view, measured_low, measured_high, predicted, low, high, error``:
-        `predicted` is the geometric mean over `LENGTHS`, `low` to `high` the range that a ratio states, which no such
+        `predicted` is the geometric mean over its lengths, `low` to `high` the range that a ratio states, which no such
         step has made, `error` how far the prediction lies outside of what was measured, as a fraction.
     """
     steps = read_typed(Path(__file__).with_name("steps.yaml"), "step", tuple[StatedStep, ...])
@@ -197,7 +204,7 @@ def step_errors() -> list[dict[str, Any]]:
 def _error(step: StatedStep, view: View) -> dict[str, Any]:
     older, newer = load_gpu(step.older), load_gpu(step.newer)
     then = as_announced(newer, older) if view == "datasheet" else newer
-    pairs = [(_time(step, older, n), _time(step, then, n)) for n in LENGTHS]
+    pairs = [(_time(step, older, n), _time(step, then, n)) for n in ([step.length] if step.length else LENGTHS)]
     found = math.exp(float(np.mean([math.log(one.time_s / two.time_s) for one, two in pairs])))
     sizes = {"machines": 1.0, "change": float(np.mean([moved(one, two) for one, two in pairs]))}
     half = ratio_widths().half_width(ratio_widths().sd[name] * size for name, size in sizes.items())

@@ -49,7 +49,7 @@ class HeldOut:
 def held_out_predictions(rows: Iterable[Row] | None = None) -> list[HeldOut]:
     """Rows, by default all published ones and those of our own runs, by every fold that did not see them."""
     every = (*published_rows(), *own_rows()) if rows is None else rows
-    tasks = [(row, fold, numbers) for row in every for fold, numbers in _unseen(row)]
+    tasks = [(row, fold, numbers) for row in every for fold, numbers in unseen(row)]
     times = predict_all([(row, numbers) for row, _, numbers in tasks])
     return [HeldOut(row, *fold, time) for (row, fold, _), time in zip(tasks, times, strict=True)]
 
@@ -59,7 +59,7 @@ def unseen_folds(row: Row, folds: Mapping[Fold, Numbers]) -> Iterable[tuple[Fold
     return [(fold, folds[fold]) for fold in groups(row).items() if fold in folds]
 
 
-def _unseen(row: Row) -> Iterable[tuple[Fold, Numbers]]:
+def unseen(row: Row) -> Iterable[tuple[Fold, Numbers]]:
     """The numbers to predict a row with that were fitted without it."""
     own = calibrations().get((row.record.name, row.gpu.architecture))
     if own is None or row.case.source not in own.sources:
