@@ -313,7 +313,10 @@ def fit(
         list[str] | None, typer.Argument(metavar="[JOB[:IMPLEMENTATION]]...", help="Fits to run; default: all.")
     ] = None,
     check: Annotated[
-        bool, switch("Fit nothing: fail if a committed calibration no longer gives its errors.", "--check")
+        bool,
+        switch(
+            "Fit nothing: fail if a calibration no longer gives its errors, or a row lies above a ceiling.", "--check"
+        ),
     ] = False,
     record: Annotated[
         bool, switch("Fit nothing: write errors, residuals and the widths of trust anew.", "--record")
@@ -350,15 +353,29 @@ def fit(
 
 
 def _check(json: bool) -> None:
-    """Print the committed errors beside the recomputed ones; exit with 1 if they differ."""
+    """Print the committed errors beside the recomputed ones; exit with 1 if they differ, or if a row cannot be true."""
+    from attnsim.validation.checking.ceilings import above, measured_rows
     from attnsim.validation.checking.recording import differences
 
     with busy("predicting held-out rows"):
         rows = differences()
+    with busy("holding measured rows against ceilings"):
+        beyond = above(measured_rows())
     if json:
-        show.print_json(rows)
+        show.print_json([*rows, *beyond])
     else:
+        out = show.console()
         table = [_percent(row | {"same": "yes" if row["same"] else "NO"}) for row in rows]
-        show.print_rows(show.console(), "Committed calibrations, mean errors on held-out rows", table)
-    if not all(row["same"] for row in rows):
+        show.print_rows(out, "Committed calibrations, mean errors on held-out rows", table)
+        for row in beyond:
+            if not row["reason"]:
+                out.print(
+                    f"above a ceiling: {row['source']}, {row['implementation']} on {row['gpu']}, {row['question']}: "
+                    f"measured {wording.time_text(row['measured_s'])}, {row['unit']} alone needs "
+                    f"{wording.time_text(row['least_s'])}"
+                )
+        out.print(
+            f"{sum(bool(row['reason']) for row in beyond)} rows lie above a ceiling for a known reason (above.yaml)"
+        )
+    if not all(row["same"] for row in rows) or not all(row["reason"] for row in beyond):
         raise typer.Exit(1)

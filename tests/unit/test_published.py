@@ -1,15 +1,19 @@
 """The published tables: every row readable and cited, every figure within what its hardware can do."""
 
 import csv
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import attnsim.models
-from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation
+from attnsim.cli import main
+from attnsim.errors import InputError
 from attnsim.models.question.case_file import COLUMNS, read_table
-from attnsim.models.question.case_row import LAUNCHES, Case, parse_row, workload_of
+from attnsim.models.question.case_row import LAUNCHES, Case, parse_row
+from attnsim.validation.checking.ceilings import above, known, least_s
+from attnsim.validation.measured.datasets import Row, row_of
 
 FOLDER = Path(attnsim.models.__file__).parents[1] / "validation" / "measurements" / "published"
 ROWS = {
@@ -117,16 +121,54 @@ def test_every_source_resolves_and_every_citation_is_used() -> None:
 LINEAR = [table for table in ROWS if table.startswith("linear_")]
 
 
-@pytest.mark.parametrize("table", LINEAR)
-def test_no_time_of_a_recurrence_is_above_the_bandwidth(table: str) -> None:
-    """HBM has to move at least what the L2 cannot have kept, read and written, from the call before."""
+def built(table: str) -> list[Row]:
+    """The rows of a table that have a schedule's record."""
+    found = []
     for row in rows_of(table):
-        case = parse_row(row)
-        w, gpu = workload_of(case), load_gpu(case.gpu)
-        record = find_implementation(case.implementation or "")
-        least = sum(record.build(w, gpu, None).compulsory().values())
-        moved = max(0, least - 2 * gpu.l2.capacity_bytes)
-        assert case.time_s and case.time_s > moved / gpu.hbm.bandwidth_bytes_per_s, row
+        with suppress(InputError):
+            found.append(row_of(parse_row(row)))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_no_row_lies_above_a_ceiling_of_its_gpu_but_those_with_a_reason(table: str) -> None:
+    """By the FLOPs, exponentials and bytes that its schedule counts."""
+    found = above(built(table))
+    assert not [row for row in found if not row["reason"]]
+    reasons = {(one.source, one.gpu, one.unit) for one in known()}
+    assert {(row["source"], row["gpu"], row["unit"]) for row in found} == (reasons if table == "sage_readme" else set())
+
+
+def faster(row: Row, times: float) -> Row:
+    return replace(row, case=replace(row.case, time_s=row.measured_s / times))
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "unit"),
+    [("flash_attention_3", 128, "tensor"), ("flash_attention_3", 23, "exp"), ("cudnn_gb200_inference", 0, "hbm")],
+)
+def test_a_row_that_cannot_be_true_is_named(
+    table: str, place: int, unit: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = faster(built(table)[place], 30)
+    (found,) = above([planted])
+    assert (found["unit"], found["reason"]) == (unit, "")
+    assert found["least_s"] == least_s(planted.schedule, planted.gpu, planted.case.cache)[unit]
+    assert found["least_s"] > found["measured_s"] == planted.measured_s
+    monkeypatch.setattr("attnsim.validation.checking.ceilings.measured_rows", lambda: [planted])
+    monkeypatch.setattr("attnsim.validation.checking.recording.differences", list)
+    assert main(["fit", "--check"]) == 1
+    told = capsys.readouterr().out
+    assert f"above a ceiling: {planted.case.source}, {planted.record.name} on {planted.case.gpu}" in " ".join(
+        told.split()
+    )
+
+
+def test_an_l2_that_measured_rows_exceed_is_found_out() -> None:
+    """5.17 TB/s was an H100's, as a fit had it."""
+    rows = [replace(row, gpu=row.gpu.replace("l2.bandwidth", "5.17 TB/s")) for row in built("vllm_h100_sxm5")]
+    assert {row["unit"] for row in above(rows)} == {"l2"}
 
 
 @pytest.mark.parametrize("table", sorted({*ROWS} - {*LINEAR}))

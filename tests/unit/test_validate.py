@@ -126,6 +126,7 @@ def test_validate_fails_when_a_calibration_no_longer_gives_its_errors(
 def test_fit_check_compares_and_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"calibration": "flash-attn.2, ampere", "rows": 9, "committed": 0.05, "now": 0.05}
     monkeypatch.setattr(recording, "differences", lambda: [row | {"same": True}])
+    monkeypatch.setattr("attnsim.validation.checking.ceilings.measured_rows", list)
     assert main(["fit", "--check"]) == 0
     monkeypatch.setattr(recording, "differences", lambda: [row | {"same": False, "now": 0.06}])
     assert main(["fit", "--check"]) == 1

@@ -1,0 +1,98 @@
+"""Feasibility: no measured row needs more of a unit than its GPU has, by what its schedule counts.
+
+Ceilings are the GPU file's figures at the rated boost clock: the tensor cores' rate of the instruction path, the
+exponential units, the L2 in full for all that is asked of it, and HBM for what has to come and go once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from attnsim.errors import InputError
+from attnsim.files import read_typed
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.validation.checking.evidence import SERVING_SAMPLE, serving_rows
+from attnsim.validation.measured.datasets import Row, batches, published_cases, row_of
+from attnsim.validation.measured.sources import BATCHES, MEASUREMENTS, ROLES
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Rows of a source on a GPU that lie above the ceiling of a unit, and why."""
+
+    source: str
+    gpu: str
+    unit: str
+    reason: str
+
+
+def least_s(schedule: Schedule, gpu: Gpu, cache: str) -> Mapping[str, float]:
+    """Seconds that each unit needs at least for what a schedule counts.
+
+    A warm L2 holds what is read, and an L2 what was written last, up to its capacity.
+    """
+    clks = gpu.sm.count * gpu.clock.boost_hz
+    found: Counter[str] = Counter()
+    for kernel in schedule.kernels:
+        found["tensor"] += kernel.total("flops") / (_flops_per_clk(kernel, gpu) * clks)
+        found["exp"] += kernel.total("exps") / (gpu.sm.exp_per_clk * clks)
+        for (kind, _), size in kernel.requested().items():
+            found["l2"] += size / (kernel.multicast if kind == "load" else 1) / gpu.l2.bandwidth_bytes_per_s
+    for kind, kept in (("load", cache != "cold"), ("store", True)):
+        moved = sum(size for (_, way, _), size in schedule.compulsory().items() if way == kind)
+        found["hbm"] += max(0, moved - kept * gpu.l2.capacity_bytes) / gpu.hbm.bandwidth_bytes_per_s
+    return found
+
+
+def _flops_per_clk(kernel: Kernel, gpu: Gpu) -> float:
+    if kernel.path == "simt":
+        return gpu.sm.fp32_flops_per_clk
+    of = gpu.mma_sync_flops_per_clk if kernel.path == "mma_sync" else gpu.tensor_flops_per_clk
+    return of(kernel.dtype)
+
+
+def measured_rows() -> Iterator[Row]:
+    """Every measured row that has a schedule: published ones of every role, batches, and a sample of serving tables."""
+    yield from (
+        row for table in sorted(BATCHES.glob("*.csv")) if table.stem != "sources" for row in batches(table.stem)
+    )
+    for case in published_cases(*ROLES):
+        with suppress(InputError):
+            yield row_of(case)
+    yield from serving_rows(SERVING_SAMPLE)
+
+
+def above(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The rows that lie above a ceiling.
+
+    Returns
+    -------
+    list of dict
+        ``source, gpu, implementation, question, unit, least_s, measured_s, reason``: the longest of what its units need
+        at least, and why it is known to lie above; "" where it is not.
+    """
+    reasons = {(one.source, one.gpu, one.unit): one.reason for one in known()}
+    table = []
+    for row in rows:
+        try:
+            needed = least_s(row.schedule, row.gpu, row.case.cache)
+        except InputError:
+            continue  # refused, as `attnsim accuracy --sources` tells
+        unit = max(needed, key=needed.__getitem__)
+        if needed[unit] > row.measured_s:
+            where = row.case.source, row.gpu.base_id
+            names = dict(zip(("source", "gpu"), where, strict=True)) | {"implementation": row.record.name}
+            times = {"least_s": needed[unit], "measured_s": row.measured_s}
+            why = reasons.get((*where, unit), "")
+            table.append(names | {"question": str(row.workload), "unit": unit} | times | {"reason": why})
+    return table
+
+
+def known() -> tuple[Known, ...]:
+    """The committed rows above a ceiling, with their reasons."""
+    return read_typed(MEASUREMENTS / "above.yaml", "rows above a ceiling", tuple[Known, ...])
