@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.building import shipped
+from attnsim.api.floor import floor_s
 from attnsim.api.playing import Played, figures
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
@@ -49,7 +50,10 @@ class Prediction:
     budget : int or None
         Segment executions that the call might play, shared by its kernels; None in exact mode, which has no limit.
     time_s, time_low_s, time_high_s : float or None
-        Time of the call with its launches, and the interval in which it is expected nine times in ten.
+        Time of the call with its launches, and the interval in which it is expected nine times in ten, which does not
+        reach below the floor.
+    floor_s : float or None
+        Time that no schedule of the call undercuts (`attnsim.api.floor`).
     spread : float or None
         Relative half-width of the time, in that interval, by its sensitivity to timing: 0 but where it is the mean of
         jittered plays.
@@ -111,6 +115,7 @@ class Prediction:
     time_s: float | None = None
     time_low_s: float | None = None
     time_high_s: float | None = None
+    floor_s: float | None = None
     spread: float | None = None
     hbm_read_bytes: int | None = None
     hbm_write_bytes: int | None = None
@@ -278,7 +283,12 @@ def prediction(run: Played) -> Prediction:
     if mechanism.splits and schedule is not None and not schedule.splits.partial:
         notes = (*notes, f"{record.name} does not split the keys of this question")
     notes = (*notes, *w.unusual, *(_power_felt(gpu, played.time_s) if played else ()))
-    useful = mechanism.useful(w)
+    useful, least = mechanism.useful(w), None
+    if schedule is not None and played is not None:
+        least = floor_s(schedule, useful, gpu, conditions.cache, conditions.launch)
+        trust = replace(trust, low=max(trust.low, min(1.0, least / played.time_s)))
+        if played.time_s < least:
+            notes = (*notes, f"below its floor of {time_text(least)}: a fault of the model or of the GPU's figures")
     return Prediction(
         workload=w,
         algorithm=mechanism.name,
@@ -297,6 +307,7 @@ def prediction(run: Played) -> Prediction:
         exponentials=schedule.total("exps") if schedule else None,
         peak_memory_bytes=run.peak_bytes,
         fits=played is not None,
+        floor_s=least,
         trust=trust,
         tile=schedule.tile_text if schedule else "",
         notes=notes,

@@ -122,6 +122,9 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
         [{"": row.quantity, "count": f"{row.counted:,}"} for row in found.counts],
         right=("count",),
     )
+    if asked.floor_s and asked.time_s:
+        times = wording.times_text(asked.time_s / asked.floor_s)
+        out.print(f"Floor: {wording.time_text(asked.floor_s)}, which no schedule undercuts; the call takes {times}.\n")
     fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
     reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())
     if reached:

@@ -99,6 +99,7 @@ def print_predictions(
         Column("bound", lambda item: bound_text(item.bound), right=False),
         Column("blocks\n/SM", lambda item: item.blocks_per_sm, detail=True),
         Column("waves", lambda item: number(item.waves), detail=True),
+        Column("floor", lambda item: time_text(item.floor_s), detail=True),
         Column("trust", lambda item: item.trust.level, right=False, detail=True),
     ]
     shown = [one for one in columns if verbose or not one.detail]

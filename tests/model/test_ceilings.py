@@ -1,4 +1,7 @@
-"""Every mechanism at batch 1 and 4: its work grows with the batch, and no rate exceeds what the GPU is rated at."""
+"""Every mechanism at batch 1 and 4: its work grows with the batch, and no rate exceeds what the GPU is rated at.
+
+No range reaches below the floor of the call either.
+"""
 
 from dataclasses import replace
 
@@ -35,3 +38,5 @@ def test_four_sequences_are_four_times_the_work_and_no_rate_exceeds_its_ceiling(
     for found in (one, four):
         above = {what: share for what, share in rates(found).items() if share > 1}
         assert not above, f"batch {found.workload.batch}"
+        assert found.floor_s and found.time_s and found.time_low_s
+        assert found.floor_s <= found.time_low_s <= found.time_s

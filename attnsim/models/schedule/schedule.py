@@ -450,21 +450,27 @@ class Schedule:
     def compulsory(self) -> dict[tuple[str, str, str], int]:
         """HBM bytes with perfect reuse, by the same keys: what comes from outside read once, what is written once.
 
+        Of a tensor that an earlier kernel wrote in part, as one does that puts new tokens into a cache, the rest.
         Their sum is a lower bound of a replay with a cold cache.
         """
         out: dict[tuple[str, str, str], int] = {}
-        known: set[str] = set()
+        there: dict[str, int] = {}
         written: set[str] = set()
         for kernel in self.kernels:
             own = {use.tensor for use in kernel.uses if use.written}
-            for use in kernel.uses:
+            sizes = {
+                use: min(use.unique_bytes, kernel.requested().get(("store" if use.written else "load", use.tensor), 0))
+                for use in kernel.uses
+            }
+            for use, size in sizes.items():
                 key = "store" if use.written else "load", use.tensor
-                size = min(use.unique_bytes, kernel.requested().get(key, 0))
-                done = written if use.written else known if use.in_place else known | own
-                if size and use.tensor not in done and not use.just_written:
-                    out[kernel.name, *key] = size
+                done = use.tensor in written if use.written else not use.in_place and use.tensor in own
+                left = size if use.written else size - there.get(use.tensor, 0)
+                if left > 0 and not done and not use.just_written:
+                    out[kernel.name, *key] = left
             written |= {tensor for _, kind, tensor in out if kind == "store"}
-            known |= {use.tensor for use in kernel.uses}
+            for use, size in sizes.items():
+                there[use.tensor] = max(size, there.get(use.tensor, 0))
         return out
 
     def __str__(self) -> str:

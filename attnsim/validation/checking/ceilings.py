@@ -6,7 +6,6 @@ exponential units, the L2 in full for all that is asked of it, and HBM for what 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ def least_s(schedule: Schedule, gpu: Gpu, cache: str) -> Mapping[str, float]:
     A warm L2 holds what is read, and an L2 what was written last, up to its capacity.
     """
     clks = gpu.sm.count * gpu.clock.boost_hz
-    found: Counter[str] = Counter()
+    found = dict.fromkeys(("tensor", "exp", "l2", "hbm"), 0.0)
     for kernel in schedule.kernels:
         found["tensor"] += kernel.total("flops") / (_flops_per_clk(kernel, gpu) * clks)
         found["exp"] += kernel.total("exps") / (gpu.sm.exp_per_clk * clks)

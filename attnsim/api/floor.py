@@ -1,0 +1,41 @@
+"""The floor of a call: the time that no schedule of it undercuts, on any tile and in any order."""
+
+from __future__ import annotations
+
+from attnsim.models.closed_forms.useful import Useful
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.schedule import Schedule
+
+
+def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str, launch: str) -> float:
+    """Seconds that a call takes at least.
+
+    The longest of its useful FLOPs at the rated peak and boost clock, its exponentials, and the bytes of HBM that come
+    from outside or stay, each once, less what a warm L2 holds and what the L2 keeps of the results; and one launch
+    (Williams, Waterman and Patterson, CACM 52(4), 2009, with a ceiling for exponentials).
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Whose tensors and formats they are. Of forms that do less than the convention counts (no recomputation, fewer
+        exponentials) it says how much.
+    useful : Useful
+    gpu : Gpu
+    cache, launch : str
+        As for `predict`.
+    """
+    clks = gpu.sm.count * max(gpu.clock.boost_hz, gpu.clock.full_hz)
+    flops_per_clk = max(gpu.tensor_flops_per_clk(kernel.dtype) for kernel in schedule.kernels)
+    read = {use.tensor for kernel in schedule.kernels for use in kernel.uses if not use.written}
+    moved = {"load": 0, "store": 0}
+    for (_, kind, tensor), size in schedule.compulsory().items():
+        moved[kind] += size * (
+            kind == "load" or tensor not in read
+        )  # what only goes from kernel to kernel may not stay
+    kept = {"load": gpu.l2.capacity_bytes * (cache != "cold"), "store": gpu.l2.capacity_bytes}
+    busy = max(
+        min(useful.flops, schedule.total("flops")) / (flops_per_clk * clks),
+        min(useful.exponentials, schedule.total("exps")) / (gpu.sm.exp_per_clk * clks),
+        sum(max(0, size - kept[kind]) for kind, size in moved.items()) / gpu.hbm.bandwidth_bytes_per_s,
+    )
+    return busy + {"graph": gpu.launch.graph_s, "kernel": 0.0}.get(launch, gpu.launch.stream_s)
