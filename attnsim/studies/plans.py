@@ -56,6 +56,8 @@ class Plan:
     Parameters
     ----------
     record : Implementation
+    gpu : Gpu
+        For which kernels and tiles are chosen.
     numbers : Numbers
         Fitted numbers of the implementation and the GPU.
     law : ClockLaw
@@ -89,6 +91,7 @@ class Plan:
     """
 
     record: Implementation
+    gpu: Gpu
     numbers: Numbers
     law: ClockLaw
     joules: Joules
@@ -169,6 +172,7 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
     lanes = main.total("fp32")
     return Plan(
         record=record,
+        gpu=gpu,
         numbers=numbers,
         law=clock_law(gpu),
         joules=_joules(gpu.compute_capability_number, main.dtype),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from attnsim.arrays import Floats, Ints
 from attnsim.errors import InputError
 from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.hardware.units import COUNTED
+from attnsim.models.schedule.gemm import library_counts
 from attnsim.simulator.memory import L2_KEPT
 from attnsim.simulator.prepare import prepare
 from attnsim.studies.closed_form import Work, kept
@@ -83,7 +85,7 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
         rows=rows,
         keys=of([item.keys for item in plans]),
     )
-    found = costs(table)
+    found = costs(table, partial(_gemms, plans, which))
     unfused = rows == 0
     flops, exps = found.flops_executed.astype(np.float64), found.exponentials.astype(np.float64)
     gemm_tiles = -(-table.seq_q // GEMM_TILE) * -(-table.seq_kv // GEMM_TILE)
@@ -101,6 +103,18 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
         "peak_bytes": found.peak_memory_bytes.astype(np.float64),
     }
     return counted, _moves(table, found, unfused)
+
+
+def _gemms(
+    plans: Sequence[Plan], which: Ints, rows: NDArray[np.bool_], batch: Ints, m: Ints, n: Ints, k: Ints, e: Ints
+) -> Ints:
+    """The products of unfused attention at some points, on the tiles that cuBLAS has for their GPUs."""
+    found, own = np.zeros((3, len(m)), np.int64), which[rows]
+    for number in np.unique(own):
+        some, one = np.flatnonzero(own == number), plans[number]
+        shape = m[some], n[some], k[some]
+        found[:, some] = library_counts(one.gpu, one.w.dtype, batch[some], *shape, int(e[some[0]]))
+    return found
 
 
 def _moves(t: ShapeTable, found: CostTable, unfused: NDArray[np.bool_]) -> dict[str, Floats]:

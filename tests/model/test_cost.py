@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from attnsim.arrays import Bools, Ints
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.closed_forms.columns import ShapeTable, costs
 from attnsim.models.closed_forms.useful import softmax
@@ -15,6 +16,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.gemm import library_counts
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
@@ -133,13 +135,17 @@ def table_row(w: Workload, rows: int, keys: int) -> list[int]:
     return [*shape, left, right, rows, keys]
 
 
+def products(rows: Bools, batch: Ints, m: Ints, n: Ints, k: Ints, e: Ints) -> Ints:
+    return library_counts(A100, "bf16", batch, m, n, k, int(e[0]))
+
+
 @settings(max_examples=40, deadline=None)
 @example(2, 1, Mask(199, 199), False)  # limits that nothing reaches
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from(MASKS), st.booleans())
 def test_columns_are_the_sums_of_the_stream(seq_q: int, seq_kv: int, mask: Mask, fused: bool) -> None:
     w = Workload(2, 6, seq_q, 80, 2, seq_kv, 64, mask=mask)
     schedule = build("triton.tutorial" if fused else "torch.baddbmm", w)
-    table = costs(ShapeTable(*np.array([table_row(w, 128 * fused, 64 * fused)] * 2).T))
+    table = costs(ShapeTable(*np.array([table_row(w, 128 * fused, 64 * fused)] * 2).T), products)
     moved = {kind: sum(n for key, n in schedule.requested().items() if key[1] == kind) for kind in ("load", "store")}
     for field, expected in {
         "flops_useful": softmax(w).flops,

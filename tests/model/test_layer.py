@@ -36,7 +36,8 @@ def test_a_is_read_once_a_column_of_tiles_and_b_once_a_row(
     tile, parts = chosen.tile, chosen.splits
     down, across, deep = -(-m // tile.m), -(-n // tile.n), -(-k // (parts * tile.k))
     main = schedule.kernels[0].requested()
-    assert main["load", "A"] == batch * m * k * e * across and main["load", "B"] == batch * k * n * e * down
+    columns = sum(-(-min(tile.n, n - at) * tile.asked(m) // tile.n) for at in range(0, n, tile.n))
+    assert main["load", "A"] == batch * m * k * e * across and main["load", "B"] == batch * k * columns * e * down
     assert schedule.total("flops") == batch * down * across * parts * deep * 2 * tile.m * tile.n * tile.k
     moved = schedule.requested()
     assert sum(moved[key] for key in moved if key[1:] == ("store", "C")) == batch * m * n * max(2, e)
@@ -46,8 +47,9 @@ def test_a_is_read_once_a_column_of_tiles_and_b_once_a_row(
 
 @pytest.mark.parametrize(
     ("gpu", "low", "high"),
-    # Large bf16 GEMMs of cuBLAS: 250 to 299 TFLOP/s on A100, 650 to 956 on H100 (aiconfigurator-core 0.12.0, gemm).
-    [(A100, 250e12, 300e12), (H100, 650e12, 960e12)],
+    # Large bf16 GEMMs of cuBLAS: 250 to 299 TFLOP/s on A100, up to 956 on H100 (aiconfigurator-core 0.12.0, gemm),
+    # where torch.matmul of 8,192^3 was measured at 797 (zzc0721/torch-performance-test-data, issue 79).
+    [(A100, 250e12, 300e12), (H100, 700e12, 960e12)],
 )
 def test_a_large_gemm_runs_at_the_rates_that_are_known(gpu: Gpu, low: float, high: float) -> None:
     step = gemm(8192, 8192, 8192)

@@ -60,10 +60,6 @@ def questions() -> Iterator[tuple[str, Workload, Gpu]]:
         )
 
 
-IN_STEP = {("naive", "a100-sxm4-80gb"), ("window-gather", "h100-sxm5-80gb")}
-"""Two resident blocks of a GEMM load in step or take turns; both states last in a replay, and a byte may tip it."""
-
-
 def grown(one: Schedule, two: Schedule, times: Replay) -> float:
     """Seconds that the tiles of a longer schedule add: the larger of what its kernels multiply and move in excess."""
     shares = (
@@ -89,4 +85,4 @@ def test_one_token_more_or_less_is_a_hundredth_or_a_tile_of_each_kernel() -> Non
             block = sum(kernel.time_s / max(1.0, kernel.waves) for kernel in more.kernels)
             if abs(more.time_s - less.time_s) > max(0.01 * less.time_s, block + grown(one, two, more)):
                 beyond.add((name, gpu.id))
-    assert asked >= 45 and beyond == IN_STEP
+    assert asked >= 45 and not beyond

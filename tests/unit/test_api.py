@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 import pytest
@@ -389,7 +390,7 @@ def jittered(monkeypatch: pytest.MonkeyPatch, spread: float) -> None:
         return replace(grid_time(*arguments), spread=spread)  # type: ignore[arg-type]
 
     monkeypatch.setattr("attnsim.simulator.replay.grid_time", one)
-    monkeypatch.setattr("attnsim.api.building._built", _built.__wrapped__)  # plays of a kernel are remembered
+    monkeypatch.setattr("attnsim.simulator.replay._played", WeakKeyDictionary())  # plays of a kernel are remembered
     answer.cache_clear()
 
 

@@ -191,7 +191,7 @@ def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str])
     rows = [line.split("  ")[0] for line in text.splitlines()]
     assert [row for row in rows if row in PARTS] == PARTS
     assert "Left out: normalisation" in text and "attention: flash, flash-attn.3" in text
-    assert "SM clock of attention within the layer: 1976 MHz (what the power limit allows)" in text
+    assert "SM clock of attention within the layer: 1975 MHz (what the power limit allows)" in text
     assert main([*ask, "2048", "--set", "l2.bandwidth=2x", "--tp", "2"]) == 0
     text = capsys.readouterr().out
     assert "one of 2 GPUs (all-reduces left out)" in text and "32 layers + LM head" in text

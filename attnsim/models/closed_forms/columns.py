@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,8 +90,19 @@ class CostTable:
     peak_memory_bytes: Ints
 
 
-def costs(table: ShapeTable) -> CostTable:
+Gemms = Callable[[NDArray[np.bool_], Ints, Ints, Ints, Ints, Ints], Ints]
+"""Of rows of a table, and their products' batch, m, n, k and bytes an element of A: how often A is read, the columns of
+B that are asked for, and executed FLOPs, ``[3, rows]``."""
+
+
+def costs(table: ShapeTable, gemms: Gemms | None = None) -> CostTable:
     """Closed forms of every row of `table`: the numbers that a schedule of the call adds up to.
+
+    Parameters
+    ----------
+    table : ShapeTable
+    gemms : callable, optional
+        The products of unfused attention; without, on tiles of 128 x 128, and 64 columns where a result has no more.
 
     Raises
     ------
@@ -103,9 +116,10 @@ def costs(table: ShapeTable) -> CostTable:
         raise InputError(f"row {row}: {dense[row]:.2g} FLOPs do not fit 64-bit counts; predict it on its own")
     fused = t.rows > 0
     out = np.zeros((6, len(fused)), dtype=np.int64)
-    for chosen, form in ((fused, _flash), (~fused, _naive)):
-        if chosen.any():
-            out[:, chosen] = form(t.take(chosen))
+    if fused.any():
+        out[:, fused] = _flash(t.take(fused))
+    if not fused.all():
+        out[:, ~fused] = _naive(t.take(~fused), partial(gemms or _gemms, ~fused))
     executed, exps, loads, stores, compulsory, peak = out
     pairs = visible_pairs(t.seq_q, t.seq_kv, t.left, t.right)
     per_pair = 2 * t.batch * t.heads_q * (t.head_dim + t.head_dim_v)
@@ -154,7 +168,7 @@ def _flash(t: ShapeTable) -> NDArray[np.int64]:
     )
 
 
-def _naive(t: ShapeTable) -> NDArray[np.int64]:
+def _naive(t: ShapeTable, gemms: Callable[..., Ints]) -> NDArray[np.int64]:
     """Unfused attention with the operations `UNFUSED`, S and P in 16 bits, ``[6, rows]``."""
     d, dv, e, seq_q, seq_kv = t.head_dim, t.head_dim_v, t.element_bytes, t.seq_q, t.seq_kv
     heads, kv = t.batch * t.heads_q, t.batch * t.heads_kv
@@ -165,12 +179,9 @@ def _naive(t: ShapeTable) -> NDArray[np.int64]:
     limited = (t.left >= 0) & (t.left < seq_kv - 1) | (t.right >= 0) & ((t.right < seq_q - 1) | (seq_q == 1))
     masked = limited.astype(np.int64)
     mask = masked * seq_q * seq_kv * s
-    (across, flops), (across_o, flops_o) = (
-        _gemm(heads, seq_q, seq_kv, d),
-        _gemm(heads, seq_q, dv, seq_kv),
-    )
-    down = -(-seq_q // 128)
-    products = q * across + heads * seq_kv * d * e * down + pairs * s * across_o + heads * seq_kv * dv * e * down
+    across, keys, flops = gemms(heads, seq_q, seq_kv, d, e)
+    across_o, values, flops_o = gemms(heads, seq_q, dv, seq_kv, s)
+    products = q * across + heads * keys * d * e + pairs * s * across_o + heads * values * seq_kv * e
     loads = q + k + v + products + pairs * s * (1 + masked) + mask
     stores = q + k + v + pairs * s * (2 + masked) + o
     return np.stack(
@@ -185,8 +196,7 @@ def _naive(t: ShapeTable) -> NDArray[np.int64]:
     )
 
 
-def _gemm(batch: Ints, m: Ints, n: Ints, k: Ints) -> tuple[Ints, Ints]:
-    """Tiles across and executed FLOPs of a batched GEMM on tiles of 128 x 128 (x 64 where n is no wider)."""
+def _gemms(rows: NDArray[np.bool_], batch: Ints, m: Ints, n: Ints, k: Ints, e: Ints) -> Ints:
     wide = np.where(n <= 64, 64, 128)
-    across = -(-n // wide)
-    return across, batch * -(-m // 128) * across * -(-k // 32) * 2 * 128 * wide * 32
+    down, across = -(-m // 128), -(-n // wide)
+    return np.stack([across, down * n, batch * down * across * -(-k // 32) * 2 * 128 * wide * 32])

@@ -9,11 +9,9 @@ import math
 from collections.abc import Sequence
 
 from attnsim.by_hand import by_hand
-from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import BATCHED
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, STREAM_BYTES, Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.schedule import Kernel
 
 Tensors = Sequence[tuple[str, int]]
 """Tensors and their bytes."""
@@ -35,13 +33,8 @@ ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
 
 UNEVEN = by_hand(4, "most by which an even number of blocks of an eager pass may lie below the real one")
 
-GEMM_TEXT = f"GEMM {BATCHED}"
-"""Tile of the GEMMs, in words; 64 columns where a result has no more."""
-
-
-def gemm_path(gpu: Gpu) -> Path:
-    """The tensor-core instructions that cuBLAS has on a GPU."""
-    return "wgmma" if gpu.features.wgmma else "tcgen05" if gpu.features.tcgen05 else "mma_sync"
+GEMM_TEXT = "GEMMs of cuBLAS"
+"""The tile of a list of operations, whose GEMMs have each its own."""
 
 
 def even_blocks(wanted: int, *sizes: int) -> int:

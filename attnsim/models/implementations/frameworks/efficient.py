@@ -11,12 +11,11 @@ from attnsim.models.implementations.frameworks import keys_gemm
 from attnsim.models.implementations.frameworks.eager import (
     GEMM_TEXT,
     arrays_bytes,
-    gemm_path,
     softmax,
 )
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import Operand, gemm
+from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.schedule import Schedule
 
 NAME = "efficient-attention.eager"
@@ -34,17 +33,15 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         When there is no such form.
     """
     keys_gemm.check_nothing_hidden(w, f"{NAME} takes a softmax over all keys before any query")
-    e, d, dv, path = w.element_bytes, w.head_dim, w.head_dim_v, gemm_path(gpu)
+    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
     heads, kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
     queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d
     q, k, v, o = Operand("Q'", e), Operand("K'", e), Operand("V", e), Operand("O", w.output_bytes)
     kernels = (
         softmax("softmax K", [("K", keys * e)], ("K'", keys * e), kv_heads * d, w.seq_kv),
         softmax("softmax Q", [("Q", queries * e)], ("Q'", queries * e), heads * w.seq_q, d),
-        *keys_gemm.keys_gemm(
-            "S = K'^T V", kv_heads, (d, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, path=path, gpu=gpu
-        ),
-        gemm("O = Q' S", heads, (w.seq_q, dv, d), q, Operand("S", e, w.group), o, dtype=w.dtype, path=path),
+        *keys_gemm.keys_gemm("S = K'^T V", kv_heads, (d, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, gpu=gpu),
+        library_gemm("O = Q' S", heads, (w.seq_q, dv, d), q, Operand("S", e, w.group), o, dtype=w.dtype, gpu=gpu),
     )
     return Schedule("efficient", NAME, kernels, GEMM_TEXT, peak_bytes(w), NOTES)
 

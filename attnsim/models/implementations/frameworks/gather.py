@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import gemm_path, one_pass, softmax
+from attnsim.models.implementations.frameworks.eager import one_pass, softmax
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.mask import Mask
@@ -28,7 +28,7 @@ from attnsim.models.mask.patterns import Dilated, Global, Part, Window
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
-from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
+from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
@@ -185,7 +185,6 @@ class _Kernels:
         self.w, self.gpu, self.sizes = w, gpu, sizes
         self.heads, self.kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
         self.e = w.element_bytes
-        self.path = gemm_path(gpu)
 
     def in_order(self) -> Iterator[Kernel]:
         """Gathers, scores, mask, softmax, outputs, then the rows of the global tokens."""
@@ -256,8 +255,7 @@ class _Kernels:
         """A batched GEMM; the query heads of a group read the same B."""
         left, right, out = tensors
         operands = Operand(left, self.e), Operand(right, self.e, self.w.group), Operand(out, self.e)
-        tile = replace(BATCHED, m=64 if shape[0] <= 64 else BATCHED.m, n=64 if shape[1] <= 64 else BATCHED.n)
-        return gemm(name, batch, shape, *operands, dtype=self.w.dtype, path=self.path, tile=tile)
+        return library_gemm(name, batch, shape, *operands, dtype=self.w.dtype, gpu=self.gpu)
 
     def _weights(self, tag: str, rows: int, columns: int) -> Iterator[Kernel]:
         """From scores to probabilities; the mask is one for all heads."""

@@ -13,14 +13,11 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import summed
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
-from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm, gemm_path, library_tiles, waves_s
+from attnsim.models.schedule.schedule import Kernel
 
 Sizes = tuple[int, int, int]
 """m, n, k."""
-
-STEP = BATCHED.k
-STAGES = BATCHED.stages
 
 
 def check_nothing_hidden(w: Workload, told: str) -> None:
@@ -37,16 +34,17 @@ def check_nothing_hidden(w: Workload, told: str) -> None:
         )
 
 
-def _parts(wanted: int, k: int) -> int:
-    """Parts of k: as many as wanted, or up to twice as many where they are then equal."""
-    steps = -(-k // STEP)
-    wanted = min(wanted, max(1, steps // STAGES))
-    equal = (n for n in range(wanted, min(2 * wanted, steps // STAGES) + 1) if k % (n * STEP) == 0)
+def _parts(tile: GemmTile, batch: int, shape: Sizes, sms: int) -> int:
+    """Parts of k: as many as give every SM a block, or up to twice as many where they are then equal."""
+    m, n, k = shape
+    steps = -(-k // tile.k)
+    wanted = min(-(-sms // (batch * -(-m // tile.m) * -(-n // tile.n))), max(1, steps // tile.stages))
+    equal = (n for n in range(wanted, min(2 * wanted, steps // tile.stages) + 1) if k % (n * tile.k) == 0)
     return next(equal, -(-steps // -(-steps // wanted)))  # none of which is empty
 
 
 def keys_gemm(
-    name: str, batch: int, shape: Sizes, a: Operand, b: Operand, c: Operand, *, dtype: str, path: Path, gpu: Gpu
+    name: str, batch: int, shape: Sizes, a: Operand, b: Operand, c: Operand, *, dtype: str, gpu: Gpu
 ) -> list[Kernel]:
     """A batched GEMM C[m, n] = A[m, k] B[k, n], and the sum of its parts where k is cut.
 
@@ -58,18 +56,21 @@ def keys_gemm(
         m, n, k.
     a, b, c : Operand
     dtype : str
-    path : str
     gpu : Gpu
         Whose SMs are to be filled.
     """
-    m, n, k = shape
-    tiles = batch * -(-m // 128) * -(-n // (64 if n <= 64 else 128))
-    parts = _parts(-(-gpu.sm.count // tiles), k)
+    (m, n, _), chosen_for = shape, gpu.tiled_for
+    cuts = [
+        (tile, _parts(tile, batch, shape, chosen_for.sm.count))
+        for tile in library_tiles(chosen_for, dtype, m, a.element_bytes)
+    ]
+    tile, parts = min(cuts, key=lambda cut: waves_s(cut[0], batch, shape, chosen_for, dtype, a.element_bytes, cut[1]))
+    out, size = c if parts == 1 else Operand(f"{c.tensor} partial", 4), batch * m * n
+    kernel = gemm(name, batch, shape, a, b, out, dtype=dtype, path=gemm_path(gpu), tile=tile, parts=parts)
     if parts == 1:
-        return [gemm(name, batch, shape, a, b, c, dtype=dtype, path=path)]
-    partial, size = Operand(f"{c.tensor} partial", 4), batch * m * n
-    reads, writes = (partial.tensor, size * parts * 4), (c.tensor, size * c.element_bytes)
+        return [kernel]
+    reads, writes = (out.tensor, size * parts * 4), (c.tensor, size * c.element_bytes)
     return [
-        gemm(name, batch, shape, a, b, partial, dtype=dtype, path=path, parts=parts),
+        kernel,
         summed(f"add parts of {c.tensor}", reads, writes, size * parts),
     ]

@@ -16,13 +16,12 @@ from attnsim.models.implementations.frameworks.eager import (
     GEMM_TEXT,
     arrays_bytes,
     elementwise,
-    gemm_path,
     softmax,
 )
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linformer import projected_count
-from attnsim.models.schedule.gemm import Operand, gemm
+from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NOTES = ("E and F are learned and belong to one length: k keys, each a mixture of all, stand for the sequence",)
@@ -56,7 +55,7 @@ class Linformer:
             When there is no such form.
         """
         keys_gemm.check_nothing_hidden(w, f"{self.name} mixes all keys before the softmax")
-        k, path, e = self.count(w), gemm_path(gpu), w.element_bytes
+        k, e = self.count(w), w.element_bytes
         heads = w.batch * w.heads_q
         rows = heads * w.seq_q
         scores, weights = ("S", rows * k * e), ("P", rows * k * e)
@@ -64,10 +63,10 @@ class Linformer:
         def projection(name: str, matrix: str, width: int) -> list[Kernel]:
             operands = Operand(matrix, e, w.batch), Operand(name, e), Operand(f"{name} projected", e)
             shape = (k, w.heads_kv * width, w.seq_kv)
-            return keys_gemm.keys_gemm(f"{matrix} {name}", w.batch, shape, *operands, dtype=w.dtype, path=path, gpu=gpu)
+            return keys_gemm.keys_gemm(f"{matrix} {name}", w.batch, shape, *operands, dtype=w.dtype, gpu=gpu)
 
         def attended(name: str, shape: tuple[int, int, int], a: Operand, b: str, c: Operand) -> Kernel:
-            return gemm(name, heads, shape, a, Operand(b, e, w.group), c, dtype=w.dtype, path=path)
+            return library_gemm(name, heads, shape, a, Operand(b, e, w.group), c, dtype=w.dtype, gpu=gpu)
 
         q, s, p, o = Operand("Q", e), Operand("S", e), Operand("P", e), Operand("O", w.output_bytes)
         kernels = (

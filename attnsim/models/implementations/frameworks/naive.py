@@ -7,23 +7,17 @@ counted from the source of the code that was timed, or the one that the question
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import (
-    gemm_path,
-    one_pass,
-    over_rows,
-    softmax,
-    strided_copy,
-)
+from attnsim.models.implementations.frameworks.eager import one_pass, over_rows, softmax, strided_copy
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm, gemm_path, library_tile
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS
-from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule
 
 DROPOUT_INSTRUCTIONS = by_hand(25, "integer instructions per element of a dropout pass: Philox")
 """A Philox-4x32-10 call of about 100 gives four numbers (Salmon et al., SC 2011;
@@ -38,12 +32,13 @@ Side = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class UnfusedTile:
-    """The tile of the GEMMs, and which operations are around them where the question names none."""
+    """Which operations a call runs where the question names none; and the tiles of its GEMMs."""
 
     operations: Operations
+    gemms: tuple[GemmTile, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        return f"GEMM {BATCHED}"
+        return f"GEMM {', '.join(map(str, self.gemms))}"
 
 
 def operations_of(w: Workload, own: Operations) -> Operations:
@@ -71,30 +66,31 @@ def naive(w: Workload, gpu: Gpu, shape: TileRequest | None, implementation: str,
     ----------
     w : Workload
     gpu : Gpu
-        Its tensor cores' instructions are those of the GEMMs.
+        For which cuBLAS chooses the tiles.
     shape : None
         cuBLAS chooses the tiles.
     implementation : str
     own : Operations
         What it runs where the question names nothing else.
     """
-    sizes = _Sizes(w, operations_of(w, own), gemm_path(gpu))
-    kernels = _forward(sizes) if "fwd" in w.directions else []
+    unfused = _Unfused(w, operations_of(w, own), gpu)
+    kernels = _forward(unfused) if "fwd" in w.directions else []
     if "bwd" in w.directions:
-        kernels += _backward(sizes)
+        kernels += _backward(unfused)
     notes: tuple[str, ...] = ("works on all seq_q x seq_kv scores whatever the mask",)
     if w.dropout:
         notes = (*notes, "dropout writes P again and a 1-byte mask")
     if w.operations is not None and _has_mask(w) and "mask" not in w.operations:
         notes = (*notes, "the mask is part of another operation")
-    return Schedule("naive", implementation, tuple(kernels), UnfusedTile(own), peak_memory_bytes(w, own), notes)
+    tile = UnfusedTile(own, tuple(unfused.gemms))
+    return Schedule("naive", implementation, tuple(kernels), tile, peak_memory_bytes(w, own), notes)
 
 
 class _Sizes:
-    """Element counts and sizes of a workload's tensors, and the kernels over all query heads."""
+    """Element counts and sizes of a workload's tensors."""
 
-    def __init__(self, w: Workload, operations: Operations, path: Path = "mma_sync") -> None:
-        self.w, self.operations, self.path = w, operations, path
+    def __init__(self, w: Workload, operations: Operations) -> None:
+        self.w, self.operations = w, operations
         self.heads = w.batch * w.heads_q
         self.pairs = self.heads * w.seq_q * w.seq_kv
         self.e = w.element_bytes
@@ -123,9 +119,21 @@ class _Sizes:
         seq = w.seq_q if tensor in "QO" else w.seq_kv
         return w.batch * heads * seq * (w.head_dim if tensor in "QK" else w.head_dim_v)
 
+
+class _Unfused(_Sizes):
+    """The kernels over all query heads, on one GPU."""
+
+    def __init__(self, w: Workload, operations: Operations, gpu: Gpu) -> None:
+        super().__init__(w, operations)
+        self.gpu = gpu
+        self.gemms: dict[GemmTile, None] = {}
+        """Tiles of the GEMMs so far, each once."""
+
     def product(self, name: str, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
         """A GEMM of every query head."""
-        return gemm(name, self.heads, shape, a, b, c, dtype=self.dtype, path=self.path)
+        tile = library_tile(self.gpu, self.dtype, self.heads, shape, a.element_bytes)
+        self.gemms[tile] = None
+        return gemm(name, self.heads, shape, a, b, c, dtype=self.dtype, path=gemm_path(self.gpu), tile=tile)
 
     def input(self, tensor: str) -> Operand:
         """Q, K or V as the GEMMs read it."""
@@ -154,7 +162,7 @@ class _Sizes:
         return one_pass(name, [(tensor, elements * size)], [(tensor, elements * size)], elements)
 
 
-def _inputs(b: _Sizes) -> list[Kernel]:
+def _inputs(b: _Unfused) -> list[Kernel]:
     """K and V repeated for the query heads, and what is copied or multiplied before the first GEMM."""
     kernels = []
     for x in "KV" if b.expands else "":
@@ -168,7 +176,7 @@ def _inputs(b: _Sizes) -> list[Kernel]:
     return kernels
 
 
-def _forward(b: _Sizes) -> list[Kernel]:
+def _forward(b: _Unfused) -> list[Kernel]:
     w, s, p, operations = b.w, b.s, b.p, b.operations
     kernels = _inputs(b)
     shape = w.seq_q, w.seq_kv, w.head_dim
@@ -199,7 +207,7 @@ def _forward(b: _Sizes) -> list[Kernel]:
     return kernels
 
 
-def _backward(b: _Sizes) -> list[Kernel]:
+def _backward(b: _Unfused) -> list[Kernel]:
     """Autograd of :func:`_forward`: dP and dV, dropout, softmax, (mask: nothing), scale, dQ and dK."""
     w, c, s, p, operations = b.w, b.c, b.s, b.p, b.operations
     weights = "Pd" if "dropout" in operations else "P'" if b.cast else "P"

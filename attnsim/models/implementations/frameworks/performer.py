@@ -22,7 +22,6 @@ from attnsim.models.implementations.frameworks.eager import (
     GEMM_TEXT,
     arrays_bytes,
     elementwise,
-    gemm_path,
     over_rows,
     summed,
 )
@@ -31,8 +30,8 @@ from attnsim.models.implementations.implementation import Implementation, TileRe
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.performer import feature_count
-from attnsim.models.schedule.gemm import Operand, gemm
-from attnsim.models.schedule.schedule import Kernel, Path, Schedule
+from attnsim.models.schedule.gemm import Operand, library_gemm
+from attnsim.models.schedule.schedule import Kernel, Schedule
 
 CHUNK = 128
 """Rows of a chunk of the causal form: one GEMM tile."""
@@ -71,13 +70,13 @@ class Performer:
             When there is no such form.
         """
         _check_takes(self.name, w)
-        causal, path, m = is_causal(w), gemm_path(gpu), self.count(w)
+        causal, m = is_causal(w), self.count(w)
         whole = padded(w) if causal else w
         suffix = " padded" if whole != w else ""
         kernels = _padding(w, whole)
         for tensor in "QK":
-            kernels += self._feature_map(tensor, whole, m, path, suffix)
-        kernels += _causal(whole, m, path, suffix) if causal else _full(whole, m, path, gpu)
+            kernels += self._feature_map(tensor, whole, m, gpu, suffix)
+        kernels += _causal(whole, m, gpu, suffix) if causal else _full(whole, m, gpu)
         tile = f"{m} features, {f'chunks of {CHUNK}, ' * causal}{GEMM_TEXT}"
         return Schedule("performer", self.name, tuple(kernels), tile, self.peak_bytes(w), NOTES)
 
@@ -95,7 +94,7 @@ class Performer:
         arrays = arrays_bytes(w) + (arrays_bytes(whole) if whole != w else 0)
         return arrays + m * w.head_dim * e + max(queries + 2 * keys, 2 * queries, used)
 
-    def _feature_map(self, name: str, w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
+    def _feature_map(self, name: str, w: Workload, m: int, gpu: Gpu, suffix: str) -> list[Kernel]:
         """X' = exp(W y - |y|^2 / 2 - max) / sqrt(m), y = x / d^(1/4).
 
         Rows of Q are made smaller by their own maximum, K by one over all keys, which is counted as one a row.
@@ -106,7 +105,7 @@ class Performer:
         scaled, square = (f"{name} scaled", x[1]), (f"{name} squared", x[1])
         norm, top = (f"{name} norm", rows * e), (f"{name} max", rows * e)
         operands = Operand(x[0] if self.fused else scaled[0], e), Operand("W", e), Operand(features[0], e)
-        project = gemm(f"{name}' = {name} W^T", 1, (rows, m, d), *operands, dtype=w.dtype, path=path)
+        project = library_gemm(f"{name}' = {name} W^T", 1, (rows, m, d), *operands, dtype=w.dtype, gpu=gpu)
         if self.fused:
             return [project, over_rows(f"map {name}'", [features, x], features, rows, m, exps=rows * m)]
 
@@ -157,7 +156,7 @@ def _padding(w: Workload, whole: Workload) -> list[Kernel]:
     return kernels
 
 
-def _full(w: Workload, m: int, path: Path, gpu: Gpu) -> list[Kernel]:
+def _full(w: Workload, m: int, gpu: Gpu) -> list[Kernel]:
     """Sums z of K', D = Q' z, the state S = K'^T V, and O = Q' S / D."""
     e, dv, heads, kv_heads = w.element_bytes, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
     rows, kv_rows = heads * w.seq_q, kv_heads * w.seq_kv
@@ -167,13 +166,13 @@ def _full(w: Workload, m: int, path: Path, gpu: Gpu) -> list[Kernel]:
     return [
         summed("sum K'", keys, sums, kv_rows * m),
         over_rows("D = Q' z", [queries, sums], totals, rows, m),
-        *keys_gemm("S = K'^T V", kv_heads, (m, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, path=path, gpu=gpu),
-        gemm("O = Q' S", heads, (w.seq_q, dv, m), q, Operand("S", e, w.group), o, dtype=w.dtype, path=path),
+        *keys_gemm("S = K'^T V", kv_heads, (m, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, gpu=gpu),
+        library_gemm("O = Q' S", heads, (w.seq_q, dv, m), q, Operand("S", e, w.group), o, dtype=w.dtype, gpu=gpu),
         elementwise("O / D", [out, totals], out, rows * dv, broadcast=True),
     ]
 
 
-def _causal(w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
+def _causal(w: Workload, m: int, gpu: Gpu, suffix: str) -> list[Kernel]:
     """States and sums of the chunks before each; O = Q' S of them and A V within the chunk, over D."""
     e, dv, heads, kv_heads = w.element_bytes, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
     rows, kv_rows, chunks = heads * w.seq_q, kv_heads * w.seq_kv, w.seq_q // CHUNK
@@ -186,7 +185,7 @@ def _causal(w: Workload, m: int, path: Path, suffix: str) -> list[Kernel]:
     before = Operand("S before", e, w.group)
 
     def product(name: str, batch: int, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
-        return gemm(name, batch * chunks, shape, a, b, c, dtype=w.dtype, path=path)
+        return library_gemm(name, batch * chunks, shape, a, b, c, dtype=w.dtype, gpu=gpu)
 
     def cumulated(name: str, elements: int) -> list[Kernel]:
         own, earlier = (name, elements * e), (f"{name} before", elements * e)

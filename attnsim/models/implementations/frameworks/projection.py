@@ -3,9 +3,9 @@
 cuBLAS is closed; what is assumed of it is what CUTLASS does in the open (NVIDIA/cutlass,
 ``media/docs/cpp/efficient_gemm.md``):
 
-* one thread block a C tile, with `stages` steps of k in flight, out of the tiles of :data:`TILES`: the one with which
-  whole waves are done first, by tensor rate or by the bytes of A and B from the L2;
-* from Hopper on, clusters of blocks share what they read (tensor copies with multicast): half of it each;
+* one thread block a C tile, with `stages` steps of k in flight, out of cuBLAS's tiles
+  (:data:`~attnsim.models.schedule.gemm.TILES`): the one with which whole waves are done first, by tensor rate or by the
+  bytes of A and B from the L2;
 * tiles are walked in groups of `RASTER` columns, so that the columns of B stay in the L2 while A passes through: A is
   read from HBM once per group where it does not fit the L2, B once;
 * where it is estimated to pay (a decode step, whose C has fewer tiles than the chip has SMs), k is cut into equal parts
@@ -21,14 +21,11 @@ from dataclasses import dataclass, replace
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import gemm_path
 from attnsim.models.question.workload import DTYPE_BYTES
-from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm, gemm_path, library_tiles, waves_s
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.schedule import Kernel
 
-CLUSTER = by_hand(2, "blocks that share each read of the L2 in a GEMM of cuBLAS (closed), where the GPU has clusters")
-"""A cluster of 2 x 2 halves both operands; cuBLAS's kernels for Hopper have 2 x 1 in their names more often."""
 RASTER = by_hand(8, "columns of C tiles that a GEMM of cuBLAS (closed) walks together")
 """CUTLASS's largest swizzle (``threadblock_swizzle.h``)."""
 
@@ -36,24 +33,6 @@ ROTARY_INSTRUCTIONS = by_hand(2.0, "FP32-lane instructions per element of a rota
 """A multiplication by the cosine, a fused one by the sine of its neighbour."""
 
 MOST_SPLITS = by_hand(16, "most parts that a GEMM of cuBLAS (closed) cuts k into")
-
-_WIDTHS = range(256, 63, -32)
-TILES: dict[Path, tuple[GemmTile, ...]] = by_hand(
-    {
-        "wgmma": (
-            *(GemmTile(128, n, 64, stages=4, warps=8, bands=2) for n in _WIDTHS),
-            *(GemmTile(64, n, 64, stages=4, warps=4, bands=1) for n in (256, 192, 128, 64)),
-        ),
-        "tcgen05": tuple(GemmTile(128, n, 64, stages=4, warps=4, bands=1) for n in _WIDTHS),
-        "mma_sync": (
-            GemmTile(128, 256, 32, stages=3, warps=8),
-            GemmTile(128, 128, 32, stages=3, warps=4),
-            GemmTile(64, 64, 32, stages=4, warps=4),
-        ),
-    },
-    "tiles of cuBLAS's dense GEMMs (closed) by instruction path, largest first, among those that CUTLASS builds",
-)
-"""k is for 16-bit elements. From Hopper on cuBLAS's kernels (``nvjet``) have widths in fine steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +79,7 @@ def cut(product: Product, gpu: Gpu, dtype: str) -> Cut:
     Both for the GPU without its changes, as the library has chosen them.
     """
     gpu = gpu.tiled_for
-    fitting = [
-        tile for tile in _tiles(gpu, dtype) if _buffer_bytes(tile, dtype) <= gpu.sm.shared_memory_per_block_bytes
-    ]
+    fitting = library_tiles(gpu, dtype, product.shape[0], DTYPE_BYTES[dtype])
     choices = [Cut(tile, splits) for tile in fitting for splits in _splits(product, tile)]
     return min(choices, key=lambda choice: _estimate_s(product, choice, gpu, dtype))
 
@@ -117,25 +94,10 @@ def _splits(product: Product, tile: GemmTile) -> list[int]:
 
 
 def _estimate_s(product: Product, choice: Cut, gpu: Gpu, dtype: str) -> float:
-    """Seconds of whole waves of tiles at the tensor or the L2 rate, and of adding up parts."""
-    (m, n, k), tile, splits = product.shape, choice.tile, choice.splits
-    flops_per_clk = (gpu.mma_sync_flops_per_clk if gemm_path(gpu) == "mma_sync" else gpu.tensor_flops_per_clk)(dtype)
-    l2_bytes_per_s = gpu.l2.bandwidth_bytes_per_s
-    waves = -(-product.batch * splits * -(-m // tile.m) * -(-n // tile.n) // gpu.sm.count)
-    flops, operands = 2 * tile.m * tile.n, (tile.m + tile.n) * DTYPE_BYTES[dtype]
-    rate = max(flops / (flops_per_clk * gpu.clock.full_hz), operands * gpu.sm.count / l2_bytes_per_s)
-    partial = gpu.launch.stream_s + 2 * 4 * m * n * splits / l2_bytes_per_s if splits > 1 else 0.0
-    return waves * k / splits * rate + partial
-
-
-def _tiles(gpu: Gpu, dtype: str) -> list[GemmTile]:
-    """Tiles of the GPU's path, as deep in k as the elements' size allows."""
-    e = DTYPE_BYTES[dtype]
-    return [replace(tile, k=tile.k * 2 // e) for tile in TILES["mma_sync" if dtype == "fp32" else gemm_path(gpu)]]
-
-
-def _buffer_bytes(tile: GemmTile, dtype: str) -> int:
-    return tile.stages * (tile.m + tile.n) * tile.k * DTYPE_BYTES[dtype]
+    """Seconds of whole waves of tiles, and of adding up parts."""
+    (m, n, _), splits = product.shape, choice.splits
+    partial = gpu.launch.stream_s + 2 * 4 * m * n * splits / gpu.l2.bandwidth_bytes_per_s if splits > 1 else 0.0
+    return float(waves_s(choice.tile, product.batch, product.shape, gpu, dtype, DTYPE_BYTES[dtype], splits)) + partial
 
 
 def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cut]:
@@ -156,7 +118,6 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
         product.name, product.batch, product.shape, Operand(a, e), Operand(b, e), out, dtype=dtype,
         path=gemm_path(gpu), tile=chosen.tile, parts=splits, raster=RASTER,
     )  # fmt: skip
-    main = replace(main, multicast=CLUSTER if gpu.features.clusters else 1)
     if splits == 1:
         return [main], chosen
     sums = [Access(out.tensor, m * n * 4 * splits), Access(c, m * n * wide, True)]

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.eager import arrays_bytes, gemm_path, one_pass, softmax
+from attnsim.models.implementations.frameworks.eager import arrays_bytes, one_pass, softmax
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
-from attnsim.models.schedule.gemm import BATCHED, Operand, gemm
+from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
@@ -80,10 +80,9 @@ def _copies(w: Workload, tensor: str, columns: int, width: int) -> tuple[Kernel,
 def _product(w: Workload, gpu: Gpu, name: str, shape: tuple[int, int], tensors: tuple[str, str, str]) -> Kernel:
     """A batched GEMM, an entry for each query: the rows are the query heads that share a head of K and V."""
     left, right, out = tensors
-    tile = replace(BATCHED, m=64, n=64 if shape[0] <= 64 else BATCHED.n)
     entries, e = w.batch * w.heads_kv * w.seq_q, w.element_bytes
     operands = Operand(left, e), Operand(right, e), Operand(out, e)
-    return gemm(name, entries, (w.group, *shape), *operands, dtype=w.dtype, path=gemm_path(gpu), tile=tile)
+    return library_gemm(name, entries, (w.group, *shape), *operands, dtype=w.dtype, gpu=gpu)
 
 
 def peak_bytes(w: Workload) -> int:

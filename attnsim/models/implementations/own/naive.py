@@ -160,7 +160,7 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
 
     def product(name: str, shape: tuple[int, int, int], a: Operand, b: Operand, c: Operand) -> Kernel:
         tile = gemm_tile(shape[1])
-        kernel = gemm(name, heads, shape, a, b, c, dtype=w.dtype, tile=tile)
+        kernel = gemm(name, heads, shape, a, b, c, dtype=w.dtype, tile=tile, last=())
         return _with_registers(kernel, gemm_constants(w.dtype, tile), gpu)
 
     kernels = [product("naive_scores", (w.seq_q, w.seq_kv, w.head_dim), q, k, Operand("S"))]

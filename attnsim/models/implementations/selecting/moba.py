@@ -25,7 +25,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.selection import Selection, visible_pairs
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.gemm import Operand, gemm
+from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule, renamed
 
 NAME = "moba.efficient"
@@ -81,7 +81,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         renamed(flash_forward(own, gpu, tile, "own blocks"), own_tensors(w)),
         renamed(flash_forward(others, gpu, tile_others, "other blocks"), OTHER_TENSORS),
     ]
-    kernels = (*_before(w, s), *attended, *_merged(w, s))
+    kernels = (*_before(w, s, gpu), *attended, *_merged(w, s))
     memory = flash_peak_bytes(w) + _kept_bytes(w, s)
     return Schedule(
         "moba", NAME, kernels, str(tile), memory, useful_flops=w.matrix_flops(w.batch * visible_pairs(s, w.seq_q))
@@ -97,7 +97,7 @@ def _kept_bytes(w: Workload, s: Selection) -> int:
     return stacked + max(rows * chunks * (4 + 3), merged)
 
 
-def _before(w: Workload, s: Selection) -> Iterator[Kernel]:
+def _before(w: Workload, s: Selection, gpu: Gpu) -> Iterator[Kernel]:
     """From Q, K and V to queries and keys by block."""
     e, tokens, chunks = w.element_bytes, w.batch * w.seq_q, w.batch * (s.blocks(w.seq_kv) - 1)
     q = tokens * w.heads_q * w.head_dim
@@ -115,7 +115,7 @@ def _before(w: Workload, s: Selection) -> Iterator[Kernel]:
     yield over("mean to fp32", {"mean K": means * e}, {"mean K fp32": means * 4}, means)
     yield over("Q to fp32", {"Q": q * e}, {"Q fp32": q * 4}, q)
     operands = Operand("mean K fp32", 4), Operand("Q fp32", 4), Operand("gate", 4)
-    yield gemm("gate", w.heads_q, (chunks, tokens, w.head_dim), *operands, dtype="fp32")
+    yield library_gemm("gate", w.heads_q, (chunks, tokens, w.head_dim), *operands, dtype="fp32", gpu=gpu)
     places = chunks * tokens
     yield over("positions", {}, {"positions": places * 4}, places)
     yield over("in future", {"positions": places * 4}, {"future": places}, places)

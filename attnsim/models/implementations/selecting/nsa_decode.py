@@ -28,7 +28,7 @@ from attnsim.models.implementations.selecting.walks import Walk, forward
 from attnsim.models.question.selection import Selection, of_last_query
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.gemm import Operand, gemm
+from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.nest import Nest, by_size, loop
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
 from attnsim.models.schedule.passes import Access, streaming
@@ -89,7 +89,13 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """All kernels of a step."""
     s = selection_of(w)
     tile = DecodeTile(forward_tile(w, s, gpu), min(TOGETHER, power_of_two(w.batch)))
-    kernels = (*compressed(w, s), *choice(w, s), *chosen(w, s, tile.chosen), *window(w, s, tile.together), *combined(w))
+    kernels = (
+        *compressed(w, s, gpu),
+        *choice(w, s),
+        *chosen(w, s, tile.chosen),
+        *window(w, s, tile.together),
+        *combined(w),
+    )
     scores = w.batch * w.heads_q * s.compressed_keys(w.seq_kv) * (4 + 2 * w.element_bytes)
     compressed_cache = w.batch * w.heads_kv * s.compressed_keys(w.seq_kv) * (w.head_dim + w.head_dim_v)
     kept = compressed_cache * w.element_bytes * (1 + (w.batch > 1))
@@ -98,7 +104,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     return Schedule("nsa", NAME, kernels, tile, memory, useful_flops=w.matrix_flops(pairs))
 
 
-def compressed(w: Workload, s: Selection) -> Iterator[Kernel]:
+def compressed(w: Workload, s: Selection, gpu: Gpu) -> Iterator[Kernel]:
     """`compressed_attention_decode` up to its output."""
     e, keys, heads = w.element_bytes, s.compressed_keys(w.seq_kv), w.batch * w.heads_kv
     scores = w.batch * w.heads_q * keys
@@ -108,7 +114,7 @@ def compressed(w: Workload, s: Selection) -> Iterator[Kernel]:
     if by_head:
         yield over("K by head", {"K compressed": k}, {f"K compressed{by_head}": k}, k // e)
     operands = Operand("Q", e), Operand(f"K compressed{by_head}", e), Operand("scores", e)
-    yield gemm("compressed scores", heads, (w.group, keys, w.head_dim), *operands, dtype=w.dtype)
+    yield library_gemm("compressed scores", heads, (w.group, keys, w.head_dim), *operands, dtype=w.dtype, gpu=gpu)
     yield over("scale", {"scores": scores * e}, {"scores": scores * e}, scores)
     yield over("hide absent", {"scores": scores * e, "absent": w.batch * keys}, {"scores": scores * e}, scores)
     softmax = Access("scores", scores * e), Access("weights", scores * 4, True)
@@ -118,7 +124,7 @@ def compressed(w: Workload, s: Selection) -> Iterator[Kernel]:
     if by_head:
         yield over("V by head", {"V compressed": v}, {f"V compressed{by_head}": v}, v // e)
     operands = Operand("P", e), Operand(f"V compressed{by_head}", e), Operand("O compressed", e)
-    yield gemm("compressed output", heads, (w.group, w.head_dim_v, keys), *operands, dtype=w.dtype)
+    yield library_gemm("compressed output", heads, (w.group, w.head_dim_v, keys), *operands, dtype=w.dtype, gpu=gpu)
 
 
 def offsets(s: Selection) -> int:
