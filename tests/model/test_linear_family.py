@@ -59,8 +59,9 @@ def test_useful_work_is_what_the_definition_multiplies() -> None:
     ):
         schedule = find_implementation(name).build(w, A100, None)
         assert useful(w, name) == Useful(flops, flops, exps)
-        lost = exps - schedule.total("exps")  # a pass shares its exponentials out over whole blocks
-        assert flops <= schedule.total("flops") and 0 <= lost <= sum(kernel.blocks for kernel in schedule.kernels)
+        # A pass shares its exponentials out over whole blocks. Those of a softmax are two or three special functions.
+        lost = sum(kernel.blocks for kernel in schedule.kernels)
+        assert flops <= schedule.total("flops") and exps - lost <= schedule.total("exps") <= 3 * exps
 
 
 def test_eager_performer_goes_fourteen_times_over_the_features_of_q() -> None:

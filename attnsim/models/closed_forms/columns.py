@@ -187,7 +187,7 @@ def _naive(t: ShapeTable, gemms: Callable[..., Ints]) -> NDArray[np.int64]:
     return np.stack(
         [
             flops + flops_o,
-            pairs,
+            pairs * np.where(seq_kv <= 1024, 2, 3),  # special functions of PyTorch's softmax, by a warp or by a block
             loads,
             stores,
             2 * (q + k + v) + mask + 2 * pairs * s + o,

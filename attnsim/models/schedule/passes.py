@@ -13,9 +13,11 @@ from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 STREAM_BYTES = by_hand(16 * 1024, "bytes that a block of a helper kernel reads")
 """256 threads with four 16-byte loads each in flight."""
-BROADCAST_INSTRUCTIONS = by_hand(50, "integer instructions per element of a broadcast pass")
+BROADCAST_INSTRUCTIONS = by_hand(50, "instructions per element of a broadcast pass, all charged to the integer lanes")
 """PyTorch's TensorIterator then computes each element's offset from its index with divisions instead of loading vectors
-(``aten/src/ATen/native/cuda/OffsetCalculator.cuh``)."""
+(``aten/src/ATen/native/cuda/OffsetCalculator.cuh``). Over two dimensions ``elementwise_kernel<128, 4>`` has 44 for each
+element in what nvcc 13.0 makes of it for sm_80, and 57 for sm_90: 32 integer ones, multiplications among them, 3 or 4
+accesses, 2 or 3 conversions and additions; the others compute with uniform registers or branch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from attnsim.by_hand import by_hand
 from attnsim.models.question.workload import Workload
@@ -16,18 +17,29 @@ from attnsim.models.schedule.schedule import Kernel
 Tensors = Sequence[tuple[str, int]]
 """Tensors and their bytes."""
 
+
+class Lanes(NamedTuple):
+    """Instructions per element on the FP32 lanes, the integer lanes and those of special functions."""
+
+    fp32: int
+    int32: int = 0
+    exps: int = 0
+
+
 NARROW = 1024
 """Most columns that PyTorch's softmax and reductions give to one warp a row (``PersistentSoftmax.cuh``)."""
 
-ROW_INSTRUCTIONS = by_hand(6, "FP32-lane instructions per element of a sum, a maximum or a softmax backward over rows")
+ROW_LANES = by_hand(Lanes(fp32=6), "instructions per element of a sum, a maximum or a softmax backward over rows")
 """Convert, maximum, subtract with scale, sum, multiply, convert: of a softmax but for exponentials and divisions."""
-SOFTMAX_INSTRUCTIONS = by_hand(
-    40, "FP32-lane instructions per element of a softmax forward: its machine code has 35 to 40"
+SOFTMAX_LANES = by_hand(
+    (Lanes(fp32=15, int32=11, exps=2), Lanes(fp32=22, int32=9, exps=3)),
+    "instructions per element of a softmax forward by one warp a row, and by a block: those of its machine code",
 )
-"""``softmax_warp_forward`` (``PersistentSoftmax.cuh``) and ``cunn_SoftMaxForward`` (``SoftMax.cu``) convert each 16-bit
-element, subtract, take `std::exp` in full precision, add, divide in full precision (a reciprocal, corrections and a
-check with its branch) and convert back. One number meets A100, with 64 lanes an SM, and H100, with 128; cards of less
-memory bandwidth do not feel it."""
+"""Counted in what nvcc 13.0 makes of ``softmax_warp_forward`` (``PersistentSoftmax.cuh``) for 512 and 1,024 columns,
+and of ``cunn_SoftMaxForwardSmem`` and ``cunn_SoftMaxForward`` (``SoftMax.cu``), for sm_80, sm_90 and sm_100, which
+differ by two at most. `std::exp` and the division are of full precision: some seven instructions around ``MUFU.EX2``,
+and a reciprocal with corrections, a check and its branch. A block takes the exponential twice, for the sum and for the
+result. Control and accesses, 4 to 12 more, are left out."""
 ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
 """Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
 
@@ -130,12 +142,14 @@ def over_rows(
     columns: int,
     *,
     exps: int = 0,
-    fp32: int = ROW_INSTRUCTIONS,
+    lanes: Lanes = ROW_LANES,
+    threads: int = 0,
     even: bool = True,
 ) -> Kernel:
     """A pass over rows, such as a sum or maximum: up to `NARROW` columns a warp per row, four to a block; else a block.
 
-    With `even`, as many blocks as have equal shares; `fp32` instructions an element.
+    With `even`, as many blocks as have equal shares; `exps` exponentials over all rows beside those of the `lanes`; so
+    many `threads` of a block that has a row.
     """
     narrow = columns <= NARROW
     fours = -(-rows // 4)
@@ -143,9 +157,10 @@ def over_rows(
         name,
         [*(Access(tensor, size) for tensor, size in reads), Access(*writes, True)],
         elements=rows * columns,
-        exps=exps,
-        fp32_per_element=fp32,
-        threads=128 if narrow else min(1024, -(-columns // 256) * 32),
+        exps=exps + rows * columns * lanes.exps,
+        fp32_per_element=lanes.fp32,
+        int32_per_element=lanes.int32,
+        threads=128 if narrow else threads or min(1024, -(-columns // 256) * 32),
         blocks=rows if not narrow else even_blocks(fours, rows) if even else fours,
     )
 
@@ -153,9 +168,9 @@ def over_rows(
 def softmax(
     name: str, reads: Tensors, writes: tuple[str, int], rows: int, columns: int, *, even: bool = True
 ) -> Kernel:
-    """A softmax forward of each row, blocks as :func:`over_rows`."""
-    exps = rows * columns
-    return over_rows(name, reads, writes, rows, columns, exps=exps, fp32=SOFTMAX_INSTRUCTIONS, even=even)
+    """A softmax forward of each row, blocks as :func:`over_rows`, but of 1,024 threads (``SoftMax.cu``)."""
+    lanes = SOFTMAX_LANES[columns > NARROW]
+    return over_rows(name, reads, writes, rows, columns, lanes=lanes, threads=1024, even=even)
 
 
 def arrays_bytes(w: Workload) -> int:
