@@ -88,6 +88,14 @@ def test_a_kernel_file_says_what_was_lifted(tmp_path: Path) -> None:
     assert "flash_forward" in found.loop_nest and found.prediction.trust.level == "extrapolated"
 
 
+def test_a_kernel_file_says_whose_steps_are_those_of_a_backward(tmp_path: Path) -> None:
+    lifted, hand = lifted_and_hand("flash-backward", A100, flash(128, heads=1))
+    write_kernels(tmp_path / "backward.yaml", lifted)
+    again = [one.kernel.is_backward for one in read_kernels(tmp_path / "backward.yaml").kernels]
+    assert again == [one.kernel.is_backward for one in lifted.kernels] == [one.is_backward for one in hand.kernels]
+    assert any(again) and not all(again)
+
+
 TIMED = ("flash-hopper", "sigmoid", "naive")
 """Whose products take as long as those written by hand; naive attention's softmax has no latency that was fitted."""
 
@@ -198,7 +206,7 @@ def test_a_block_that_takes_several_row_tiles_has_the_latencies_of_each() -> Non
     """Hopper's stay on their SM: 192 row tiles on 132 of them, so that 60 blocks take two."""
     (one,) = lift_operation(find_operation("flash-hopper"), flash(192, 64, 192), H100, counted=False).kernels
     latencies = sum(
-        int(times) * (op.kind == "delay" and op.tensor == "block")
+        int(times) * (op.waits == "block")
         for turns, blocks in zip(one.kernel.turns, one.kernel.class_counts, strict=True)
         for segment, n in zip(one.kernel.segments, turns, strict=True)
         for op in segment.ops

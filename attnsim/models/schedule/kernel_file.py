@@ -59,6 +59,7 @@ class _Kernel:
     warpgroups: int
     path: InstructionPath
     dtype: str
+    is_backward: bool
     fp32_per_score: float
     segments: tuple[_Segment, ...]
     repeats: tuple[tuple[int, ...], ...]
@@ -145,7 +146,7 @@ def _plain(one: Lifted) -> dict[str, Any]:
     }
 
 
-_SCALARS = ("threads", "registers_per_thread", "warpgroups", "path", "dtype")
+_SCALARS = ("threads", "registers_per_thread", "warpgroups", "path", "dtype", "is_backward")
 
 
 def _use(use: TensorUse) -> dict[str, Any]:
