@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
@@ -50,8 +50,8 @@ GRIDS = (
     (210, "neighborhood 5x6x7 window 3x3x5"),
 )
 """Tokens of a grid in one to three dimensions, none a whole number of tiles, and the windows about them."""
-BEST = ImplementationNumbers(1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
-"""No fitted loss at all."""
+BEST = ImplementationNumbers(**dict.fromkeys(IMPLEMENTATION_NUMBERS, 0.0))
+"""No wait at all."""
 
 
 def drawn(example: Workload, record: Implementation, draw: random.Random) -> Workload:

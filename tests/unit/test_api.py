@@ -271,7 +271,7 @@ CALIBRATION = Calibration(
     sources=(),
     spread={"band": 0.03, "head_dim": 0.05},
 )
-OWN = Chosen(Numbers(), CALIBRATION, True, A100, "")
+OWN = Chosen(Numbers(), CALIBRATION, True, "")
 
 
 def trust(question: Workload, gpu: Gpu | None = None, chosen: Chosen = OWN, tiles: str = "shipped") -> Trust:
@@ -371,10 +371,10 @@ def test_unfused_attention_of_unknown_operations_says_so() -> None:
 
 
 def test_a_borrowed_calibration_or_none_is_extrapolated() -> None:
-    borrowed = Chosen(Numbers(), CALIBRATION, False, A100, "no calibration of x on hopper; nearest: y on ampere")
+    borrowed = Chosen(Numbers(), CALIBRATION, False, "no calibration of x on hopper; nearest: y on ampere")
     assert trust(CAUSAL, chosen=borrowed).level == "extrapolated"
     assert "nearest: y on ampere" in trust(CAUSAL, chosen=borrowed).reason
-    nothing = trust(CAUSAL, chosen=Chosen(Numbers(), None, False, "", "priors used"))
+    nothing = trust(CAUSAL, chosen=Chosen(Numbers(), None, False, "priors used"))
     assert added(nothing) == {"priors"} and nothing.components["within"] == 0
     far = replace(CALIBRATION, architecture="hopper")
     assert added(trust(CAUSAL, chosen=replace(borrowed, calibration=far))) == {"architecture"}
