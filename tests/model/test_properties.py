@@ -173,7 +173,7 @@ def test_a_faster_unit_never_makes_a_block_that_is_alone_slower(key: str, mode: 
 
 def test_a_faster_vector_unit_does_not_slow_two_blocks_that_share_an_sm() -> None:
     """The smallest case in which booking ahead took more from the other unit than it used."""
-    gpu = A100.replace("sm.count", 1).replace("hbm.bandwidth", f"{1 / 108}x").replace("l2.bandwidth", f"{1 / 108}x")
+    gpu = A100.replace("sm.count", 1).replace("hbm.bandwidth", f"{1 / 108}x")
     two = fused(Workload(1, 2, 128, 64, seq_kv=192, mask=Mask.causal()), FlashTile(128, 64), gpu)
     assert two.kernels[0].blocks == 2
     before, after = (time(two, each, mode="exact") for each in (gpu, gpu.replace("sm.fp32_rate", "1.1x")))

@@ -200,7 +200,7 @@ def test_a_gpu_file_that_holds_changes_is_the_unchanged_one(tmp_path: Path, caps
     run(capsys, "gpus", "new", str(path), "--from", "h100-sxm5-80gb", "--set", "sm.count=160")
     capsys.readouterr()
     text = run(capsys, "predict", *asked(str(path), 65536), "--algorithm", "flash", "--set", "sm.count=132")
-    assert "\nmine, unchanged\n" in text and "\nmine with sm.count = 132 (was 160); shipped tiles\n" in text
+    assert "\nmine, unchanged\n" in text and "\nmine with sm.count = 132 (was 160; l2.bandwidth follows" in text
     slower = re.search(r"^flash .*?([\d.]+)x \(", text[text.index("mine with") :], re.MULTILINE)
     assert slower and 0.7 < float(slower[1]) < 1
     clocks = " ".join(text[text.index("SM clock") :].split())

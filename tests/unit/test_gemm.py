@@ -62,7 +62,7 @@ def test_neighbours_share_the_rows_of_a_where_the_columns_are_few() -> None:
     gpu = load_gpu("rtx-4090")
     tile = GemmTile(128, 128, 32, stages=3, warps=4)
     kernel = gemm("Q' = Q W^T", 1, (1 << 20, 621, 128), *OPERANDS, dtype="bf16", tile=tile)
-    (rows,) = traffic((kernel,), (2 * gpu.sm.count,), gpu, 1.0, False)
+    (rows,) = traffic((kernel,), (2 * gpu.sm.count,), gpu, False)
     assert {row.tensor: row.hbm_bytes for row in rows}["A"] == pytest.approx((1 << 20) * 128 * 2)
 
 

@@ -149,8 +149,8 @@ def test_the_command_splits_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_change_that_brings_nothing_is_a_short_bar() -> None:
     """An axis of 0.998x to 1.004x once made a long bar of 0.3 %."""
-    question = Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128, mask=Mask.causal())  # bound by the L2
-    found = split(question, BASE.replace({"hbm.bandwidth": "2x", "sm.count": "1.5x"}))
+    question = Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128, mask=Mask.causal())  # bound by the SMs
+    found = split(question, BASE.replace({"hbm.bandwidth": "2x", "hbm.capacity": "2x"}))
     axes = plot.split([found]).axes[0]
     low, high = axes.get_xlim()
     assert found.together.value < 1.01
