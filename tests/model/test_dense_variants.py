@@ -40,7 +40,7 @@ def time_s(of: Schedule, gpu: Gpu) -> float:
 def hbm_bytes(of: Schedule, gpu: str) -> float:
     """Of all kernels but those that sum dK and dV of a group, with a block on each SM."""
     kernels, on = of.kernels, load_gpu(gpu)
-    moved = traffic(kernels, (on.sm.count,) * len(kernels), on, 1.0, warm=False)
+    moved = traffic(kernels, (on.sm.count,) * len(kernels), on, warm=False)
     return sum(
         row.hbm_bytes
         for kernel, rows in zip(kernels, moved, strict=True)

@@ -155,7 +155,7 @@ def test_a_call_bound_by_memory_keeps_its_limit_too() -> None:
     """The clock of a call whose time it hardly changes falls until the power is the limit; it stood at 354 W of 350."""
     pcie, wide = attnsim.load_gpu("h100-pcie-80gb"), Workload(8, 32, 8192, 256, dtype="fp16")
     found = attnsim.predict(wide, pcie, "naive", baseline=False)
-    assert found.bound == "l2" and found.clock_by == "power"
+    assert found.bound == "hbm" and found.clock_by == "power"
     assert attnsim.energy(found, pcie).watts.typical == pytest.approx(pcie.power.limit_w, rel=0.003)
 
 
