@@ -390,15 +390,15 @@ def test_a_search_may_ask_for_the_whole_layer() -> None:
 @pytest.mark.parametrize("gpu", [H100, H100.replace("sm.count", 100)], ids=["as it is", "changed before"])
 def test_the_best_machine_is_split_among_its_figures(gpu: Gpu) -> None:
     """Over the machine that the search calls unchanged: it found no other change."""
-    space = Space.read(gpu, ["hbm.bandwidth=1x,2x", "tensor.bf16=1x,2x"], [])
+    space = Space.read(gpu, ["hbm.bandwidth=1x,2x", "sm.exp_rate=1x,2x"], [])
     found = search_hardware([Case(DECODE, 1, "decode"), Case(QUESTION, 1, "prompt")], space)
     shared = split_best(found)
-    assert shared is not None and {one.change.key for one in shared.parts} == {"hbm.bandwidth", "tensor.bf16"}
+    assert shared is not None and {one.change.key for one in shared.parts} == {"hbm.bandwidth", "sm.exp_rate"}
     best = found.feasible[0].answer
     assert best is not None and best.speedup is not None
     assert shared.together.value == pytest.approx(best.speedup.value)
     assert np.prod([one.mean.value for one in shared.parts]) == pytest.approx(shared.together.value)
-    alone = search_hardware(DECODE, Space.read(H100, ["hbm.bandwidth=1x,2x", "tensor.bf16=1x,1x"], []))
+    alone = search_hardware(DECODE, Space.read(H100, ["hbm.bandwidth=1x,2x", "sm.exp_rate=1x,1x"], []))
     assert split_best(alone) is None
 
 
