@@ -8,7 +8,7 @@ from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import EXP, FP32, INT32, ISSUE, LOAD_STORE
+from attnsim.models.hardware.units import EXP, FP32, INT32, ISSUE, LOAD_STORE, MMA_SYNC_STALL
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine
@@ -132,7 +132,7 @@ def test_a_stall_takes_away_the_overlap_of_two_blocks(monkeypatch: pytest.Monkey
     narrow = FlashTile(64, 128, warps=4, registers=168, path="wgmma")
     for gpu, tile in ((A100, FA2), (H100, narrow)):
         times = []
-        for share in (0.0, 0.25, unit_costing.MMA_SYNC_STALL, 1.0):
+        for share in (0.0, 0.25, MMA_SYNC_STALL, 1.0):
             with monkeypatch.context() as patch:
                 patch.setattr(unit_costing, "MMA_SYNC_STALL", share)
                 times.append(time(one_wave(gpu, tile, 2), compute_only(gpu), numbers(step_clks=0.0)))

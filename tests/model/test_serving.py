@@ -217,7 +217,7 @@ def test_waits_are_carried_as_they_are() -> None:
         ("sglang.triton-mla", "l40s", "flash-attn.1"),
         ("xformers.cutlass", "h100-sxm5-80gb", "xformers.cutlass"),
     ):
-        chosen = choose(IMPLEMENTATIONS[name], load_gpu(gpu))
+        chosen = choose(IMPLEMENTATIONS[name], load_gpu(there))
         assert chosen.numbers.implementation == known[of, "ampere"] and not chosen.own
 
 

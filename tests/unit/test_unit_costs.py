@@ -200,9 +200,8 @@ def test_no_number_multiplies_a_rate(path: str, is_backward: bool) -> None:
         bounds[end] = unit_costs(work, ROUND, Numbers(ImplementationNumbers(**every)))
         rate = 1000 * {"mma_sync": 0.5, "simt": 1.0}.get(path, 0.95)
         assert compile_op(GEMM, bounds[end], 0)[2] == 1000 * GEMM.flops / rate
-    waits = {"step": 0.0, "block": 0.0, "write": 0.0}
-    assert replace(bounds["high"], **waits) == bounds["low"]
-    assert min(getattr(bounds["high"], name) for name in waits) > 0
+    assert replace(bounds["high"], step=0.0, block=0.0, write=0.0) == bounds["low"]
+    assert min(bounds["high"].step, bounds["high"].block, bounds["high"].write) > 0
 
 
 @pytest.mark.parametrize(
