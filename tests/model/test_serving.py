@@ -213,7 +213,7 @@ def test_waits_are_carried_as_they_are() -> None:
     doubled = load_gpu("a100-sxm4-80gb").replace("tensor.fp16", 4096)
     for gpu in (*map(load_gpu, CARRIED), doubled):
         assert choose(IMPLEMENTATIONS["triton.ops"], gpu).numbers.implementation == known["triton.ops", "ampere"]
-    for name, gpu, of in (
+    for name, there, of in (
         ("sglang.triton-mla", "l40s", "flash-attn.1"),
         ("xformers.cutlass", "h100-sxm5-80gb", "xformers.cutlass"),
     ):
