@@ -33,6 +33,8 @@ def print_sources(json: bool) -> None:
         return
     out = show.console()
     show.print_rows(out, "Errors away from home: sources that their calibration has not seen", _shown(found["total"]))
+    title = "By what is said of them, strangers apart from the others"
+    show.print_groups(out, title, _shown(found["group"]), ("use", "level"))
     show.print_groups(out, "By source and GPU", _shown(found["source"]), ("laboratory", "source"))
     show.print_rows(
         out, "Components of ranges: standard deviations and half-widths of log time, in percent",

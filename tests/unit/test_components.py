@@ -97,6 +97,8 @@ def test_every_component_is_committed_and_its_check_holds() -> None:
 
 REPORT = {
     "total": [{"use": "all", "rows": 3, "mean": 0.1, "median": 0.05, "bias": -0.02, "held": 0.9}],
+    "group": [{"use": "strangers", "level": "validated", "pass": "fwd", "architecture": "hopper", "rows": 2,
+               "mean": 0.1, "median": 0.05, "bias": -0.02, "held": 1.0}],
     "source": [
         {
             "laboratory": "Tsinghua", "source": "sage_readme_fig", "use": "choose", "gpu": "rtx-3090", "rows": 3,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from attnsim.api.trust import LEVELS
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.question.case_row import Case
 from attnsim.validation.checking import evidence, sources
@@ -62,4 +63,10 @@ def test_no_width_of_a_range_rests_on_strangers_whose_errors_are_shown(monkeypat
     monkeypatch.setattr(evidence, "serving_rows", lambda sample: [])
     away, _ = off_home()
     assert [row["use"] for row in sources.totals(away)] == ["all", "test", "strangers"]
+    lines = sources.stated_table(away)
+    assert [(row["use"], row["architecture"], row["rows"]) for row in lines] == [
+        ("others", "ampere", 1),
+        ("strangers", "hopper", 2),
+    ]
+    assert all(row["level"] in LEVELS and row["pass"] == "fwd" for row in lines)
     assert [group.source for group in Evidence(away, away, away, []).groups] == ["nsa_triton_readme"]

@@ -15,7 +15,7 @@ from attnsim.validation.checking.evidence import Predicted, Refused, evidence
 from attnsim.validation.checking.ratio_steps import steps
 from attnsim.validation.checking.ratio_widths import kernels_table, pairs_table, ratios_table
 from attnsim.validation.measured.datasets import Row, grouped
-from attnsim.validation.measured.sources import ROLES, laboratory_of, role_of, source_of
+from attnsim.validation.measured.sources import KNOWN, ROLES, laboratory_of, role_of, source_of
 
 ALL = "all"
 
@@ -26,13 +26,15 @@ def sources_report() -> dict[str, list[dict[str, Any]]]:
     Returns
     -------
     dict of str to list of dict
-        "total" over all rows and those of each role; "source"; "component", `components_table`; "ratio", "pair"
-        and "kernels", of ratios of two times; "refused", rows that get no prediction, by why.
+        "total" over all rows and those of each role; "group", `stated_table`; "source"; "component",
+        `components_table`; "ratio", "pair" and "kernels", of ratios of two times; "refused", rows that get no
+        prediction, by why.
     """
     found = evidence()
     groups, stepped = found.groups, steps()
     return {
         "total": totals(found.away),
+        "group": stated_table(found.away),
         "source": sources_table(found.away),
         "component": components_table(groups),
         "ratio": ratios_table(stepped),
@@ -49,6 +51,18 @@ def totals(away: Sequence[Predicted]) -> list[dict[str, Any]]:
         if mine := [one for one in away if role_of(one.row.case.source) == role]:
             table.append({"use": role} | _summary(mine))
     return table
+
+
+def stated_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
+    """The same for strangers and for all others by ``use, level, pass, architecture``."""
+
+    def cell(one: Predicted) -> tuple[str, ...]:
+        role, case = role_of(one.row.case.source), one.row.case
+        use = "others" if role in KNOWN else role
+        return use, stated(one.row).level, case.passes, one.row.gpu.architecture
+
+    columns = ("use", "level", "pass", "architecture")
+    return [dict(zip(columns, key, strict=True)) | _summary(mine) for key, mine in sorted(grouped(away, cell).items())]
 
 
 def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
