@@ -16,23 +16,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnsim.api.ratios import Ratio, speedup
-from attnsim.api.trust import Trust
+from attnsim.api.asking import Conditions, Question
+from attnsim.api.playing import Played
+from attnsim.api.prediction import Prediction, prediction
+from attnsim.api.ratios import Ratio
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.files import read_typed
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.hardware.changes import Change
 from attnsim.models.implementations.flash_attention import ABLATIONS
+from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.case_row import Case
-from attnsim.models.question.workload import Workload
 from attnsim.validation.checking.accuracy import DENSE, group_of
 from attnsim.validation.checking.evidence import SERVING_SAMPLE
 from attnsim.validation.checking.ratio_steps import pairs_of_gpus, serving_pairs, step_errors
-from attnsim.validation.checking.sources import stated
 from attnsim.validation.fitting.held_out import NEVER, unseen
-from attnsim.validation.measured.datasets import Row, Time, grouped, play_all, published_cases, row_of
+from attnsim.validation.measured.datasets import Row, grouped, published_cases, row_of
 from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import MEASUREMENTS, ROLES
 
@@ -125,22 +125,6 @@ class Stepped:
     predicted: Ratio
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A row's prediction, as a ratio is taken of it."""
-
-    workload: Workload
-    implementation: str
-    gpu: str
-    architecture: str
-    changes: tuple[Change, ...]
-    tiles: str
-    tile: str
-    trust: Trust
-    time_s: float | None
-    units_s: Mapping[str, float]
-
-
 @lru_cache(maxsize=1)
 def declared() -> Declared:
     """The committed steps that nothing finds by itself."""
@@ -157,14 +141,11 @@ def interventions(sample: int = SERVING_SAMPLE) -> list[Stepped]:
     """
     cells = grouped(_pairs(sample), lambda pair: (pair.kind, pair.what, pair.whose, *pair.sources))
     pairs = [pair for mine in cells.values() for pair in mine[:: -(-len(mine) // sample)]]
-    known = [_numbers(pair) for pair in pairs]
-    tasks = [
-        task for pair, (_, *numbers) in zip(pairs, known, strict=True) for task in zip(pair.rows, numbers, strict=True)
-    ]
-    times = iter(play_all(tasks))
     found = []
-    for pair, (use, *_) in zip(pairs, known, strict=True):
-        ratio = speedup(*(_call(row, next(times)) for row in pair.rows))
+    for pair in pairs:
+        use, *numbers = _numbers(pair)
+        one, two = map(_told, pair.rows, numbers)
+        ratio = two.speedup_over(one)
         assert ratio is not None
         measured = pair.one.measured_s / pair.two.measured_s
         found.append(Stepped(pair.kind, pair.what, pair.group, pair.whose, use, measured, ratio))
@@ -247,13 +228,14 @@ def _numbers(pair: Pair) -> tuple[Use, Numbers, Numbers]:
     return use, first, second
 
 
-def _call(row: Row, played: Time) -> _Call:
-    ablated = row.case.implementation in ABLATIONS
-    return _Call(
-        row.workload, row.record.name, row.gpu.id, row.gpu.architecture, row.gpu.changes,
-        "given" if ablated else "shipped", row.schedule.tile_text + ablated * " without", stated(row), played.time_s,
-        played.units_s,
-    )  # fmt: skip
+def _told(row: Row, numbers: Numbers) -> Prediction:
+    """What a user is told of a row with these numbers; an ablation is a kernel that nobody ships."""
+    case, schedule, played = row.case, row.schedule, row.replay(numbers)
+    conditions = Conditions(cache=case.cache, launch=case.launch)  # type: ignore[arg-type]
+    asked = Question(row.workload, row.gpu, MECHANISMS[case.algorithm], row.record, conditions)
+    chosen = replace(choose(row.record, row.gpu), numbers=numbers)
+    found = prediction(Played(asked, chosen, schedule.peak_memory_bytes, schedule, played))
+    return replace(found, tiles="given", tile=case.implementation or "") if case.implementation in ABLATIONS else found
 
 
 def _of_stated(row: Mapping[str, Any]) -> Stepped:
