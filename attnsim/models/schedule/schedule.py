@@ -454,23 +454,23 @@ class Schedule:
         Their sum is a lower bound of a replay with a cold cache.
         """
         out: dict[tuple[str, str, str], int] = {}
-        there: dict[str, int] = {}
+        known: set[str] = set()
         written: set[str] = set()
+        put: dict[str, int] = {}
         for kernel in self.kernels:
-            own = {use.tensor for use in kernel.uses if use.written}
-            sizes = {
-                use: min(use.unique_bytes, kernel.requested().get(("store" if use.written else "load", use.tensor), 0))
-                for use in kernel.uses
-            }
-            for use, size in sizes.items():
+            own = {use.tensor: 0 for use in kernel.uses if use.written}
+            for use in kernel.uses:
                 key = "store" if use.written else "load", use.tensor
-                done = use.tensor in written if use.written else not use.in_place and use.tensor in own
-                left = size if use.written else size - there.get(use.tensor, 0)
-                if left > 0 and not done and not use.just_written:
+                size = min(use.unique_bytes, kernel.requested().get(key, 0))
+                done = written if use.written else known if use.in_place else known | own.keys()
+                left = size if use.written else size - put.get(use.tensor, 0)
+                if left > 0 and use.tensor not in done and not use.just_written:
                     out[kernel.name, *key] = left
+                if use.written:
+                    own[use.tensor] = max(size, put.get(use.tensor, 0))
+            put |= own
             written |= {tensor for _, kind, tensor in out if kind == "store"}
-            for use, size in sizes.items():
-                there[use.tensor] = max(size, there.get(use.tensor, 0))
+            known |= {use.tensor for use in kernel.uses} - own.keys()
         return out
 
     def __str__(self) -> str:
