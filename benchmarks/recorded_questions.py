@@ -22,7 +22,7 @@ import attnsim
 FILE = Path(__file__).resolve().parents[1] / "tests" / "golden" / "recorded_questions.jsonl"
 ANSWER = (
     "time_s", "time_low_s", "time_high_s", "hbm_read_bytes", "hbm_write_bytes", "l2_bytes", "smem_bytes",
-    "flops_useful", "flops_executed", "flops_dense", "exponentials", "peak_memory_bytes", "bound", "blocks_per_sm",
+    "flops_useful", "flops_executed", "flops_dense", "exponentials", "peak_memory_bytes", "busiest", "blocks_per_sm",
     "waves", "speedup_vs_naive", "exposed_s", "launch_s",
 )  # fmt: skip
 """Fields of :class:`attnsim.Prediction` that are recorded, beside the kernels' times."""

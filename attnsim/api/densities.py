@@ -55,8 +55,8 @@ class Against:
         Times of the two.
     speedup : Ratio
         Dense over sparse time.
-    bound : str
-        What the sparse kernel is bound by.
+    busiest : str
+        Busiest unit of the sparse kernel.
     """
 
     gpu: str
@@ -72,7 +72,7 @@ class Against:
     sparse_s: float
     dense_s: float
     speedup: Ratio
-    bound: str
+    busiest: str
 
     @property
     def machine(self) -> str:
@@ -183,7 +183,7 @@ class Grown:
             sparse_s=found.time_s,
             dense_s=self.dense.time_s,
             speedup=ratio,
-            bound=found.bound or "",
+            busiest=found.busiest or "",
         )
         return found, against
 

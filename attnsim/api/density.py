@@ -118,7 +118,7 @@ def _what(best: BreakEven, rows: Sequence[BreakEven]) -> str:
     others = [f"{row.expected.speedup} as {row.at.sparse} on {row.at.shape}" for row in rows if row is not best]
     beside = f", against {'; '.join(others)}" if others else ""
     gain = point.speedup
-    text = f"expect {gain} over {best.at.dense}, bound by {unit_text(point.bound)}{beside}."
+    text = f"expect {gain} over {best.at.dense}, busiest {unit_text(point.busiest)}{beside}."
     if best.yours is None:
         return f"At {share} of the pairs {text}"
     worth = "It pays" if gain.low >= 1 else "It may pay" if gain.high > 1 else "It does not pay"

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import repeat
 
 from attnsim.api.asking import Question, ask, read_conditions, read_mechanism
+from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import chosen_anew
 from attnsim.api.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
 from attnsim.api.playing import play, play_schedule, replayed
@@ -40,6 +42,8 @@ class KernelFit:
     limited_by : str
         The resource that allows no more.
     waves, time_s : float
+    bound : Bound
+        The figure of the GPU whose doubling gains most of its time.
     """
 
     kernel: str
@@ -53,6 +57,7 @@ class KernelFit:
     limited_by: str
     waves: float
     time_s: float
+    bound: Bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,10 @@ class Explanation:
     counts : tuple of Count
     useful_flops, compulsory_bytes : int
         What no schedule does without.
+    bound : Bound
+        The figure of the GPU whose doubling gains most of the call.
     turn : Turn or None
-        What would have to change for the bound to move.
+        By how much the busiest unit would have to be faster for another one to be as busy.
     levers : tuple of Lever
         Figures of the GPU, each twice as good, on the same tile.
     kernel_levers : tuple of KernelLever
@@ -111,6 +118,7 @@ class Explanation:
     counts: tuple[Count, ...]
     useful_flops: int
     compulsory_bytes: int
+    bound: Bound
     turn: Turn | None
     levers: tuple[Lever, ...]
     kernel_levers: tuple[KernelLever, ...]
@@ -139,7 +147,7 @@ class Explanation:
                 "figure": lever.figure,
                 "now": lever.value,
                 "twice as good": times_text(lever.speedup),
-                "bound then": lever.bound,
+                "busiest then": lever.busiest,
             }
             for lever in self.levers
         ]
@@ -149,7 +157,7 @@ class Explanation:
 
 _TOLD = (
     *("mechanism", "loop_nest", "useful_flops", "compulsory_bytes", "kernels", "tensors", "counts", "levers"),
-    *("kernel_levers", "prediction", "turn", "unchanged", "speedup", "reached"),
+    *("kernel_levers", "prediction", "bound", "turn", "unchanged", "speedup", "reached"),
 )
 """What JSON says of an explanation, in order."""
 
@@ -207,17 +215,17 @@ def explain(
         return None
 
     base = played if conditions.mode == "fast" else on(asked.gpu)[1]
+    bound, each = bounds_of(run)
     return Explanation(
         mechanism=what.name,
         prediction=prediction(run),
         loop_nest=str(run.schedule),
-        kernels=tuple(
-            fit_of(kernel, seen, asked.gpu) for kernel, seen in zip(run.schedule.kernels, played.kernels, strict=True)
-        ),
+        kernels=tuple(map(fit_of, run.schedule.kernels, played.kernels, repeat(asked.gpu), each)),
         tensors=_tensors(compulsory, played),
         counts=_counts(run.schedule),
         useful_flops=asked.mechanism.useful(asked.w).flops,
         compulsory_bytes=sum(compulsory.values()),
+        bound=bound,
         turn=turn(base, asked.gpu, asked.w.dtype, on),
         levers=levers(base, asked.gpu, asked.w.dtype, conditions.launch, on, anew),
         kernel_levers=kernel_levers(replace(asked, conditions=fixed), run.schedule, base, run.chosen.numbers),
@@ -238,12 +246,13 @@ def _before(asked: Question) -> Prediction | None:
         return None
 
 
-def fit_of(kernel: Kernel, seen: KernelReplay, gpu: Gpu) -> KernelFit:
-    """A played kernel against the SM it runs on."""
+def fit_of(kernel: Kernel, seen: KernelReplay, gpu: Gpu, bound: Bound) -> KernelFit:
+    """A played kernel against the SM it runs on, and what bounds it."""
     a_block = ("blocks", "threads", "registers_per_thread", "shared_memory_bytes", "buffers")
     return KernelFit(
         kernel=kernel.name,
         limits=block_limits(kernel, gpu),
+        bound=bound,
         **{name: getattr(kernel, name) for name in a_block},
         **{name: getattr(seen, name) for name in ("blocks_per_sm", "limited_by", "waves", "time_s")},
     )

@@ -32,7 +32,7 @@ class LayerPart:
         With launches; None where attention does not fit the memory.
     hbm_bytes : int or None
     flops_useful, flops_executed : int or None
-    bound : str or None
+    busiest : str or None
     tile : str
     group : {"projections", "attention", "mlp", "head"}
         What it belongs to.
@@ -53,7 +53,7 @@ class LayerPart:
     hbm_bytes: int | None
     flops_useful: int
     flops_executed: int | None
-    bound: str | None
+    busiest: str | None
     tile: str
     group: Group
     units_s: Mapping[str, float]
@@ -129,14 +129,14 @@ class LayerPrediction:
         return total(part.time_high_s for part in self.parts)
 
     @property
-    def bound(self) -> str | None:
-        """What bounds the parts that take most of the time together; None where attention does not fit the memory."""
+    def busiest(self) -> str | None:
+        """The busiest unit of the parts that take most of the time together; None where attention does not fit."""
         if self.time_s is None:
             return None
         times: dict[str, float] = {}
         for part in self.parts:
-            times[part.bound or ""] = times.get(part.bound or "", 0.0) + (part.time_s or 0.0)
-        return max(times, key=lambda bound: times[bound])
+            times[part.busiest or ""] = times.get(part.busiest or "", 0.0) + (part.time_s or 0.0)
+        return max(times, key=lambda unit: times[unit])
 
     @property
     def tile(self) -> str:

@@ -5,11 +5,12 @@ Properties of the kernel, each a schedule that can be built, are changed on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from attnsim.api.asking import Conditions, Question
+from attnsim.api.bounds import bounds_of
 from attnsim.api.building import scheduled
 from attnsim.api.playing import fitting, play, replayed
 from attnsim.api.prediction import Prediction
@@ -58,8 +59,8 @@ class Lever:
         Factor by which the busiest unit would have to be faster for this one to be as busy.
     speedup : float
         Of the call with the figure `BETTER` times as good, replayed.
-    bound : str
-        What bounds it then.
+    busiest : str
+        Busiest unit then.
     anew : str
         The tile that the implementation would choose anew on such a GPU, where it is another; else empty.
     speedup_anew : float or None
@@ -73,27 +74,27 @@ class Lever:
     share: float | None
     takes_over_at: float | None
     speedup: float
-    bound: str
+    busiest: str
     anew: str = ""
     speedup_anew: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Where the bound moves: the busiest unit made as much faster as the next one allows.
+    """Where another unit is as busy: the busiest unit of the longest kernel made as much faster as that takes.
 
     Parameters
     ----------
     unit, figure : str
-        The unit that bounds now, and its figure.
+        The busiest unit now, and its figure.
     next_unit : str
         The second busiest.
     factor : float
         How much faster `figure` has to be for the two to be equally busy.
     time_s, speedup : float
         Of the call with the figure changed so, replayed.
-    bound : str
-        What bounds it with the figure a percent beyond that.
+    busiest : str
+        Busiest unit with the figure a percent beyond that.
     """
 
     unit: str
@@ -102,7 +103,7 @@ class Turn:
     factor: float
     time_s: float
     speedup: float
-    bound: str
+    busiest: str
 
 
 def levers(played: Replay, gpu: Gpu, dtype: str, launch: str, play: Play, anew: Anew) -> tuple[Lever, ...]:
@@ -137,7 +138,7 @@ def levers(played: Replay, gpu: Gpu, dtype: str, launch: str, play: Play, anew: 
                 share=None if busy is None else busy / played.time_s,
                 takes_over_at=None if busy is None else busiest / busy,
                 speedup=played.time_s / then.time_s,
-                bound=then.bound,
+                busiest=then.busiest,
                 anew=other[0].tile_text if other else "",
                 speedup_anew=played.time_s / other[1].time_s if other else None,
             )
@@ -145,27 +146,29 @@ def levers(played: Replay, gpu: Gpu, dtype: str, launch: str, play: Play, anew: 
     return tuple(out)
 
 
-def two_busiest(bound: str | None, units_s: Mapping[str, float]) -> tuple[str, str, float] | None:
-    """The unit that bounds a call, the next busiest, and how much faster the first has to be for both to be as busy.
+def two_busiest(played: Replay) -> tuple[str, str, float] | None:
+    """The two busiest units of the longest kernel, and how much faster the first has to be for both to be as busy.
 
-    None where no unit bounds the call or no other is busy.
+    None where launches or latency take most of the time, or no other unit is busy.
     """
-    units = {unit: busy for unit, busy in units_s.items() if unit in UNITS and busy > 0}
-    if bound not in units or len(units) < 2:
+    units = {unit: busy for unit, busy in played.main.units_s.items() if busy > 0}
+    if played.busiest not in units or len(units) < 2:
         return None
     first, second = sorted(units, key=lambda unit: -units[unit])[:2]
     return first, second, units[first] / units[second]
 
 
 def turn(played: Replay, gpu: Gpu, dtype: str, play: Play) -> Turn | None:
-    """Where the bound moves to, None where no unit bounds the call or no other is busy."""
-    busiest = two_busiest(played.bound, played.units_s())
+    """Where another unit is as busy, None where launches or latency take most of the time or no other is busy."""
+    busiest = two_busiest(played)
     if busiest is None:
         return None
     first, second, factor = busiest
     figure = UNITS[first].figure_for(dtype)
     then = play(_changed(gpu, figure, factor))[1]
-    return Turn(first, figure, second, factor, then.time_s, played.time_s / then.time_s, then.bound_with({first: 1.01}))
+    return Turn(
+        first, figure, second, factor, then.time_s, played.time_s / then.time_s, then.busiest_with({first: 1.01})
+    )
 
 
 def _changed(gpu: Gpu, figure: str, factor: float) -> Gpu:
@@ -188,15 +191,15 @@ class KernelLever:
         What it is then.
     time_s, speedup : float
         Of the call, replayed.
-    bound : str
-        What bounds it then.
+    busiest : str
+        Busiest unit then.
     """
 
     lever: str
     change: str
     time_s: float
     speedup: float
-    bound: str
+    busiest: str
 
 
 def kernel_levers(question: Question, schedule: Schedule, played: Replay, numbers: Numbers) -> tuple[KernelLever, ...]:
@@ -211,7 +214,7 @@ def kernel_levers(question: Question, schedule: Schedule, played: Replay, number
         Those of its implementation.
     """
     found = [
-        KernelLever(lever, change, then.time_s, played.time_s / then.time_s, then.bound)
+        KernelLever(lever, change, then.time_s, played.time_s / then.time_s, then.busiest)
         for lever, change, then in _levers(question, schedule, numbers)
         if then is not None
     ]
@@ -337,26 +340,31 @@ def _newest(gpu: Gpu) -> Path:
     return "tcgen05" if gpu.features.tcgen05 else "wgmma" if gpu.features.wgmma else "mma_sync"
 
 
-def unturned(bound: str | None) -> str:
-    """What is said of a call whose bound no unit's figure moves."""
+def unturned(busiest: str | None) -> str:
+    """What is said of a call in which no two units can be as busy."""
     what = {
         "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",
-        "latency": "No unit is busy for 35 % of the time: latency bounds it, too few blocks or too short a "
-        "pipeline to hide it.",
+        "latency": "No unit is busy for 35 % of the time: too few blocks or too short a pipeline to hide latency.",
     }
-    return what.get(bound or "", f"Bound by {unit_text(bound)}; no other unit has work.")
+    return what.get(busiest or "", f"Busiest: {unit_text(busiest)}; no other unit has work.")
 
 
 def why(one: Prediction) -> str:
-    """What bounds a call and what would turn it, in one sentence; without a replay."""
-    busiest = two_busiest(one.bound, one.units_s)
-    if busiest is None or not one.time_s:
-        return f"{one.algorithm}: {unturned(one.bound)}"
-    first, second, factor = busiest
-    shares = {unit: f"{100 * one.units_s[unit] / one.time_s:.0f} %" for unit in (first, second)}
-    figure = UNITS[first].figure_for(one.workload.dtype)
-    return (
-        f"{one.algorithm}: bound by {unit_text(first)}, busy {shares[first]} of the time; next {unit_text(second)}, "
-        f"{shares[second]}. With {figure} {times_text(factor)} the two are equally "
-        "busy."
-    )
+    """What bounds a call, by replays with each figure doubled, and how busy units are."""
+    if one.run is None or one.run.replay is None:
+        return f"{one.algorithm}: {one.notes[0]}"
+    busiest = two_busiest(one.run.replay)
+    bound = f"{one.algorithm}: bound by {bounds_of(one.run)[0].words}."
+    if busiest is None:
+        return f"{bound} {unturned(one.busiest)}"
+    figure = UNITS[busiest[0]].figure_for(one.workload.dtype)
+    return f"{bound} {busy_text(one.run.replay)} With {figure} {times_text(busiest[2])} the two are equally busy."
+
+
+def busy_text(played: Replay) -> str:
+    """How busy the two busiest units are while the longest kernel runs."""
+    main = played.main
+    first, second = sorted(main.units_s, key=lambda unit: -main.units_s[unit])[:2]
+    shares = (f"{unit_text(unit)}, {100 * main.units_s[unit] / main.time_s:.0f} %" for unit in (first, second))
+    where = f"the time of {main.name}" if len(played.kernels) > 1 else "the time"
+    return "Busiest: {} of {where}; next: {}.".format(*shares, where=where)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import repeat
 from pathlib import Path
 
 from attnsim.api.asking import Conditions, read_conditions, read_gpu
+from attnsim.api.bounds import Bound, bounds
 from attnsim.api.explaining import KernelFit, fit_of
 from attnsim.api.levers import Lever, Turn, levers, turn
 from attnsim.api.playing import figures, replayed, too_large
@@ -46,8 +48,8 @@ class KernelPrediction:
         Whose fitted numbers are taken: "flash-attn.2, ampere", or "priors".
     time_s, time_low_s, time_high_s : float
         Of the call with its launches, and the interval in which it is expected nine times in ten.
-    bound : str
-        Unit that was busy longest, or "launch" or "latency".
+    busiest : str
+        Busiest unit of the longest kernel, or "launch" or "latency".
     hbm_read_bytes, hbm_write_bytes, l2_bytes, smem_bytes, flops, exponentials : int
         Of the whole call.
     memory_bytes : int
@@ -72,7 +74,7 @@ class KernelPrediction:
     time_s: float
     time_low_s: float
     time_high_s: float
-    bound: str
+    busiest: str
     hbm_read_bytes: int
     hbm_write_bytes: int
     l2_bytes: int
@@ -97,7 +99,7 @@ class KernelPrediction:
     def __repr__(self) -> str:
         ranged = interval_text(self.time_low_s, self.time_high_s, self.time_s)
         gpu = "; ".join((self.gpu, *(change.setting for change in self.changes)))
-        return f"<KernelPrediction {self.kernel} on {gpu}: {time_text(self.time_s)} ({ranged}), bound {self.bound}>"
+        return f"<KernelPrediction {self.kernel} on {gpu}: {time_text(self.time_s)} ({ranged}), busiest {self.busiest}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class KernelExplanation:
     turn : Turn or None
     levers : tuple of Lever
         Figures of the GPU, each twice as good.
+    bound : Bound
+        What bounds the call; each kernel's own stands in `fits`.
     """
 
     prediction: KernelPrediction
@@ -123,6 +127,7 @@ class KernelExplanation:
     tensors: tuple[Mapping[str, object], ...]
     turn: Turn | None
     levers: tuple[Lever, ...]
+    bound: Bound
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
@@ -189,10 +194,11 @@ def explain_kernel(
         return schedule, replayed(schedule, changed, chosen.numbers, conditions)
 
     dtype = schedule.kernels[0].dtype
+    bound, each = bounds(played, machine, dtype, conditions.launch, lambda changed: on(changed)[1])
     return KernelExplanation(
         prediction=_prediction(file, machine, chosen, played),
         loop_nest=str(schedule),
-        fits=tuple(fit_of(one, seen, machine) for one, seen in zip(schedule.kernels, played.kernels, strict=True)),
+        fits=tuple(map(fit_of, schedule.kernels, played.kernels, repeat(machine), each)),
         tensors=tuple(
             {
                 "kernel": one.name,
@@ -206,6 +212,7 @@ def explain_kernel(
         ),
         turn=turn(played, machine, dtype, on),
         levers=levers(played, machine, dtype, conditions.launch, on, lambda changed, held: None),
+        bound=bound,
     )
 
 

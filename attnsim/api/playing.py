@@ -181,7 +181,7 @@ def with_alternatives(run: Played) -> tuple[float, ...]:
 
 def figures(played: Replay, low: float, high: float) -> dict[str, Any]:
     """What a played call takes, by the names of a prediction; `low` and `high` are factors, the ends of its range."""
-    exact = ("time_s", "bound", "smem_bytes", "clock_hz", "exposed_s", "launch_s", "spread")
+    exact = ("time_s", "busiest", "smem_bytes", "clock_hz", "exposed_s", "launch_s", "spread")
     return {
         **{name: getattr(played, name) for name in exact},
         **{name: round(getattr(played, name)) for name in ("hbm_read_bytes", "hbm_write_bytes", "l2_bytes")},

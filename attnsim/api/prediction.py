@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
+from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import shipped
 from attnsim.api.floor import floor_s
 from attnsim.api.playing import Played, figures
@@ -68,8 +69,9 @@ class Prediction:
         Inputs, outputs and scratch that are alive together.
     fits : bool
         Whether that is within the GPU's memory.
-    bound : str or None
-        Unit that was busy longest, or "launch" or "latency" where no unit explains the time.
+    busiest : str or None
+        Busiest unit of the longest kernel, or "launch" or "latency" where those take most of the time. What bounds the
+        call is `bound`.
     blocks_per_sm : int or None
         Of the longest kernel: as many as fit an SM, or fewer where it has no more.
     waves : float or None
@@ -127,7 +129,7 @@ class Prediction:
     exponentials: int | None
     peak_memory_bytes: int
     fits: bool
-    bound: str | None = None
+    busiest: str | None = None
     blocks_per_sm: int | None = None
     waves: float | None = None
     speedup_vs_naive: float | None = None
@@ -144,6 +146,16 @@ class Prediction:
     notes: tuple[str, ...]
     approximation: tuple[ApproximationError, ...] = ()
     run: Played | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def bounds(self) -> tuple[Bound, tuple[Bound, ...]] | None:
+        """What bounds the call, and each of `kernels`: each figure twice as good is played when this is asked for."""
+        return bounds_of(self.run) if self.run and self.run.replay else None
+
+    @property
+    def bound(self) -> Bound | None:
+        """The figure of the GPU whose doubling gains most, with that gain: "L2, 1.10x if doubled"."""
+        return self.bounds[0] if self.bounds else None
 
     @property
     def hbm_bytes(self) -> int | None:
@@ -209,7 +221,7 @@ class Prediction:
             "time": time_text(self.time_s) if self.fits else "too large",
             "90 % range": interval_text(self.time_low_s, self.time_high_s, self.time_s),
             "vs naive": times_text(self.speedup_vs_naive),
-            "bound": bound_text(self.bound),
+            "busiest": bound_text(self.busiest),
             "trust": self.trust.level,
         }
 
@@ -217,7 +229,7 @@ class Prediction:
         one = self.shown()
         return (
             f"<Prediction {self.algorithm} ({self.implementation}) on {one['gpu']}: {one['time']} "
-            f"({one['90 % range']}), bound {one['bound']}, {self.trust.level}>"
+            f"({one['90 % range']}), busiest {one['busiest']}, {self.trust.level}>"
         )
 
     def _repr_html_(self) -> str:

@@ -135,7 +135,7 @@ class Step:
         Requests that have come and are not running.
     time_s, time_low_s, time_high_s : float
         Attention's, of all layers, and its 90 % range.
-    bound : str
+    busiest : str
     """
 
     number: int
@@ -148,7 +148,7 @@ class Step:
     time_s: float
     time_low_s: float
     time_high_s: float
-    bound: str
+    busiest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def serve(
     steps: list[Step] = []
     predicted, age = 0, 0
     before: tuple[int, ...] = ()
-    time_s, low, high, bound, record = 0.0, 1.0, 1.0, "", ""
+    time_s, low, high, busiest, record = 0.0, 1.0, 1.0, "", ""
     for batch in _batches(requests, tokens, sequences):
         alike = batch.who if not batch.prefill else ()
         age = age + 1 if alike and alike == before else 0
@@ -301,13 +301,13 @@ def serve(
             played = play(ask(w, machine, "flash", implementation, known))
             if played.replay is None:
                 raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
-            time_s, bound, record = played.replay.time_s * layers, played.replay.bound, played.question.record.name
+            time_s, busiest, record = played.replay.time_s * layers, played.replay.busiest, played.question.record.name
             trust = prediction(played).trust
             low, high = trust.low, trust.high
             predicted += 1
         kind: Kind = "decode" if not batch.prefill else "mixed" if batch.decodes else "prefill"
         what = (batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting)
-        steps.append(Step(len(steps) + 1, *what, time_s, low * time_s, high * time_s, bound))
+        steps.append(Step(len(steps) + 1, *what, time_s, low * time_s, high * time_s, busiest))
         batch.ends(time_s + rest_s)
         told()
     return Served(tuple(steps), record, machine.id, layers, rest_s, predicted)

@@ -259,7 +259,7 @@ def _columns(found: Prediction | KernelPrediction, used: str | None) -> Answer:
         "predicted_high_s": found.time_high_s,
         "hbm_read_bytes": found.hbm_read_bytes,
         "hbm_write_bytes": found.hbm_write_bytes,
-        "bound": found.bound,
+        "busiest": found.busiest,
         "used_implementation": used,
         "trust": f"{found.trust.level}: {found.trust.reason}",
     }

@@ -12,7 +12,6 @@ from attnsim.cli import fit_tables, given, lifted, options, progress, show, spli
 from attnsim.cli.heading import check_window
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
-from attnsim.models.hardware.units import bound_text
 from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def _print_kernels(out: Console, found: Explanation) -> None:
                 "change": lever.change,
                 "time": wording.time_text(lever.time_s),
                 "speedup": f"{lever.speedup:.2f}x",
-                "bound then": lever.bound.replace("_", " "),
+                "busiest then": lever.busiest.replace("_", " "),
             }
             for lever in found.kernel_levers
         ],
@@ -217,7 +216,7 @@ def _column(one: Prediction) -> dict[str, object]:
     cells: dict[str, object] = {
         "time": wording.time_text(one.time_s),
         "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
-        "bound": bound_text(one.bound),
+        "bound": str(one.bound or wording.NOTHING),
         "SM clock": clock_text(one.clock_hz, one.clock_by) if one.clock_hz and one.clock_by else wording.NOTHING,
     }
     for unit, busy in one.units_s.items():

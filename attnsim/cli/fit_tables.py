@@ -28,6 +28,7 @@ def print_kernels(out: Console, kernels: Sequence[KernelFit]) -> None:
             "limited by": kernel.limited_by,
             "waves": wording.number(kernel.waves),
             "time": wording.time_text(kernel.time_s),
+            "bound": str(kernel.bound),
         }
         for kernel in kernels
     ]
@@ -41,22 +42,24 @@ def print_levers(out: Console, levers: Sequence[Lever], *, bounded: bool) -> Non
             "unit": lever.unit.replace("_", " "),
             "busy": "" if lever.busy_s is None else wording.time_text(lever.busy_s),
             "share": "" if lever.share is None else f"{100 * lever.share:.0f} %",
-            "bounds at": _bounds_at(lever.takes_over_at, bounded),
+            "as busy at": _as_busy_at(lever.takes_over_at, bounded),
             "figure": lever.figure,
             "now": lever.value,
             "speedup": f"{lever.speedup:.2f}x",
-            "bound then": lever.bound.replace("_", " "),
+            "busiest then": lever.busiest.replace("_", " "),
         }
         for lever in levers
     ]
     title = "Units, and the call with each figure twice as good (a latency or a launch half as long)"
-    right = ("busy", "share", "bounds at", "now", "speedup")
+    right = ("busy", "share", "as busy at", "now", "speedup")
     show.print_rows(out, title, rows, right=right, whole=("unit", "figure", "now"))
     if bounded:
-        out.print("share: of the time; bounds at: how much faster the busiest unit has to be for this one to bound.")
+        out.print(
+            "share: of the time; as busy at: how much faster the busiest unit has to be for this one to be as busy."
+        )
 
 
-def _bounds_at(factor: float | None, bounded: bool) -> str:
+def _as_busy_at(factor: float | None, bounded: bool) -> str:
     """How much faster the busiest unit would have to be."""
     if factor is None or not bounded:
         return ""

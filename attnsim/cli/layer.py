@@ -162,7 +162,7 @@ def _rows(answer: _Answer) -> list[dict[str, object]]:
             "90 % range": wording.interval_text(part.time_low_s, part.time_high_s, part.time_s),
             **_versus(answer, ratio),
             **_rates(answer, part.hbm_bytes, part.flops_useful, part.time_s),
-            "bound": bound_text(part.bound),
+            "busiest": bound_text(part.busiest),
         }
         for part, ratio in zip(found.parts, ratios, strict=True)
     ]

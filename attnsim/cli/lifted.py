@@ -85,7 +85,7 @@ def _row(one: KernelPrediction, first: KernelPrediction) -> dict[str, object]:
         "time": wording.time_text(one.time_s),
         "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
         "vs first": wording.times_text(first.time_s / one.time_s),
-        "bound": bound_text(one.bound),
+        "busiest": bound_text(one.busiest),
         "HBM MB": wording.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
         "blocks/SM": one.blocks_per_sm,
     }
@@ -127,7 +127,7 @@ def _print(found: KernelExplanation) -> None:
         one = found.turn
         out.print(f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x")
     ranged = wording.interval_text(asked.time_low_s, asked.time_high_s, asked.time_s)
-    out.print(f"Time {wording.time_text(asked.time_s)} ({ranged}), bound by {bound_text(asked.bound)}.")
+    out.print(f"Time {wording.time_text(asked.time_s)} ({ranged}), bound by {found.bound.words}.")
     out.print(f"trust: {asked.trust.summary}")
 
 

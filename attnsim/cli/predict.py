@@ -87,6 +87,7 @@ def predict(
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
     asked = _Asked(names, imitated, tile, {"mode": mode, "budget": budget, "cache": cache, "launch": launch})
     from attnsim.api.baselines import check_baseline
+    from attnsim.api.prediction import plain
     from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
@@ -110,6 +111,7 @@ def predict(
             return
         show.print_json(
             item.to_dict()
+            | {"bound": plain(item.bound)}
             | {"ratios": {one.over: ratio and ratio.to_dict() for one in columns for ratio in [one.ratios[place]]}}
             for group, columns in zip(groups, over, strict=True)
             if not group.same

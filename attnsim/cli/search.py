@@ -176,7 +176,7 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
             "over best": f"{100 * (one.time_s / found.best.time_s - 1):.1f} %",
             **({"blocks/SM": one.blocks_per_sm, "limited by": one.limited_by} if verbose else {}),
             "waves": wording.number(one.waves),
-            "bound": bound_text(one.bound),
+            "busiest": bound_text(one.busiest),
             "": "shipped" if one.shipped else "" if one.own_stages else "other stages",
         }
         for one in shown

@@ -88,7 +88,7 @@ def print_search(found: HardwareSearch, rows: list[dict[str, Any]], questions: S
     numbered = [rows[0], *(rows[1 + found.machines.index(one)] for one in shown)]
     lines = [{"": str(at or "unchanged"), **_line(found, row, asked)} for at, row in enumerate(numbered)]
     tiles = {row.pop("tile") for row in lines} if len({row["tile"] for row in lines}) == 1 else set()
-    right = tuple(name for name in lines[0] if name not in ("bound", "tile"))
+    right = tuple(name for name in lines[0] if name not in ("busiest", "tile"))
     title = f"Pareto front, {' against '.join(found.objectives)}" if two else f"least {found.objectives[0]} first"
     show.print_rows(out, title, lines, right=right, whole=("", "vs base", "tile"))
     layers = any(case.layer for case in found.mix.cases)
@@ -117,7 +117,7 @@ def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str])
         **times,
         "vs base": ratio_text(row["speedup"], row["speedup_low"], row["speedup_high"]),
         **{_HEADS[name]: _result(name, row) for name in results},
-        "bound": "; ".join(bound_text(one) for one in (row["bound"] or "").split("; ")),
+        "busiest": "; ".join(bound_text(one) for one in (row["busiest"] or "").split("; ")),
         "tile": row["tile"],
     }
 

@@ -96,7 +96,7 @@ def print_predictions(
         *(ratios(one) for one in over if any(one.ratios)),
         Column("HBM\nGB", lambda item: number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9)),
         Column("TFLOP/s", lambda item: number(item.useful_flops_per_s and item.useful_flops_per_s / 1e12)),
-        Column("bound", lambda item: bound_text(item.bound), right=False),
+        Column("busiest", lambda item: bound_text(item.busiest), right=False),
         Column("blocks\n/SM", lambda item: item.blocks_per_sm, detail=True),
         Column("waves", lambda item: number(item.waves), detail=True),
         Column("floor", lambda item: time_text(item.floor_s), detail=True),

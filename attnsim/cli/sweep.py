@@ -66,7 +66,7 @@ def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, A
     """Counts over the whole folder, read column by column."""
     from attnsim.studies.folder import dataset
 
-    counts: dict[str, dict[str, int]] = {"method": {}, "bound": {}, "error": {}}
+    counts: dict[str, dict[str, int]] = {"method": {}, "busiest": {}, "error": {}}
     fastest: dict[str, Any] | None = None
     for batch in dataset(out).to_batches(columns=[*counts, "point", "predicted_s"]):
         frame = batch.to_pandas()
@@ -87,7 +87,7 @@ def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, A
         "combine": study.combine,
         "answered": answered,
         "methods": counts["method"],
-        "bounds": {name: number for name, number in counts["bound"].items() if name},
+        "busiest": {name: number for name, number in counts["busiest"].items() if name},
         "errors": dict(sorted(((t, n) for t, n in counts["error"].items() if t), key=lambda pair: -pair[1])[:5]),
         "fastest": fastest,
         "chunks": study.chunks(),
@@ -104,8 +104,8 @@ def _print(summary: dict[str, Any]) -> None:
     )
     rows = [{"answered by": name, "points": number} for name, number in sorted(summary["methods"].items())]
     show.print_rows(out, "", rows)
-    bounds = sorted(summary["bounds"].items(), key=lambda pair: -pair[1])
-    show.print_rows(out, "", [{"bound": name, "points": number} for name, number in bounds])
+    busiest = sorted(summary["busiest"].items(), key=lambda pair: -pair[1])
+    show.print_rows(out, "", [{"busiest": name, "points": number} for name, number in busiest])
     found = f", {summary['chunks_found']} of them by an earlier run" if summary["chunks_found"] else ""
     where = ", ".join([f"{summary['out']}/points", *summary["exported"]])
     out.print(f"{summary['chunks']} chunks{found}, {summary['seconds']:.1f} s; written: {where}", soft_wrap=True)

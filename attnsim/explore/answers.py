@@ -55,7 +55,7 @@ def predictions(state: State) -> tuple[Prediction, Prediction]:
 
 
 def headline(state: State) -> Answer:
-    """One sentence with its numbers: time and ratio with their ranges, what bounds the call, how far to trust it.
+    """One sentence with its numbers: time and ratio with their ranges, what is busiest, how far to trust it.
 
     Raises
     ------
@@ -70,8 +70,8 @@ def headline(state: State) -> Answer:
         "ratio": ratio and ratio.to_dict(),
         "ghost": bool(found.changes),
         "turned": {key: _turned(state, path) for key, path in state.figures.items() if path in state.changes},
-        "bound": found.bound and unit_text(found.bound),
-        "unit": found.bound if found.bound in UNITS else "",
+        "busiest": found.busiest and unit_text(found.busiest),
+        "unit": found.busiest if found.busiest in UNITS else "",
         "level": found.trust.level,
         "trust": [found.trust.summary, *map(str, found.trust.reasons[1:])],
         "algorithm": found.algorithm,
@@ -103,8 +103,7 @@ def _sentence(found: Prediction, base: Prediction) -> str:
     if found.changes:
         ratio = found.speedup_over(base)
         text += f", {ratio} as fast as unchanged" if ratio else "; unchanged it does not fit"
-    bound = unit_text(found.bound)
-    return f"{text}; what bounds it: {bound}."
+    return f"{text}; busiest: {unit_text(found.busiest)}."
 
 
 def catalogue(state: State) -> Answer:

@@ -217,7 +217,7 @@ def _compare(state: State) -> Shown:
 def _row(one: Prediction) -> dict[str, object]:
     source = IMPLEMENTATIONS[one.implementation].source
     plain = one.row()
-    names = ("algorithm", "implementation", "gpu", "changes", "time_s", "time_low_s", "time_high_s", "bound", "trust",
+    names = ("algorithm", "implementation", "gpu", "changes", "time_s", "time_low_s", "time_high_s", "busiest", "trust",
              "tile", "fits")  # fmt: skip
     return {name: plain[name] for name in names} | {"code": source, "trust_summary": one.trust.summary}
 

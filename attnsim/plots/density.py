@@ -121,6 +121,6 @@ def _caption(predictions: Sequence[Prediction]) -> str:
 def _row(one: Prediction, share: float) -> dict[str, object]:
     return {
         **identity(one), "mask": str(one.workload.mask), "density": share, "time_s": one.time_s,
-        "time_low_s": one.time_low_s, "time_high_s": one.time_high_s, "tile": one.tile, "bound": one.bound,
+        "time_low_s": one.time_low_s, "time_high_s": one.time_high_s, "tile": one.tile, "busiest": one.busiest,
         "fits": one.fits, "trust": one.trust.level,
     }  # fmt: skip

@@ -150,5 +150,5 @@ def _row(label: str, one: Prediction) -> dict[str, object]:
         "series": label, **identity(one), "batch": one.workload.batch, "seq_q": one.workload.seq_q,
         "seq_kv": one.workload.seq_kv, "blocks_per_sm": one.blocks_per_sm, "waves": one.waves,
         "empty_share_of_last_wave": empty_share(one), "time_s": one.time_s, "flops_useful": one.flops_useful,
-        "time_per_useful_flop_s": (one.time_s or 0.0) / one.flops_useful, "bound": one.bound,
+        "time_per_useful_flop_s": (one.time_s or 0.0) / one.flops_useful, "busiest": one.busiest,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from attnsim.models.hardware.gpu import Gpu
 COLUMNS = (
     "kind", "gpu", "changes", "name", "level", "intensity_flop_per_byte", "flops_per_s", "bytes_per_s",
     "achievable_flops_per_s", "achievable_bytes_per_s", "number", "algorithm", "implementation", "time_s",
-    "time_low_s", "time_high_s", "measured_s", "roof_flops_per_s", "bound",
+    "time_low_s", "time_high_s", "measured_s", "roof_flops_per_s", "busiest",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class Entry:
         Empty when the call does not fit the GPU's memory.
     roof_flops_per_s : float or None
         Lowest roof at its intensities.
-    bound : str
+    busiest : str
         The prediction's own answer, else the roof's.
     measured_s : float or None
         What the same call took on the GPU.
@@ -57,7 +57,7 @@ class Entry:
     machine: int
     points: Mapping[Level, Point]
     roof_flops_per_s: float | None
-    bound: str
+    busiest: str
     measured_s: float | None = None
     base: Entry | None = None
 
@@ -149,9 +149,9 @@ def entries(
                 if traffic[level] > 0
             }
         roof, limit = drawn[index].roofline.roof({level: p.intensity for level, p in points.items()})
-        bound = (item.bound or limit) if points else "does not fit"
+        busiest = (item.busiest or limit) if points else "does not fit"
         base = next((one for one in out if _is_base(one.prediction, item)), None)
-        out.append(Entry(number, item, index, points, roof if points else None, bound, taken[number - 1], base))
+        out.append(Entry(number, item, index, points, roof if points else None, busiest, taken[number - 1], base))
     return out
 
 
@@ -191,7 +191,7 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
             "time_high_s": item.time_high_s or "",
             "measured_s": entry.measured_s or "",
             "roof_flops_per_s": entry.roof_flops_per_s or "",
-            "bound": entry.bound,
+            "busiest": entry.busiest,
         }
         for level, point in entry.points.items():
             place = {"intensity_flop_per_byte": point.intensity, "flops_per_s": point.flops_per_s}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = ("number", "start_s", "kind", "prefill_tokens", "decodes", "keys", "waiting", "time_s", "time_low_s",
-           "time_high_s", "bound")  # fmt: skip
+           "time_high_s", "busiest")  # fmt: skip
 KINDS = {"prefill": 1, "mixed": 2, "decode": 0}
 """Kinds of step, and the hue of each."""
 

@@ -187,6 +187,7 @@ def _bars(axes: Axes, frame: Frame, part: str, at: float, scale: float, look: St
     cells: list[str] = []
     bold: list[bool] = []
     for place, one in enumerate(frame.calls):
+        bound = one.bound.unit if one.bound else ""
         seconds, whole = dict(_parts(one)).get(part, 0.0), one.time_s or 0.0
         high = 0.78 * _tall(frame) / count
         axes.barh(
@@ -197,7 +198,7 @@ def _bars(axes: Axes, frame: Frame, part: str, at: float, scale: float, look: St
         )  # fmt: skip
         cells += [] if count > 1 else [f"{100 * seconds / whole:.0f} %"]
         cells.append(engineering(seconds, "s"))
-        bold += [part == one.bound] * (1 if count > 1 else 2)
+        bold += [part == bound] * (1 if count > 1 else 2)
     _cells(axes, at, cells, bold, look)
 
 
@@ -216,9 +217,9 @@ def _cells(
 def _caption(shown: Sequence[Prediction], missing: Sequence[str]) -> str:
     text = (
         "Bars: work of a unit over its rate, averaged over the SMs. Units work at the same time: bars "
-        "overlap and do not add up to the call (frame). Bold: the unit that bounds it. Grey from the left: launches, "
-        "under which nothing runs. Waits for data: of warpgroups, on average. What the longest bar leaves of the frame "
-        "is latency, uneven SMs and dependences. Tensor cores: executed FLOPs, recomputation included."
+        "overlap and do not add up to the call (frame). Bold: the unit whose doubling gains most. Grey from the left: "
+        "launches, under which nothing runs. Waits for data: of warpgroups, on average. What the longest bar leaves of "
+        "the frame is latency, uneven SMs and dependences. Tensor cores: executed FLOPs, recomputation included."
     )
     if any(one.changes for one in shown):
         text += " Hatched, and dashed frame: the changed GPU."
@@ -226,10 +227,10 @@ def _caption(shown: Sequence[Prediction], missing: Sequence[str]) -> str:
 
 
 def _rows(label: str, one: Prediction) -> list[dict[str, object]]:
-    whole = one.time_s or 0.0
+    whole, bound = one.time_s or 0.0, one.bound.unit if one.bound else ""
     parts = [("total", whole), *_parts(one), ("idle", one.units_s["idle"])]
     return [
         {"name": label, **identity(one)}
-        | {"part": part, "seconds": seconds, "share": seconds / whole, "bounds": part == one.bound}
+        | {"part": part, "seconds": seconds, "share": seconds / whole, "bounds": part == bound}
         for part, seconds in parts
     ]

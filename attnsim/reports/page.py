@@ -171,7 +171,7 @@ def _predictions(case: Answered) -> list[Block]:
     if not answered:
         return [Bullets(tuple(failed))]
     columns = ("no.", "GPU", "algorithm", "time", "90 % range", "vs naive", "vs unchanged", "HBM GB", "TFLOP/s",
-               "bound", "trust")  # fmt: skip
+               "busiest", "trust")  # fmt: skip
     rows = [_line(one, found, case, case.names[one.gpu] if one.gpu else "") for one, found in answered]
     changed = any(found.changes for _, found in answered)
     keep = [place for place, name in enumerate(columns) if changed or name != "vs unchanged"]
@@ -185,8 +185,8 @@ def _predictions(case: Answered) -> list[Block]:
         ),
         Paragraph(
             "vs naive: speedup over unfused attention (torch.baddbmm) on the same GPU; vs unchanged: over the "
-            "unchanged GPU; 90 % range in brackets. TFLOP/s: useful FLOPs (visible pairs only) over the time. bound: "
-            "the unit that is busy longest."
+            "unchanged GPU; 90 % range in brackets. TFLOP/s: useful FLOPs (visible pairs only) over the time. "
+            "busiest: the busiest unit of the longest kernel."
         ),
         Table(
             "Whose kernels, on which tile, and why each is trusted so far",
@@ -215,7 +215,7 @@ def _line(one: Answer, found: Prediction, case: Answered, machine: str) -> tuple
         str(ratio or NOTHING),
         number(None if moved is None else moved / 1e9),
         number(None if flops is None else flops / 1e12),
-        bound_text(found.bound),
+        bound_text(found.busiest),
         found.trust.level,
     )
 
@@ -245,10 +245,10 @@ def _levers(found: Explanation, what: str) -> Table:
             lever.figure,
             lever.value,
             times_text(lever.speedup),
-            bound_text(lever.bound),
+            bound_text(lever.busiest),
         )
         for lever in found.levers
     )
-    columns = ("unit", "busy", "of the time", "figure", "now", "speedup", "bound then")
+    columns = ("unit", "busy", "of the time", "figure", "now", "speedup", "busiest then")
     caption = f"{what}: units, and the speedup with each figure {BETTER:g} times as good (a latency half as long)"
     return Table(caption, columns, rows, right=("busy", "of the time", "now", "speedup"))

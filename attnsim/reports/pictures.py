@@ -100,7 +100,7 @@ def _point(entry: Entry, machine: str) -> str:
     at = f" at {number(hbm.intensity)} FLOPs a byte of HBM" if hbm else ""
     return (
         f"{entry.prediction.algorithm} on {machine}: {number(rate / 1e12)} TFLOP/s{at}, "
-        f"{100 * rate / roof:.0f} % of its roof, bound by {unit_text(entry.bound)}."
+        f"{100 * rate / roof:.0f} % of its roof, busiest {unit_text(entry.busiest)}."
     )
 
 

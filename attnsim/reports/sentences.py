@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnsim.api.explaining import Explanation
-from attnsim.api.levers import unturned
+from attnsim.api.levers import busy_text, unturned
 from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
@@ -92,10 +92,9 @@ def _gain(one: Answer, base: Answer | None) -> str:
 
 
 def bound_sentences(found: Explanation) -> list[str]:
-    """How long a call waits, what bounds it, and what would have to change for the bound to move."""
+    """How long a call waits, what bounds it, and when another unit is as busy as the busiest."""
     one, turn = found.prediction, found.turn
     whole = one.time_s or 1.0
-    shares = {lever.unit: lever.share or 0.0 for lever in found.levers}
     waits, launches = (100 * (part or 0.0) / whole for part in (one.exposed_s, one.launch_s))
     lines = [
         f"Warpgroups wait for data {number(waits, 2)} % of the time on average; launches take {number(launches, 2)} %."
@@ -103,15 +102,16 @@ def bound_sentences(found: Explanation) -> list[str]:
     lines += [
         f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind in ("timing", "host"))
     ]
-    if turn is None:
-        return [*lines, unturned(one.bound), _best(found)]
-    would = "would still" if turn.bound == turn.unit else "would"
+    lines.append(f"Bound by {found.bound.words}.")
+    if turn is None or one.run is None or one.run.replay is None:
+        return [*lines, unturned(one.busiest), _best(found)]
+    still = "still " if turn.busiest == turn.unit else ""
     return [
         *lines,
-        f"Bound by {unit_text(turn.unit)}, busy {100 * shares[turn.unit]:.0f} % of the time; next: "
-        f"{unit_text(turn.next_unit)}, {100 * shares[turn.next_unit]:.0f} %.",
+        busy_text(one.run.replay),
         f"With {turn.figure} {times_text(turn.factor)} the two are equally busy and the call takes "
-        f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that {unit_text(turn.bound)} {would} bound it.",
+        f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that the busiest is {still}"
+        f"{unit_text(turn.busiest)}.",
         _best(found),
     ]
 

@@ -37,7 +37,7 @@ REMEMBERED = by_hand(
 HELD = by_hand(
     0.96, "share of a kernel's time for which memory is busy from which on the SMs' clock counts less, at 1 not at all"
 )
-UNIT_BOUND = by_hand(0.35, "share of a call that the busiest unit has to be busy to be said to bound it, not latency")
+UNIT_BOUND = by_hand(0.35, "share of a kernel that its busiest unit has to be busy to be named, not latency")
 
 Grids = dict[object, list[tuple[Kernel, GridTime]]]
 """Kernels that a replay has played, by the program that they run."""
@@ -142,17 +142,21 @@ class Replay:
         return units | {"idle": max(0.0, self.time_s - max(units.values()))}
 
     @property
-    def bound(self) -> str:
-        """The unit that was busy longest; `launch` or `latency` when that, or nothing, explains most of the time."""
-        return self.bound_with({})
+    def busiest(self) -> str:
+        """The busiest unit of the longest kernel; `launch` or `latency` when that, or nothing, takes most of the time.
 
-    def bound_with(self, faster: Mapping[str, float]) -> str:
+        It need not bound the call: `attnsim.api.bounds` plays what does.
+        """
+        return self.busiest_with({})
+
+    def busiest_with(self, faster: Mapping[str, float]) -> str:
         """The same with units so much faster, in a call as long as this."""
-        units = {unit: busy / faster.get(unit, 1.0) for unit, busy in self.units_s().items() if unit != "idle"}
+        main = self.main
+        units = {unit: busy / faster.get(unit, 1.0) for unit, busy in main.units_s.items()}
         unit = max(units, key=lambda name: units[name])
         if self.launch_s > LAUNCH_BOUND * self.time_s:
             return "launch"
-        return unit if units[unit] >= UNIT_BOUND * self.time_s else "latency"
+        return unit if units[unit] >= UNIT_BOUND * main.time_s else "latency"
 
 
 def replay(

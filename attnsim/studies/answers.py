@@ -26,7 +26,7 @@ NOT_PLAYED = "extrapolated: closed form, nothing was played"
 """What a closed form says of its trust: no interval was measured for it."""
 BYTES = ("hbm_read_bytes", "hbm_write_bytes")
 SECONDS = ("predicted_s", "predicted_low_s", "predicted_high_s")
-TEXTS = ("bound", "used_implementation", "trust", "error")
+TEXTS = ("busiest", "used_implementation", "trust", "error")
 
 
 def answer(study: Study, chunk: Chunk) -> pa.Table:
@@ -107,7 +107,7 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
     for name in BYTES:
         answers.numbers[name][rows] = np.round(getattr(closed.work, name))
     answers.texts["trust"].put(rows, [NOT_PLAYED])
-    answers.texts["bound"].put(rows, BOUNDS, found.bound)
+    answers.texts["busiest"].put(rows, BOUNDS, found.busiest)
     answers.texts["used_implementation"].put(rows, [item.record.name for item in closed.plans], closed.which)
     chosen = np.zeros(points.count, dtype=bool)
     if study.method != CLOSED_FORM:

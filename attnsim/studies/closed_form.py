@@ -29,7 +29,7 @@ ON_CHIP = ("flops", "useful", "lanes", "exps", "smem_bytes", "l2_bytes")
 """Columns of work whose energy follows the clock."""
 
 BOUNDS = (*UNITS, "launch")
-"""What may bound a point, as the replay names it."""
+"""What a point may be busiest with, as the replay names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Estimate:
     Parameters
     ----------
     time_s : ndarray
-    bound : ndarray of int
+    busiest : ndarray of int
         Index into `BOUNDS`.
     units_s : ndarray, shape [BOUNDS, points]
         Busy seconds of each unit.
@@ -94,7 +94,7 @@ class Estimate:
     """
 
     time_s: Floats
-    bound: NDArray[np.int64]
+    busiest: NDArray[np.int64]
     units_s: Floats
     compute_s: Floats
     waves: Floats
@@ -178,9 +178,9 @@ def estimate(
         "l2": l2, "hbm": hbm, "launch": launches, **counted_s,
     }  # fmt: skip
     units = np.stack([busy_s.get(name, np.zeros_like(clk)) for name in BOUNDS])
-    bound = units[:-1].argmax(axis=0)
-    bound = np.where(launches > LAUNCH_BOUND * time, BOUNDS.index("launch"), bound)
-    return Estimate(time, bound, units, compute, waves)
+    busiest = units[:-1].argmax(axis=0)
+    busiest = np.where(launches > LAUNCH_BOUND * time, BOUNDS.index("launch"), busiest)
+    return Estimate(time, busiest, units, compute, waves)
 
 
 def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:

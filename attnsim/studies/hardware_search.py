@@ -231,7 +231,7 @@ def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[s
         "speedup": ratio and ratio.value,
         "speedup_low": ratio and ratio.low,
         "speedup_high": ratio and ratio.high,
-        "bound": _joined([part.bound or "" for part in answer.predictions]) if answer else None,
+        "busiest": _joined([part.busiest or "" for part in answer.predictions]) if answer else None,
         "tile": _joined([part.tile for part in answer.predictions]) if answer else "",
         "trust": _joined([part.trust.level for part in answer.predictions]) if answer else None,
         "feasible": not one.broken,

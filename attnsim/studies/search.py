@@ -40,7 +40,7 @@ class Tile:
     limited_by : str
         What allows no more blocks on an SM.
     waves : float
-    bound : str
+    busiest : str
     own_stages : bool
         Whether the number of buffers is the implementation's.
     listed : bool
@@ -53,7 +53,7 @@ class Tile:
     blocks_per_sm: int
     limited_by: str
     waves: float
-    bound: str
+    busiest: str
     own_stages: bool
     listed: bool
     shipped: bool
@@ -153,7 +153,7 @@ def search_tiles(
     for text, schedule in schedules.items():
         result = replayed(schedule, gpu, numbers, conditions)
         main, own = result.main, text in own_stages
-        held = (main.blocks_per_sm, main.limited_by, main.waves, result.bound)
+        held = (main.blocks_per_sm, main.limited_by, main.waves, result.busiest)
         found.append(Tile(text, result.time_s, *held, own, text in listed, text == own_tile))
         done()
     return TileSearch(record.name, tuple(sorted(found, key=lambda one: one.time_s)))

@@ -26,12 +26,12 @@ PACKAGE = Path(attnsim.__file__).parent
 ARCHITECT = {"l2": "2x", "exp": "1.5x", "hbm": "6TB/s"}
 
 
-def test_the_sentence_has_time_ratio_and_bound_with_their_ranges() -> None:
+def test_the_sentence_has_time_ratio_and_busiest_unit_with_their_ranges() -> None:
     found = headline(read_state(ARCHITECT))
     sentence = str(found["sentence"])
     assert "hbm.bandwidth = 6 TB/s, l2.bandwidth = 19.4 TB/s, sm.exp_rate = 24 op/clk" in sentence
     assert sentence.count("(") == 3 and "90 % range" in sentence and "as fast as unchanged" in sentence
-    assert sentence.endswith(f"what bounds it: {found['bound']}.")
+    assert sentence.endswith(f"busiest: {found['busiest']}.")
     assert found["ghost"] and found["level"] == "extrapolated"
 
 

@@ -62,8 +62,8 @@ def test_every_point_is_what_predict_says(file: Path, cache: str) -> None:
         assert (row["predicted_s"], row["predicted_low_s"], row["predicted_high_s"]) == (
             said.time_s, said.time_low_s, said.time_high_s,
         )  # fmt: skip
-        assert (row["bound"], row["hbm_read_bytes"], row["hbm_write_bytes"]) == (
-            said.bound, said.hbm_read_bytes, said.hbm_write_bytes,
+        assert (row["busiest"], row["hbm_read_bytes"], row["hbm_write_bytes"]) == (
+            said.busiest, said.hbm_read_bytes, said.hbm_write_bytes,
         )  # fmt: skip
         assert row["used_implementation"] == "scaled"
         assert row["trust"] == f"extrapolated: {said.trust.reason}"

@@ -100,7 +100,7 @@ def test_twice_the_tensor_rate_is_worth_nothing_where_the_l2_bounds() -> None:
     """The block-sparse kernel weighs its tile by rates: chosen anew, 128 rows read half the bytes of K and V."""
     found = explain(LONG, SLOW_L2, "sparse", implementation="attnsim.sparse")
     levers = {lever.figure: lever for lever in found.levers}
-    assert found.prediction.bound == "l2" and levers["l2.bandwidth"].speedup > 1.1
+    assert found.bound.unit == "l2" and levers["l2.bandwidth"].speedup > 1.1
     others = [one for one in found.levers if "l2.bandwidth" not in (one.figure, *in_proportion(one.figure))]
     assert len(others) > 5 and max(lever.speedup for lever in others) < 1.01
     changed = SLOW_L2.replace("tensor.bf16", "2x")

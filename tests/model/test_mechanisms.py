@@ -83,7 +83,7 @@ def test_twice_the_exponential_rate_speeds_up_what_exponentials_bound() -> None:
     light = numbers(step_clks=0.0)
     slow = play(kernel, A100.replace("sm.exp_rate", 4), light)
     fast = play(kernel, A100.replace("sm.exp_rate", 8), light)
-    assert slow.bound == "exp"
+    assert slow.busiest == "exp"
     assert 1.6 < slow.time_s / fast.time_s <= 2.0
     wide = one_wave(A100, FA2, 2, head_dim=256)
     assert time(wide, A100, light) / time(wide, A100.replace("sm.exp_rate", 32), light) < 1.15
@@ -112,7 +112,7 @@ def test_half_the_shared_memory_bandwidth_slows_operand_reads() -> None:
     kernel = one_wave(A100, FA2, 2)
     waits = numbers(step_clks=0.0)
     slow, half = (play(kernel, A100.replace("sm.shared_memory_bandwidth", f"{rate} B/clk"), waits) for rate in (16, 32))
-    assert slow.bound == half.bound == "shared_memory"
+    assert slow.busiest == half.busiest == "shared_memory"
     assert 1.8 < slow.time_s / half.time_s < 2.0
     # Twice as much as there is shows nothing where products take longer: reads run under them.
     double = A100.replace("sm.shared_memory_bandwidth", "256 B/clk")
@@ -123,7 +123,7 @@ def test_fp32_lanes_bound_a_softmax_of_many_instructions() -> None:
     kernel = one_wave(A100, FA2, 2, head_dim=64)
     waits, gpu = numbers(step_clks=0.0), compute_only(A100).replace("sm.fp32_rate", "0.0625x")
     slow, fast = play(kernel, gpu, waits), play(kernel, gpu.replace("sm.fp32_rate", "2x"), waits)
-    assert slow.bound == "fp32"
+    assert slow.busiest == "fp32"
     assert 1.3 < slow.time_s / fast.time_s < 2.0
 
 

@@ -58,7 +58,7 @@ JSON_FIELDS = {
     "exponentials",
     "peak_memory_bytes",
     "fits",
-    "bound",
+    "busiest",
     "blocks_per_sm",
     "waves",
     "architecture",

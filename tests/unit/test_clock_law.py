@@ -59,7 +59,7 @@ def test_a_power_limit_changes_times_and_is_met() -> None:
 def test_memory_bound_decode_takes_its_time_whatever_the_clock() -> None:
     decode = Workload(batch=256, heads_q=32, heads_kv=8, seq_q=1, seq_kv=16384, head_dim=128, passes="decode")
     found, held = predicted(decode, H100), predicted(decode, H100.replace("clock.sustained", H100.clock.boost_hz))
-    assert found.bound == "hbm" and (found.time_s or 0) > 3e-3
+    assert found.busiest == "hbm" and (found.time_s or 0) > 3e-3
     assert found.time_s == pytest.approx(held.time_s, rel=0.01)
 
 
@@ -155,7 +155,7 @@ def test_a_call_bound_by_memory_keeps_its_limit_too() -> None:
     """The clock of a call whose time it hardly changes falls until the power is the limit; it stood at 354 W of 350."""
     pcie, wide = attnsim.load_gpu("h100-pcie-80gb"), Workload(8, 32, 8192, 256, dtype="fp16")
     found = attnsim.predict(wide, pcie, "naive", baseline=False)
-    assert found.bound == "hbm" and found.clock_by == "power"
+    assert found.busiest == "hbm" and found.clock_by == "power"
     assert attnsim.energy(found, pcie).watts.typical == pytest.approx(pcie.power.limit_w, rel=0.003)
 
 

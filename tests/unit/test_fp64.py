@@ -25,7 +25,7 @@ def test_busy_time_is_the_instructions_over_the_lanes(gpu_id: str) -> None:
 
 def test_it_binds_on_b300_and_not_on_b200() -> None:
     ultra, plain = split_k("b300-sxm"), split_k("b200-sxm-180gb")
-    assert ultra.bound == "fp64" and plain.bound != "fp64"
+    assert ultra.busiest == "fp64" and plain.busiest != "fp64"
     assert ultra.time_s and plain.time_s and ultra.time_s > 1.2 * plain.time_s
     faster = split_k("b300-sxm", "32x").time_s
     assert faster and faster == pytest.approx(plain.time_s, rel=0.1)

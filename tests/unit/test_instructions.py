@@ -147,7 +147,7 @@ def test_the_schedulers_are_a_unit_that_can_be_slow() -> None:
     busy = kernels.total("issues") / 4 / A100.sm.count / A100.clock.full_hz
     assert found.units_s["issue"] == pytest.approx(busy, rel=1e-3)
     slow = ask(A100.replace("sm.issue_rate", "0.5 op/clk"))
-    assert slow.bound == "issue" and slow.time_s and slow.time_s > slow.units_s["issue"] > 2 * found.time_s  # type: ignore[operator]
+    assert slow.busiest == "issue" and slow.time_s and slow.time_s > slow.units_s["issue"] > 2 * found.time_s  # type: ignore[operator]
     levers = {lever.unit for lever in explain(FWD, A100, implementation="flash-attn.2").levers}
     assert {"issue", "int32", "load_store"} <= levers
     assert (
@@ -177,7 +177,7 @@ def test_fp32_products_run_at_the_full_rate_of_the_fp32_lanes() -> None:
     w = Workload(batch=1, heads_q=16, seq_q=2048, head_dim=64, dtype="fp32")
     gpus = H100, H100.replace("tensor.mma_sync_fraction", 1.0)
     fused = [predict(w, gpu, algorithm="flash", baseline=False) for gpu in gpus]
-    assert fused[0].time_s == fused[1].time_s and fused[0].bound == "tensor"
+    assert fused[0].time_s == fused[1].time_s and fused[0].busiest == "tensor"
 
 
 def built(record: Implementation, gpu: Gpu, passes: str) -> list[Kernel]:

@@ -28,7 +28,7 @@ PREDICTED = attnsim.predict(attnsim.Workload(1, 8, 1024, 128), H100, "flash")
 ROUND: dict[str, Any] = {
     "algorithm": "flash", "implementation": "flash-attn.3", "time_s": 1e-3, "flops_useful": 600 * 10**9,
     "hbm_read_bytes": 2e8, "hbm_write_bytes": 1e8, "l2_bytes": 3e9, "smem_bytes": 9e9, "time_low_s": None,
-    "time_high_s": None, "bound": None,
+    "time_high_s": None, "busiest": None,
 }  # fmt: skip
 
 

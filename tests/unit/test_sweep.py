@@ -143,7 +143,7 @@ def test_a_replayed_point_is_the_prediction() -> None:
         tile = None if asked.tile == "shipped" else asked.tile
         said = predict(asked.workload(), asked.gpu(), "flash", tile=tile, baseline=False)
         assert frame.loc[row, "predicted_s"] == said.time_s
-        assert (frame.loc[row, "predicted_low_s"], frame.loc[row, "bound"]) == (said.time_low_s, said.bound)
+        assert (frame.loc[row, "predicted_low_s"], frame.loc[row, "busiest"]) == (said.time_low_s, said.busiest)
         assert frame.loc[row, "hbm.bandwidth"] == asked.gpu().hbm.bandwidth_bytes_per_s
     assert set(frame["method"]) == {"replay"}
 

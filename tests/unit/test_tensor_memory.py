@@ -22,7 +22,7 @@ def test_it_is_read_and_written_once_a_score_and_does_not_bind() -> None:
 
 def test_it_binds_where_it_is_slow() -> None:
     slow = predict(PREFILL, B200.replace("tensor.memory_bandwidth", "16 B/clk"), baseline=False)
-    assert slow.bound == "tensor_memory"
+    assert slow.busiest == "tensor_memory"
     assert slow.time_s and slow.time_s >= slow.units_s["tensor_memory"] > predict(PREFILL, B200).units_s["tensor"]
 
 

@@ -7,8 +7,8 @@ import { nothing } from "./pictures.js";
 export function compare({ rows: table, base }, width) {
   const now = table.filter((row) => row.time_s).toSorted((a, b) => a.time_s - b.time_s);
   const was = base.filter((row) => row.time_s);
-  const hue = (row) => unitColour(row.bound);
-  const link = (row) => row.bound;
+  const hue = (row) => unitColour(row.busiest);
+  const link = (row) => row.busiest;
   const marginLeft = small(width) ? 118 : 210;
   const figure = plot(width, {
     height: 24 * now.length + 56, marginLeft, marginRight: 66,
@@ -19,12 +19,12 @@ export function compare({ rows: table, base }, width) {
       Plot.ruleY(was, { y: "implementation", x1: "time_low_s", x2: "time_high_s", stroke: GHOST, strokeWidth: 12 }),
       Plot.dot(was, { y: "implementation", x: "time_s", r: 5, stroke: middle(), fill: "var(--page)", strokeWidth: 1.5 }),
       Plot.ruleY(now, { y: "implementation", x1: "time_low_s", x2: "time_high_s", stroke: hue, strokeWidth: 4, strokeOpacity: 0.6, ...linked(now, link, (row) => row.implementation) }),
-      Plot.dot(now, { y: "implementation", x: "time_s", r: 6, fill: hue, stroke: "var(--page)", ...linked(now, link, (row) => row.implementation), title: (row) => `${row.implementation}: ${time(row.time_s)} (${range(row.time_low_s, row.time_high_s, time)}), bound by ${unitName(row.bound)}, ${row.trust}; a click asks about it` }),
+      Plot.dot(now, { y: "implementation", x: "time_s", r: 6, fill: hue, stroke: "var(--page)", ...linked(now, link, (row) => row.implementation), title: (row) => `${row.implementation}: ${time(row.time_s)} (${range(row.time_low_s, row.time_high_s, time)}), busiest: ${unitName(row.busiest)}, ${row.trust}; a click asks about it` }),
       Plot.text(now, { y: "implementation", frameAnchor: "right", textAnchor: "start", dx: 8, text: (row) => time(row.time_s), fontWeight: 600, ...linked(now, link) }),
     ],
   });
-  const bounds = [...new Set(now.map((row) => row.bound))];
-  return [figure, key(...bounds.map((name) => [`bound by ${unitName(name)}`, unitColour(name)]), ...(was.length ? [BASE] : []))];
+  const bounds = [...new Set(now.map((row) => row.busiest))];
+  return [figure, key(...bounds.map((name) => [`busiest: ${unitName(name)}`, unitColour(name)]), ...(was.length ? [BASE] : []))];
 }
 
 const show = (value) => figures(value);

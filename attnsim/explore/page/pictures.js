@@ -81,7 +81,7 @@ export function units({ rows: table, base }, width) {
       Plot.text(total(table), { x: "seconds", frameAnchor: "top", dy: -14, dx: 4, textAnchor: "end", text: (row) => `the call: ${time(row.seconds)}`, fontWeight: 600 }),
     ],
   });
-  return [figure, key(["hue: the unit; bold: it bounds the call", null, "none"], ...(was.length ? [BASE] : []))];
+  return [figure, key(["hue: the unit; bold: twice its rate gains most", null, "none"], ...(was.length ? [BASE] : []))];
 }
 
 export function levers({ rows: table, base }, width) {
@@ -101,7 +101,7 @@ export function levers({ rows: table, base }, width) {
     marks: [
       names(wider(width)),
       Plot.barX(was, { y: name, x1: 1, x2: "speedup", fill: GHOST, ...linked(was, (row) => row.unit) }),
-      Plot.barX(now, { y: name, x1: 1, x2: "speedup", fill: hue, stroke: (row) => (row.figure ? hue(row) : ink()), insetTop: 5, insetBottom: 5, ...linked(now, (row) => row.unit), title: (row) => `${name(row)}: ${times(row.speedup)}, then bound by ${unitName(row.bound)}` }),
+      Plot.barX(now, { y: name, x1: 1, x2: "speedup", fill: hue, stroke: (row) => (row.figure ? hue(row) : ink()), insetTop: 5, insetBottom: 5, ...linked(now, (row) => row.unit), title: (row) => `${name(row)}: ${times(row.speedup)}, then busiest: ${unitName(row.busiest)}` }),
       Plot.text(now, { y: name, x: (row) => Math.max(1, row.speedup), text: (row) => times(row.speedup), textAnchor: "start", dx: 5, fontWeight: 600, ...linked(now, (row) => row.unit) }),
       Plot.ruleX([1], { stroke: ink() }),
     ],

@@ -18,7 +18,7 @@ ADDED_COLUMNS = (
     "predicted_high_s",
     "hbm_read_bytes",
     "hbm_write_bytes",
-    "bound",
+    "busiest",
     "used_implementation",
     "trust",
     "error",
