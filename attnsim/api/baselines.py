@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from attnsim.api.answering import compared
 from attnsim.api.asking import read_conditions
+from attnsim.api.playing import Played
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.by_hand import by_hand
@@ -17,6 +19,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import match
 from attnsim.models.question.workload import Workload
+from attnsim.wording import number
 
 SLOWER = by_hand(0.995, "ratio below which a GPU with better figures is said to be slower")
 UNFUSED, UNCHANGED = "naive", "base"
@@ -85,19 +88,54 @@ def ratios_over_unchanged(predictions: Sequence[Prediction], unchanged: Sequence
     bases = [base for base in unchanged if base.changes == own[base.gpu]]
     twins = [_twin(one, [base for base in bases if base.gpu == one.gpu]) for one in predictions]
     found = tuple(map(_over, twins, predictions))
-    slower = [
-        one.algorithm
-        for base, one, ratio in zip(twins, predictions, found, strict=True)
-        if base and ratio and ratio.value < SLOWER and all(map(_better, set(one.changes) - set(base.changes)))
-    ]
-    told = "a better figure makes a call slower where blocks fall into step or are handed out in another order"
-    return Ratios(UNCHANGED, found, f"{', '.join(slower)}: {told}; do not trust the size" if slower else "")
+    remarks = (why_slower(base, one) for base, one in zip(twins, predictions, strict=True) if base)
+    return Ratios(UNCHANGED, found, "; ".join(filter(None, remarks)))
+
+
+def why_slower(base: Prediction, one: Prediction) -> str:
+    """In a sentence, what makes a call slower than `base` on a GPU of which every changed figure is better.
+
+    Another tile, another number of splits, a lower clock, or the waves of blocks of the kernel that loses most;
+    "" where the call is not slower, or a figure is worse.
+    """
+    changes = set(one.changes) - set(base.changes)
+    if not (base.time_s and one.time_s and base.time_s < SLOWER * one.time_s and all(map(_better, changes))):
+        return ""
+    causes = list(_causes(base.run, one.run)) if base.run and one.run and changes else []
+    causes = causes or ["blocks are handed out in another order, or fall in or out of step; do not trust the size"]
+    tiles = "" if one.tiles == "shipped" else f" ({one.tiles})"
+    return f"{one.algorithm}{tiles} is slower with better figures: {', '.join(causes)}"
+
+
+def _causes(base: Played, one: Played) -> Iterator[str]:
+    """What of the tile, the splits, the clock and the last wave differs between two plays of a call."""
+    before, after = base.schedule, one.schedule
+    old, new = base.replay, one.replay
+    if before is None or after is None or old is None or new is None:
+        return
+    if str(before.tile) != str(after.tile):
+        yield f"the tile is {after.tile}, not {before.tile}"
+    if before.splits != after.splits:
+        yield f"the keys are cut into {str(after.splits) or '1 range'}, not {str(before.splits) or '1 range'}"
+    if new.clock_hz < SLOWER * old.clock_hz:
+        yield f"power holds the SMs at {new.clock_hz / 1e6:.0f} MHz, not {old.clock_hz / 1e6:.0f}"
+    pairs = [(was, now) for was, now in zip(old.kernels, new.kernels, strict=False) if was.name == now.name]
+    was, now = max(pairs, key=lambda pair: pair[1].time_s - pair[0].time_s, default=(old.main, old.main))
+    if now.time_s > was.time_s and now.waves != was.waves and max(now.waves, was.waves) > 1:
+        yield f"the blocks of {now.name} take {_waves(now.waves)}, not {_waves(was.waves)}"
+
+
+def _waves(waves: float) -> str:
+    """Waves of blocks, and how full the last one is: "3.24 waves (the last 24 % full)"."""
+    last = 1 - (math.ceil(waves) - waves)
+    return f"{number(waves)} waves (the last {100 * last:.0f} % full)"
 
 
 def _better(change: Change) -> bool:
     """Whether a figure that changed is one of which more, or of a latency less, never makes a GPU worse."""
-    rises = change.unit.endswith(("/s", "/clk")) or change.unit in ("Hz", "W")
-    return (rises and change.new > change.old) or (change.unit in ("s", "clk") and change.new < change.old)
+    rises = change.unit.endswith(("/s", "/clk")) or change.unit in ("Hz", "W", "B", "1")
+    falls = change.unit in ("s", "clk") or change.key == "sm.shared_memory_reserved"
+    return change.new < change.old if falls else rises and change.new > change.old
 
 
 def _over_unfused(one: Prediction) -> Ratio | None:

@@ -9,6 +9,7 @@ from html import escape
 from itertools import repeat
 
 from attnsim.api.asking import Question, ask, read_conditions, read_mechanism
+from attnsim.api.baselines import why_slower
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import chosen_anew
 from attnsim.api.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
@@ -130,6 +131,11 @@ class Explanation:
         """How many times faster the call is than on the unchanged GPU."""
         return speedup(self.unchanged, self.prediction) if self.unchanged else None
 
+    @property
+    def slower(self) -> str:
+        """What makes the call slower than on the unchanged GPU though figures are better; else empty."""
+        return why_slower(self.unchanged, self.prediction) if self.unchanged else ""
+
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
         return {name: plain(getattr(self, name)) for name in _TOLD}
@@ -157,7 +163,7 @@ class Explanation:
 
 _TOLD = (
     *("mechanism", "loop_nest", "useful_flops", "compulsory_bytes", "kernels", "tensors", "counts", "levers"),
-    *("kernel_levers", "prediction", "bound", "turn", "unchanged", "speedup", "reached"),
+    *("kernel_levers", "prediction", "bound", "turn", "unchanged", "speedup", "slower", "reached"),
 )
 """What JSON says of an explanation, in order."""
 

@@ -210,6 +210,8 @@ def print_compared(out: Console, found: Explanation) -> None:
     columns = {"unchanged": _column(before), "changed": _column(after)}
     rows = [{"": name, **{head: cells.get(name, "") for head, cells in columns.items()}} for name in _column(after)]
     show.print_rows(out, f"Unchanged and changed: {text}", rows, whole=("", *columns))
+    if found.slower:
+        out.print(f"{found.slower}\n")
 
 
 def _column(one: Prediction) -> dict[str, object]:

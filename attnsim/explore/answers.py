@@ -8,7 +8,7 @@ from functools import lru_cache
 import attnsim
 from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_algorithm
-from attnsim.api.baselines import UNFUSED
+from attnsim.api.baselines import UNFUSED, why_slower
 from attnsim.api.building import shipped
 from attnsim.api.prediction import Prediction
 from attnsim.api.trust import assess
@@ -103,6 +103,8 @@ def _sentence(found: Prediction, base: Prediction) -> str:
     if found.changes:
         ratio = found.speedup_over(base)
         text += f", {ratio} as fast as unchanged" if ratio else "; unchanged it does not fit"
+        slower = why_slower(base, found)
+        text += f"; {slower}" if slower else ""
     return f"{text}; busiest: {unit_text(found.busiest)}."
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import attnsim
-from attnsim.api.baselines import ratios_over, ratios_over_unchanged
+from attnsim.api.baselines import ratios_over, ratios_over_unchanged, why_slower
 from attnsim.api.playing import with_alternatives
 from attnsim.api.ratios import Ratio, moved, of_two_kernels, speedup
 from attnsim.cli import main
@@ -192,7 +192,8 @@ def test_changed_rows_are_over_their_own_unchanged_ones() -> None:
         ("l2.latency", "0.5x", 1.01, True),
         ("hbm.bandwidth", "2x", 1.001, False),
         ("hbm.bandwidth", "0.5x", 1.01, False),
-        ("sm.count", "1.2x", 1.01, False),
+        ("sm.count", "1.2x", 1.02, True),
+        ("l2.capacity", "0.5x", 1.01, False),
     ],
 )
 def test_a_better_figure_that_makes_a_call_slower_is_said(figure: str, value: str, slower: float, told: bool) -> None:
@@ -200,7 +201,7 @@ def test_a_better_figure_that_makes_a_call_slower_is_said(figure: str, value: st
     before = attnsim.predict(PREFILL, gpu, "flash", baseline=False)
     after = replace(before, changes=gpu.replace(figure, value).changes, time_s=slower * (before.time_s or 0.0))
     note = ratios_over_unchanged([after], [before]).note
-    assert note.startswith("flash: a better figure makes a call slower") if told else note == "", note
+    assert note.startswith("flash is slower with better figures: blocks are handed") if told else note == "", note
 
 
 @pytest.mark.parametrize(
@@ -318,3 +319,43 @@ def test_predict_says_what_ratios_are_over_where_unfused_attention_does_not_fit(
         main(["predict", "--layer", "--model", "llama-3-8b", "--gpu", H100, "--seq", "512", "--baseline", "flash"]) == 2
     )
     assert "leave it out" in capsys.readouterr().err
+
+
+def slowed(w: attnsim.Workload, gpu: str, figure: str, value: str, **changed: object) -> str:
+    """What is said of a call on a GPU with a better figure, played, and on it with fields of the play changed."""
+    before, after = (
+        attnsim.predict(w, machine, "flash", baseline=False)
+        for machine in (attnsim.load_gpu(gpu), attnsim.load_gpu(gpu).replace(figure, value))
+    )
+    assert after.run is not None and after.run.replay is not None
+    run = replace(after.run, replay=replace(after.run.replay, **changed))  # type: ignore[arg-type]
+    return why_slower(before, replace(after, run=run, time_s=1.05 * (before.time_s or 0.0)))
+
+
+DECODING = attnsim.Workload(8, 32, 1, 128, heads_kv=8, seq_kv=8192, passes="decode")
+
+
+def test_what_makes_a_call_slower_is_named() -> None:
+    """Splits, clock and waves as they differ between the two plays; nothing where nothing of them does."""
+    splits = slowed(DECODING, "a100-sxm4-80gb", "sm.count", "1.1x")
+    assert "the keys are cut into 7 splits, not 3 splits" in splits and "clock" not in splits
+    clock = slowed(PREFILL, H100, "tensor.bf16", "1.1x", clock_hz=1.5e9, clock_by="power")
+    assert clock == "flash is slower with better figures: power holds the SMs at 1500 MHz, not 1980"
+    assert slowed(PREFILL, H100, "tensor.bf16", "1.1x").endswith("or fall in or out of step; do not trust the size")
+    one = slowed(DECODING, H100, "sm.count", "4x")
+    assert one.endswith("the keys are cut into 8 splits of what a tile sees, not 2 splits of what a tile sees"), one
+
+
+def test_the_last_wave_is_named_where_it_makes_a_call_slower() -> None:
+    """Four waves before, hardly filled, and after the change hardly three."""
+    w = attnsim.Workload(1, 16, 4096, 128, mask=attnsim.Mask.causal())
+    gpu = attnsim.load_gpu(H100)
+    before, after = (attnsim.predict(w, one, "flash", baseline=False) for one in (gpu, gpu.replace("sm.count", "1.2x")))
+    assert before.run and after.run and before.run.replay and after.run.replay and before.waves and after.waves
+    main = replace(after.run.replay.main, time_s=2 * before.run.replay.main.time_s)
+    run = replace(after.run, replay=replace(after.run.replay, kernels=(main,)))
+    told = why_slower(before, replace(after, run=run, time_s=2 * (before.time_s or 0.0)))
+    assert told.endswith(
+        f"the blocks of {main.name} take 3.24 waves (the last 24 % full), not 3.88 waves (the last 88 % full)"
+    )
+    assert why_slower(after, before) == "", "faster"

@@ -469,7 +469,7 @@ def test_the_command_writes_both_and_prints_the_parts(
         "figure",
         "answer",
         "prediction",
-        "busiest",
+        "bound",
         "errors",
         "gap",
         "versions",
