@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attnsim.cli import accuracy, main
-from attnsim.models.calibrations.components import COMPONENTS, RATIOS, Widths, widths
+from attnsim.models.calibrations.components import COMPONENTS, NORMAL_90, RATIOS, Widths, widths
 from attnsim.validation.checking import sources
 from attnsim.validation.checking.components import HOME, Group, components_table, left_out, measured, needed
 from attnsim.validation.checking.evidence import Refused
@@ -38,6 +38,22 @@ def test_known_components_are_found_again() -> None:
     found = measured(made())
     for name, true in TRUE.items():
         assert found.sd[name] == pytest.approx(true, rel=0.35), name
+
+
+def test_what_alternatives_say_is_not_a_component_s_to_say_again() -> None:
+    """Errors of a change, and other ones of 0.2 on top, which the ranges of half of the steps know as alternatives."""
+    random = np.random.default_rng(5)
+    noise, more = random.normal(0, 0.05, 400), random.normal(0, 0.2, 400)
+    known = np.where(np.arange(400) % 2, 0.0, NORMAL_90 * 0.2)
+    steps = [
+        Group(f"{one}", f"pair {one}", "gpu", "kernel", "fwd", ("change",), np.array([log]), 0.0, known=half)
+        for one, (log, half) in enumerate(zip(noise + more * (known > 0), known, strict=True))
+    ]
+    found = measured(steps, RATIOS)
+    assert found.sd["change"] == pytest.approx(0.05, rel=0.3)
+    assert measured([replace(one, known=0.0) for one in steps], RATIOS).sd["change"] > 0.1
+    half = found.factor * steps[0].sd(found)
+    assert half == pytest.approx(NORMAL_90 * math.hypot(0.2, found.sd["change"]))
 
 
 def test_nine_rows_in_ten_of_a_laboratory_that_is_left_out_are_held() -> None:

@@ -59,6 +59,9 @@ class Group:
         Mean size of the log errors that the calibration states of itself; 0 for priors.
     sizes : mapping of str to float
         By how much of a component they are separated, where that is not 1.
+    known : float
+        Half-width that their range has whatever the components: of a ratio the farthest alternative's on the side on
+        which the measured one lies.
     """
 
     source: str
@@ -70,11 +73,12 @@ class Group:
     logs: NDArray[np.float64]
     spread: float
     sizes: Mapping[str, float] = field(default_factory=dict)
+    known: float = 0.0
 
     def sd(self, widths: Widths) -> float:
         """Standard deviation of log time that widths state for the group."""
         parts = widths.parts(self.spread, self.carried)
-        return math.hypot(*(sd * self.sizes.get(name, 1.0) for name, sd in parts.items()))
+        return math.hypot(self.known / NORMAL_90, *(sd * self.sizes.get(name, 1.0) for name, sd in parts.items()))
 
     @property
     def category(self) -> str:
@@ -135,11 +139,14 @@ class _Rows:
     ----------
     carries : ndarray
         ``[groups, 1 + components]``: squares of the calibration's own mean error and of the components' sizes.
+    known : ndarray
+        ``[groups]``: squares of the half-widths that stand without them.
     of, logs, weights : ndarray
         ``[rows]``: a row's group, the logarithm of its error's size, its part of a vote.
     """
 
     carries: NDArray[np.float64]
+    known: NDArray[np.float64]
     of: NDArray[np.int64]
     logs: NDArray[np.float64]
     weights: NDArray[np.float64]
@@ -154,6 +161,7 @@ class _Rows:
             np.column_stack(
                 [[group.spread**2 for group in groups], np.array(carried).reshape(len(groups), len(names))]
             ),
+            np.array([group.known**2 for group in groups]),
             np.repeat(np.arange(len(groups)), rows),
             np.log(np.maximum(sizes, _EXACT)),
             np.repeat([1 / (len(group.logs) * votes[group.vote]) for group in groups], rows),
@@ -162,7 +170,7 @@ class _Rows:
     def loss(self, logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """The quantile loss of squared half-widths with these logarithms, and its slope."""
         parts = self.carries * np.exp(logs)
-        square = parts.sum(axis=1) + _EXACT**2
+        square = parts.sum(axis=1) + self.known + _EXACT**2
         off = self.logs - np.log(square)[self.of] / 2
         value = ROUNDED * np.logaddexp(0.0, off / ROUNDED) - (1 - SHARE) * off
         outside = self.weights * (1 / (1 + np.exp(-off / ROUNDED)) - (1 - SHARE))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,8 @@ class Step:
         Whether any of the numbers are of another architecture or kernel.
     moved : float
         As `attnsim.api.ratios.moved`.
+    beside : tuple of float
+        Logs of the ratio with each alternative of numbers that are carried, over the predicted one.
     """
 
     older: Row
@@ -63,6 +65,13 @@ class Step:
     ratio: float
     borrowed: bool
     moved: float
+    beside: tuple[float, ...] = ()
+
+    @property
+    def known(self) -> float:
+        """How far the farthest alternative lies on the side on which the measured ratio does."""
+        side = math.copysign(1.0, self.log_error)
+        return max(0.0, *(side * log for log in self.beside), 0.0)
 
     @property
     def log_error(self) -> float:
@@ -91,22 +100,28 @@ def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
     sample : int
         Rows of the large tables for each pair of GPUs, kernel and pass; without that package, the papers' alone.
     """
-    asked: list[tuple[Row, Row, Way, bool]] = []
+    asked: list[tuple[Row, Row, Way, bool, int]] = []
     tasks: list[Task] = []
     for older, newer in [*_published(), *serving_pairs(sample)]:
         here, there = choose(older.record, older.gpu), choose(newer.record, newer.gpu)
         if _carries(older.gpu, newer.gpu):
             then = replace(newer, gpu=as_announced(newer.gpu, older.gpu))
-            asked.append((older, newer, "carried", True))
-            tasks += [(older, here.numbers), (then, here.numbers)]
+            others = here.calibration.alternatives if here.calibration else ()
+            every = (here.numbers, *(one.of(here.numbers) for one in others))
+            asked.append((older, newer, "carried", True, len(every)))
+            tasks += [(row, numbers) for numbers in every for row in (older, then)]
         if older.gpu.architecture != newer.gpu.architecture:
-            asked.append((older, newer, "own", not (here.own and there.own)))
+            asked.append((older, newer, "own", not (here.own and there.own), 1))
             tasks += [(older, here.numbers), (newer, there.numbers)]
     times = play_all(tasks)
-    return [
-        Step(older, newer, way, one.time_s / two.time_s, borrowed, moved(one, two))
-        for (older, newer, way, borrowed), one, two in zip(asked, times[::2], times[1::2], strict=True)
-    ]
+    pairs = zip(times[::2], times[1::2], strict=True)
+    found = []
+    for older, newer, way, borrowed, plays in asked:
+        (one, two), *rest = islice(pairs, plays)
+        ratio = one.time_s / two.time_s
+        beside = tuple(math.log(before.time_s / after.time_s / ratio) for before, after in rest)
+        found.append(Step(older, newer, way, ratio, borrowed, moved(one, two), beside))
+    return found
 
 
 def groups_of_steps(found: list[Step]) -> list[Group]:
@@ -116,6 +131,7 @@ def groups_of_steps(found: list[Step]) -> list[Group]:
             source=f"{one.pair}, {one.newer.record.name}, {one.newer.case.passes}", laboratory=one.pair,
             gpu=one.newer.gpu.base_id, kernel=one.newer.record.name, passes=one.newer.case.passes,
             carried=one.components, logs=np.array([one.log_error]), spread=0.0, sizes={"change": one.moved},
+            known=one.known,
         )
         for one in found
     ]  # fmt: skip
