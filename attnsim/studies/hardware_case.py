@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnsim.api.answering import answer
@@ -64,7 +64,7 @@ class Case:
         return named or ("flash" if self.layer is None else playing(self.workload).name)
 
     def answered(self, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions) -> Answered:
-        """The answer of a machine.
+        """The answer of a machine; a call's without what was played, so that a search plays no alternatives.
 
         Parameters
         ----------
@@ -81,7 +81,9 @@ class Case:
         """
         one = self.layer
         if one is None:
-            return answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions))
+            return replace(
+                answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions)), run=None
+            )
         tile = (conditions.tile.rows, conditions.tile.keys) if conditions.tile else None
         return layer(
             one.model, gpu, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes, dtype=one.dtype,
