@@ -113,6 +113,14 @@ class _Answer:
         """Of the model over the unchanged GPU."""
         return self.found.model_speedup_over(self.base) if self.base else None
 
+    @property
+    def slower(self) -> list[str]:
+        """What makes attention slower than on the unchanged GPU though figures are better."""
+        from attnsim.api.baselines import why_slower
+
+        pairs = zip(self.base.attention, self.found.attention, strict=True) if self.base else ()
+        return [text for before, after in pairs if (text := why_slower(before, after))]
+
     def to_dict(self) -> dict[str, object]:
         """The layer for JSON, with its speedups where there is something to compare with."""
         speedups = {"speedup": self.layer_speedup, "model_speedup": self.model_speedup} if self.base else {}
@@ -144,6 +152,8 @@ def print_layers(title: str, answers: Sequence[_Answer]) -> None:
     told = [one.found for one in answers if one.base] or [one.found for one in answers]
     for line in dict.fromkeys(line for one in told for line in _remarks(one, alone)):
         out.print(line)
+    for line in (text for one in answers for text in one.slower):
+        out.print(f"attention: {line}")
     if any(one.base for one in answers):
         out.print("vs base: over the unchanged GPU. Tiles of GEMMs are chosen for each GPU, as cuBLAS does.")
     experts = first.model.mlp and first.model.mlp.experts
