@@ -99,9 +99,10 @@ def why_slower(base: Prediction, one: Prediction) -> str:
     "" where the call is not slower, or a figure is worse.
     """
     changes = set(one.changes) - set(base.changes)
-    if not (base.time_s and one.time_s and base.time_s < SLOWER * one.time_s and all(map(_better, changes))):
+    slower = base.time_s and one.time_s and base.time_s < SLOWER * one.time_s
+    if not slower or not changes or not all(map(_better, changes)):
         return ""
-    causes = list(_causes(base.run, one.run)) if base.run and one.run and changes else []
+    causes = list(_causes(base.run, one.run)) if base.run and one.run else []
     causes = causes or ["blocks are handed out in another order, or fall in or out of step; do not trust the size"]
     tiles = "" if one.tiles == "shipped" else f" ({one.tiles})"
     return f"{one.algorithm}{tiles} is slower with better figures: {', '.join(causes)}"

@@ -12,10 +12,11 @@ from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import shipped
 from attnsim.api.floor import floor_s
-from attnsim.api.playing import Played, figures
+from attnsim.api.playing import Played, figures, with_alternatives
 from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.errors import InputError
+from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.hardware.changes import Change, told
 from attnsim.models.hardware.clock_law import ClockBy, clock_law
 from attnsim.models.hardware.gpu import Gpu
@@ -146,6 +147,16 @@ class Prediction:
     notes: tuple[str, ...]
     approximation: tuple[ApproximationError, ...] = ()
     run: Played | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Whose numbers were played; None where none is fitted, or nothing was played."""
+        return self.run.chosen.calibration if self.run else None
+
+    @property
+    def alternatives_s(self) -> tuple[float, ...]:
+        """Seconds by those numbers, and by each of their alternatives: played when this is asked for."""
+        return with_alternatives(self.run) if self.run else ()
 
     @property
     def bounds(self) -> tuple[Bound, tuple[Bound, ...]] | None:

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from attnsim.api.playing import Played as Run
-from attnsim.api.playing import with_alternatives
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import HOST, TIMING, ratio_widths, widths
 from attnsim.models.hardware.changes import Change
@@ -112,8 +110,12 @@ class Timed(Played, Protocol):
         """With the components of the time's own range."""
 
     @property
-    def run(self) -> Run | None:
-        """What was played."""
+    def calibration(self) -> object:
+        """Whose alternatives are played; None where there are none."""
+
+    @property
+    def alternatives_s(self) -> tuple[float, ...]:
+        """Seconds by the calibration's own numbers, and by each of its alternatives."""
 
 
 def speedup(base: Timed, other: Timed) -> Ratio | None:
@@ -131,12 +133,11 @@ def speedup(base: Timed, other: Timed) -> Ratio | None:
 
 def _by_alternatives(base: Timed, other: Timed) -> list[float]:
     """Logs of the ratio by each alternative of the calibration that both share, over that by its own numbers."""
-    if not base.run or not other.run or base.run.chosen.calibration is not other.run.chosen.calibration:
+    if base.calibration is None or base.calibration is not other.calibration:
         return []
     if (base.gpu, base.changes, base.tile) == (other.gpu, other.changes, other.tile):
         return []
-    pairs = zip(with_alternatives(base.run), with_alternatives(other.run), strict=True)
-    logs = [math.log(one / two) for one, two in pairs]
+    logs = [math.log(one / two) for one, two in zip(base.alternatives_s, other.alternatives_s, strict=True)]
     return [one - logs[0] for one in logs[1:]]
 
 

@@ -8,10 +8,10 @@ each is also predicted with its *own* numbers, which may be borrowed. Of some st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ import numpy as np
 from attnsim.api.ratios import moved
 from attnsim.errors import InputError
 from attnsim.files import read_typed
+from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.components import RATIOS, ratio_widths
 from attnsim.models.hardware.architectures import architecture_of
@@ -100,28 +101,56 @@ def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
     sample : int
         Rows of the large tables for each pair of GPUs, kernel and pass; without that package, the papers' alone.
     """
-    asked: list[tuple[Row, Row, Way, bool, int]] = []
+    asked: list[tuple[Row, Row, Way, bool]] = []
     tasks: list[Task] = []
+    shared: list[Shared] = []
     for older, newer in [*_published(), *serving_pairs(sample)]:
         here, there = choose(older.record, older.gpu), choose(newer.record, newer.gpu)
         if _carries(older.gpu, newer.gpu):
             then = replace(newer, gpu=as_announced(newer.gpu, older.gpu))
-            others = here.calibration.alternatives if here.calibration else ()
-            every = (here.numbers, *(one.of(here.numbers) for one in others))
-            asked.append((older, newer, "carried", True, len(every)))
-            tasks += [(row, numbers) for numbers in every for row in (older, then)]
+            asked.append((older, newer, "carried", True))
+            tasks += [(older, here.numbers), (then, here.numbers)]
+            group = (older.gpu.base_id, newer.gpu.base_id, newer.record.name, newer.case.passes)
+            shared.append((group, here.calibration, tasks[-2], tasks[-1]))
         if older.gpu.architecture != newer.gpu.architecture:
-            asked.append((older, newer, "own", not (here.own and there.own), 1))
+            asked.append((older, newer, "own", not (here.own and there.own)))
             tasks += [(older, here.numbers), (newer, there.numbers)]
+            shared.append(((), None, tasks[-2], tasks[-1]))
     times = play_all(tasks)
-    pairs = zip(times[::2], times[1::2], strict=True)
-    found = []
-    for older, newer, way, borrowed, plays in asked:
-        (one, two), *rest = islice(pairs, plays)
-        ratio = one.time_s / two.time_s
-        beside = tuple(math.log(before.time_s / after.time_s / ratio) for before, after in rest)
-        found.append(Step(older, newer, way, ratio, borrowed, moved(one, two), beside))
-    return found
+    return [
+        Step(older, newer, way, one.time_s / two.time_s, borrowed, moved(one, two), logs)
+        for (older, newer, way, borrowed), one, two, logs in zip(
+            asked, times[::2], times[1::2], beside(shared), strict=True
+        )
+    ]
+
+
+Shared = tuple[Hashable, Calibration | None, Task, Task]
+"""A step's group, the calibration that both of its rows share, and the two with its numbers."""
+
+
+def beside(asked: Sequence[Shared]) -> list[tuple[float, ...]]:
+    """Of each step, logs of its ratio by each alternative of the shared calibration, over that by its own numbers.
+
+    Played for the first step of each group; the others have the same.
+    """
+    first: dict[Hashable, Shared] = {}
+    for one in asked:
+        first.setdefault(one[0], one)
+    every = {group: one[1].alternatives if one[1] else () for group, one in first.items()}
+    played = [(first[group], (None, *alternatives)) for group, alternatives in every.items() if alternatives]
+    tasks = [
+        (row, one.of(numbers) if one else numbers)
+        for (_, _, *both), alternatives in played
+        for one in alternatives
+        for row, numbers in both
+    ]
+    times = iter(play_all(tasks))
+    found: dict[Hashable, tuple[float, ...]] = dict.fromkeys(every, ())
+    for (group, *_), alternatives in played:
+        own, *logs = [math.log(next(times).time_s / next(times).time_s) for _ in alternatives]
+        found[group] = tuple(log - own for log in logs)
+    return [found[one[0]] for one in asked]
 
 
 def groups_of_steps(found: list[Step]) -> list[Group]:
