@@ -5,12 +5,25 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+QUOTED = 200
+"""Most letters of somebody's input in a message."""
+
 
 class InputError(ValueError):
     """Bad input from a person: a spec file, a shape, a table row or a flag.
 
-    The message is one line and complete in itself; the command line prints it and exits with code 2.
+    The message is one line and complete in itself; the command line prints it and exits with code 2. No word of
+    it, as of what was given, has more than `QUOTED` letters.
     """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(" ".join(map(shortened, message.split(" "))))
+
+
+def shortened(given: str) -> str:
+    """No more than `QUOTED` letters of it, a quotation mark at its end kept."""
+    end = given[-1] if given[-1:] in ("'", '"') else ""
+    return given if len(given) <= QUOTED else f"{given[: QUOTED - 3 - len(end)]}...{end}"
 
 
 class Taken(UserWarning):

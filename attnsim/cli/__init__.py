@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import sys
@@ -10,10 +11,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attnsim.errors import InputError, Taken
+from attnsim.errors import InputError, Taken, shortened
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO)
+"""What is wrong where nothing more can be printed."""
 OBJECTS = 50_000
 """Made before Python looks for garbage: loading makes as many that stay, and looking for it at 700 costs 0.1 s."""
 
@@ -34,24 +37,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if sys.stdout is None:
+            raise InputError("stdout is closed; send it to a file, a pipe or /dev/null")
         with _notes():
             code = app(args=given or ["--help"], prog_name="attnsim", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
-        return _refuse(str(error))
+        return _refuse(_shortened(str(error), given))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has gone (`attnsim gpus | head`): no complaint from Python on its way out.
+    except OSError as error:
+        if error.errno not in OUTPUT or error.filename is not None:
+            raise
+        # What is left of the output goes nowhere: no complaint from Python on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        gone = isinstance(error, BrokenPipeError)  # whoever read it (`attnsim gpus | head`)
+        return 1 if gone else _refuse(f"the output cannot be written: {error.strerror}; send it somewhere else")
     except Exception as error:
         # Some versions of Typer carry a copy of click, others depend on it: go by what its errors can do.
         if type(error).__name__ == "Abort":
             return INTERRUPTED
         if not hasattr(error, "format_message"):
             raise
-        return _refuse(refused(error))
+        return _refuse(_shortened(refused(error), given))
     return code if isinstance(code, int) else 0
 
 
@@ -72,6 +80,13 @@ def _notes() -> Iterator[None]:
         warnings.simplefilter("always", Taken)
         warnings.showwarning = show
         yield
+
+
+def _shortened(message: str, given: Sequence[str]) -> str:
+    """The message with no more of any argument than the first letters."""
+    for word in filter(str.strip, given):
+        message = message.replace(word.strip(), shortened(word.strip()))
+    return str(InputError(message))
 
 
 def _refuse(message: str) -> int:

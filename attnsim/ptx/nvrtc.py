@@ -12,7 +12,11 @@ from attnsim.errors import InputError
 
 
 class CompileError(Exception):
-    """A source that the compiler refuses; the message is its log."""
+    """A source that the compiler refuses; the message is the first error of its log."""
+
+    def __init__(self, log: str) -> None:
+        errors = [line for line in log.splitlines() if "error:" in line] or log.split("\n", 1)
+        super().__init__(errors[0].strip() + (f" (the first of {len(errors)})" if "error:" in errors[-1] else ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class Folder:
 
         path = self.path / LOCK
         try:
-            file = path.open("a+", encoding="utf-8")
+            file = path.open("ab+", buffering=0)  # no letter is left to be written when it is closed
         except OSError as error:
             raise InputError(f"{path} cannot be written: {_reason(error)}") from None
         with file:
@@ -104,13 +104,15 @@ class Folder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.seek(0)
-                holder = file.read(200).strip() or "another process"
+                holder = file.read(200).decode(errors="replace").strip() or "another process"
                 raise InputError(
                     f"{self.path} is being written by {holder}; wait for it, or give another folder"
                 ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+            try:
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            except OSError as error:
+                raise InputError(f"{path} cannot be written: {_reason(error)}; free some space") from None
             yield
 
     def _claim(self, study: Study) -> None:
