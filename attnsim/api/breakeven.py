@@ -8,7 +8,7 @@ from dataclasses import replace
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_conditions, read_gpu
 from attnsim.api.crossover import bisected
-from attnsim.api.densities import BLOCK, PATTERNS, Against, Grown
+from attnsim.api.densities import BLOCK, PATTERNS, Against, Grown, check_masks
 from attnsim.api.density import BreakEven
 from attnsim.api.prediction import Prediction
 from attnsim.errors import InputError, nearest, shown
@@ -118,6 +118,7 @@ def _row(grown: Grown, yours: Workload | None, conditions: Conditions) -> BreakE
     """One kernel on one tile at one length."""
     most = grown.most
     shares = sorted({max(1, round(share * most)) for share in (1 / most, *SHARES)})
+    check_masks(grown.question, [grown.mask(blocks) for blocks in shares])
     for blocks in shares:
         grown.at(blocks)
     crossing, low, high = (

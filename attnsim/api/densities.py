@@ -19,6 +19,8 @@ from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.patterns import Tiles
+from attnsim.models.mask.tile_counts import KEYS, ROWS, check_counting
 from attnsim.models.question.workload import Workload
 
 BLOCK = 64
@@ -147,10 +149,13 @@ class Grown:
 
     def _at(self, blocks: int) -> tuple[Prediction, Against]:
         if blocks not in self._played:
-            band = self.question.mask
-            mask = band if blocks == self.most else PATTERNS[self.pattern](blocks, self.block, band)
-            self._played[blocks] = self._play(replace(self.question, mask=mask))
+            self._played[blocks] = self._play(replace(self.question, mask=self.mask(blocks)))
         return self._played[blocks]
+
+    def mask(self, blocks: int) -> Mask:
+        """Of so many blocks a row."""
+        band = self.question.mask
+        return band if blocks == self.most else PATTERNS[self.pattern](blocks, self.block, band)
 
     def of(self, w: Workload) -> Against:
         """Under the mask of `w`."""
@@ -186,6 +191,16 @@ class Grown:
             busiest=found.busiest or "",
         )
         return found, against
+
+
+def check_masks(w: Workload, masks: Sequence[Mask]) -> None:
+    """Refuse masks whose tiles take too long to count, all of them together.
+
+    Raises
+    ------
+    InputError
+    """
+    check_counting((mask.parts for mask in masks), Tiles(ROWS, KEYS, w.seq_q, w.seq_kv))
 
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
@@ -256,6 +271,7 @@ def densities(
         raise InputError("a share of the blocks is not above 0 and up to 1; give some such as 0.01, 0.1, 1")
     counts = sorted({max(1, round(share * blocks)) for share in shares})
     masks = [band if count == blocks else PATTERNS[pattern](count, block, band) for count in counts]
+    check_masks(workload, masks)
     conditions = read_conditions(cache=cache, launch=launch)
     found: list[Prediction] = []
     for machine in machines:

@@ -14,6 +14,7 @@ from typing import Any
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.building import as_real, check_paths, peak_bytes, scheduled, with_shipped_backward
 from attnsim.api.estimating import compute_time, step_waits, vector_times
+from attnsim.bounds import check_cost
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, built, choose
 from attnsim.models.calibrations.numbers import Numbers
@@ -85,8 +86,12 @@ def fitting(
 
     With `stages`, every tile with each number of buffers of K and V; else with the implementation's own.
     """
-    found, gpu = [], as_real(gpu)
-    for shape in (TileRequest(*sizes) for sizes in product(ROWS, KEYS, stages or (None,))):
+    found: list[Candidate] = []
+    gpu = as_real(gpu)
+    shapes = [TileRequest(*sizes) for sizes in product(ROWS, KEYS, stages or (None,))]
+    for number, shape in enumerate(shapes):
+        held = sum(kernel.repeats.nbytes for one in found for kernel in one.schedule.kernels)
+        check_cost(f"all tiles of {record.name}", memory_bytes=held * len(shapes) / max(1, number))
         try:
             schedule = record.build(w, gpu, shape)
             if _in_registers(schedule, w, gpu, shape):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from attnsim import bounds
 from attnsim.cli import (
     accuracy,
     algorithms,
@@ -93,10 +95,24 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _unbounded(wanted: bool) -> None:
+    if wanted:
+        os.environ[bounds.UNBOUNDED] = "1"
+
+
 @app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+    unbounded: Annotated[
+        bool,
+        typer.Option(
+            "--unbounded",
+            help="Go on where a command takes over 2 GiB or a minute.",
+            callback=_unbounded,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
     pass

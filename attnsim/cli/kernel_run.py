@@ -46,7 +46,7 @@ def run_any(
     before = outcome.values_of(ready.arguments)
     about = {**ready.described(), "inputs": inputs, "seed": seed}
     try:
-        with progress.busy("interpreting"):
+        with progress.interpreting(f"{ready.entry or 'the kernel'} in the interpreter"):
             ran = ready.run()
     except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
         if json:
@@ -188,7 +188,7 @@ def _on_cpu(
     schedule = operation.schedule(question, device.gpu)
     blocks = sum(kernel.blocks for kernel in schedule.kernels)
     try:
-        with progress.busy(f"interpreting {blocks} blocks"):
+        with progress.interpreting(f"{operation.name} of {blocks:,} blocks in the interpreter"):
             outcome = operation.exercise(device, question, seed, inputs)
     except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
         print(f"error: {fault}", file=sys.stderr)

@@ -53,7 +53,7 @@ def trace(
         check_suffix(out)
         outputs.check_output(out)
     kernel.refuse_mixed(context, own=("gpu",), others=("registers", "like"))
-    with progress.busy("lifting"):
+    with progress.interpreting("finding the schedule"):
         if kernel.given:
             found = _other(kernel, inputs, registers, like, counted)
         else:

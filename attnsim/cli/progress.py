@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from attnsim.bounds import watched
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -44,7 +46,7 @@ def steps(what: str, count: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def plays() -> Iterator[Callable[[str, int, int], None]]:
+def plays(what: str = "playing") -> Iterator[Callable[[str, int, int], None]]:
     """A bar of the thread blocks of a kernel once it takes long; yields who is told: (kernel, blocks ended, blocks)."""
     with ExitStack() as until_done:
         begun: list[tuple[Progress, TaskID]] = []
@@ -52,13 +54,20 @@ def plays() -> Iterator[Callable[[str, int, int], None]]:
         def told(kernel: str, ended: int, blocks: int) -> None:
             if not begun:
                 columns = ("{task.description}", "MofNCompleteColumn", "TimeRemainingColumn")
-                begun.append(until_done.enter_context(_bar("playing", blocks, *columns)))
+                begun.append(until_done.enter_context(_bar(what, blocks, *columns)))
             bar, task = begun[0]
             if ended < bar.tasks[0].completed or bar.tasks[0].description != kernel:
                 bar.reset(task, total=blocks, description=kernel)
             bar.update(task, completed=ended)
 
         yield told
+
+
+@contextmanager
+def interpreting(what: str) -> Iterator[None]:
+    """A bar of the blocks that the interpreter begins; refused as soon as it is known to take too long."""
+    with plays("blocks") as told, watched(what, lambda begun, blocks: told("", begun, blocks)):
+        yield
 
 
 @contextmanager

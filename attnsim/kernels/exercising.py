@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.bounds import check_cost
 from attnsim.kernels.device import Array, Device
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.softmax import attention
+from attnsim.models.references.softmax import attention, scores_bytes
 from attnsim.ptx.adversarial import fill
 from attnsim.ptx.formats import decode, encode
 from attnsim.ptx.outcome import Outcome
+
+BYTES_OF_EACH = 2 * (8 + 2)
+"""Of memory for each element: twice in float64, twice in 16 bits."""
 
 
 def kind_of(array: str, inputs: str) -> str:
@@ -25,7 +30,7 @@ def kind_of(array: str, inputs: str) -> str:
 
 
 def random_arrays(
-    w: Workload, seed: int | np.random.Generator, names: str = "QKV", inputs: str = "normal"
+    w: Workload, seed: int | np.random.Generator, names: str = "QKV", inputs: str = "normal", scores: bool = True
 ) -> tuple[NDArray[Any], ...]:
     """Random numbers in the workload's format, in the shape of Q (or O, by the letter O) or of K and V.
 
@@ -36,10 +41,20 @@ def random_arrays(
     names : str
     inputs : str
         One of :data:`attnsim.ptx.adversarial.INPUTS`, for those of Q and K that make the scores so.
+    scores : bool
+        Whether the reference will hold every score.
+
+    Raises
+    ------
+    InputError
+        When they, or the reference, take too much memory.
     """
     random = np.random.default_rng(seed)
     rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
     keys = (w.batch, w.heads_kv, w.seq_kv, w.head_dim)
+    memory_bytes = sum(BYTES_OF_EACH * math.prod(rows if name in "QO" else keys) for name in names)
+    memory_bytes += scores_bytes(w.batch * w.heads_q, w.seq_q, w.seq_kv) if scores else 0
+    check_cost(f"arrays of {w}", memory_bytes=memory_bytes)
     return tuple(encode(fill(rows if name in "QO" else keys, kind_of(name, inputs), random), w.dtype) for name in names)
 
 

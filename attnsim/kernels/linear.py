@@ -179,8 +179,10 @@ def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal")
     check_takes(w)
     random = np.random.default_rng(seed)
     if w.passes == "decode":
-        return _exercise_decode(device, w, random_arrays(replace(w, seq_kv=w.seq_q), random, inputs=inputs), random)
-    q, k, v = random_arrays(w, random, inputs=inputs)
+        return _exercise_decode(
+            device, w, random_arrays(replace(w, seq_kv=w.seq_q), random, inputs=inputs, scores=False), random
+        )
+    q, k, v = random_arrays(w, random, inputs=inputs, scores=False)
     o = linear_forward(device, device.upload(q), device.upload(k), device.upload(v), causal=is_causal(w))
     reference = linear_attention_chunked if is_causal(w) else linear_attention
     return outcome(device, {"O": (o, reference(decode(q), decode(k), decode(v)))})

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from attnsim import bounds
 from attnsim.errors import InputError
 from attnsim.ptx import (  # noqa: F401  (each registers the instructions that it knows)
     atomics,
@@ -42,6 +43,8 @@ from attnsim.ptx.tensor_cores import Watch
 from attnsim.ptx.tensor_memory import TensorMemory
 
 STEPS_LIMIT = 5_000_000
+LOOKED_UP_EVERY = 5_000
+"""Instructions between two looks at the clock."""
 """Instructions of one batch after which a kernel is taken to be in an endless loop."""
 
 _NOT_READ = (ValueError, LookupError, TypeError, AttributeError, AssertionError, StopIteration)
@@ -274,6 +277,8 @@ class Run:
 
     def _count(self, steps: int, position: int, mask: Mask) -> None:
         self._steps += steps
+        if self._steps // LOOKED_UP_EVERY > (self._steps - steps) // LOOKED_UP_EVERY:
+            bounds.look()
         if self._steps > STEPS_LIMIT:
             what = f"no end after {STEPS_LIMIT} instructions: an endless loop, or one that waits for other blocks"
             fault = StepLimit(what, mask.lane(0))

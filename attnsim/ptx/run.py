@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim import bounds
 from attnsim.errors import InputError
 from attnsim.ptx.bulk_copies import BulkCopies
 from attnsim.ptx.counters import Counters
@@ -183,6 +184,7 @@ def run(
     per_batch = math.ceil(blocks // cluster / batches) * cluster
     counters, found = Counters(), Reports()
     for first in range(0, blocks, per_batch):
+        bounds.reached(min(first + per_batch, blocks), blocks)
         batch_lanes = lanes_of(block3, min(per_batch, blocks - first), cluster)
         batch = _Batch(first, batch_lanes, grid3, shared_memory_bytes, checks)
         counted, faults = batch.play(program, arguments)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from attnsim import bounds
 from attnsim.ptx.bulk_copies import BulkCopies, boxes_of
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.dataflow import read, written
@@ -216,9 +217,13 @@ class Skeleton:
         Fault
         """
         blocks, per_block = math.prod(grid), -(-math.prod(block) // WARP) * WARP
-        seen = Seen(np.zeros((len(self.function.instructions), blocks), np.int64))
+        instructions = len(self.function.instructions)
+        memory_bytes = 3 * 8 * instructions * blocks  # counts, and their copies when blocks are grouped
+        bounds.check_cost(f"{self.function.name} on a grid of {blocks:,} blocks", memory_bytes=memory_bytes)
+        seen = Seen(np.zeros((instructions, blocks), np.int64))
         step = max(1, LANES // per_block)
         for first in range(0, blocks, step):
+            bounds.reached(min(first + step, blocks), blocks)
             lanes = lanes_of(block, min(step, blocks - first))
             program = self._program
             machine = program.machine

@@ -135,6 +135,7 @@ def search_tiles(
         raise InputError(f"{record.name} has no forward tile to choose for pass {w.passes}; give fwd or decode")
     numbers = built(choose(record, gpu), record, w, gpu).numbers
     schedules, listed, own_tile = {}, set(), ""
+    staged = fitting(record, w, gpu, numbers, stages) if stages else ()  # the most first, should they be too many
     for number, one in enumerate(fitting(record, w, gpu, numbers)):
         schedules[one.schedule.tile_text] = one.schedule
         if number < REPLAYED_CANDIDATES:
@@ -145,7 +146,7 @@ def search_tiles(
         schedules[own_tile] = schedule
         listed.add(own_tile)
     own_stages = set(schedules)
-    for one in fitting(record, w, gpu, numbers, stages) if stages else ():
+    for one in staged:
         schedules.setdefault(one.schedule.tile_text, one.schedule)
     if not schedules:
         raise InputError(f"no tile of {record.name} fits {gpu.id}; take --algorithm naive")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from attnsim import bounds
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.kernels.lift.drafts import Draft
@@ -251,6 +252,7 @@ def _nest(blocks: Blocks, run: Callable[[int], list[Draft]], finish: Finish) -> 
                 continue
             counts = between(blocks, {one: known[one] for one in ran}, number, bodies)
             if counts is None:
+                bounds.reached(number, blocks.count)
                 ran[number] = run(number)
                 break
             known[number] = counts

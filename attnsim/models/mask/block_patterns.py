@@ -12,11 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.arrays import Bools, Ints
+from attnsim.bounds import check_cost
 from attnsim.errors import InputError
 from attnsim.models.mask.patterns import Spans, Tiles, check_counts, expand, looks
 
 COMPARED_CELLS = 40
 """Most cells of a pattern that a tile may cut and still be compared by content."""
+
+CELLS = 50
+"""Cells of a tile that are looked up in the time of the rest of a look at it (4096 in 40 us, 1 in 0.25 us)."""
+
+DRAWN_TOGETHER = 64
+"""Row blocks that are drawn together."""
 
 COMPARED_DRAWS = 32
 """Most random blocks of a row that are compared one by one; more are looked up in a table of all blocks."""
@@ -40,9 +47,21 @@ class _WholeBlocks(ABC):
         """Whether the key's block is seen from the position's."""
         return self._member_at(seq_kv)(positions // self.block, keys // self.block)
 
+    @abstractmethod
+    def pairs_of_blocks(self, tiles: Tiles) -> float:
+        """Most pairs of blocks that are seen."""
+
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
         """By the blocks that a tile cuts."""
         return _look(self._member_at(tiles.seq_kv), self.block, row_tile, key_tile, tiles)
+
+    def looked_at(self, tiles: Tiles) -> float:
+        """Those of each pair of blocks, by the blocks that each cuts."""
+        cut = (tiles.rows, tiles.seq_kv - tiles.seq_q), (tiles.keys, 0)
+        cells = math.prod(_most_cut(size, offset, self.block) for size, offset in cut)
+        each = -(-self.block // tiles.rows) * -(-self.block // tiles.keys)
+        found = min(each * self.pairs_of_blocks(tiles), tiles.row_tiles * tiles.key_tiles)
+        return found * (1 + cells / CELLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +91,12 @@ class BlockWindow(_WholeBlocks):
         """One interval a row tile."""
         first, last = (p // self.block for p in (tiles.first_position(row_tile), tiles.last_position(row_tile)))
         return row_tile, (first - self.reach) * self.block, (last + self.reach + 1) * self.block
+
+    def pairs_of_blocks(self, tiles: Tiles) -> float:
+        """Those within reach; no more than hold a tile each."""
+        blocks, wide = -(-tiles.seq_q // self.block), 2 * self.reach + 1
+        near = -(-wide * self.block // tiles.keys) + 2
+        return min(blocks * wide, tiles.row_tiles * near)
 
     def __str__(self) -> str:
         return f"block window {self.reach}x{self.block}"
@@ -114,8 +139,9 @@ class Random(_WholeBlocks):
 
     def draws(self, row_block: Ints, seq_kv: int) -> Ints:
         """Key blocks of each row block, shape ``[len(row_block), blocks drawn]``."""
-        blocks = -(-seq_kv // self.block)
-        count = min(self.count or max(1, round(self.percent * blocks / 100)), blocks)
+        blocks, count = -(-seq_kv // self.block), self._drawn(seq_kv)
+        per_row = 8 * count + (blocks if count > COMPARED_DRAWS else 0)
+        check_cost(f"mask {self} at {seq_kv} keys", memory_bytes=per_row * len(row_block))
         drawn = np.empty((len(row_block), count), dtype=np.int64)
         table = _Table(len(row_block), blocks) if count > COMPARED_DRAWS else None
         for number in range(count):
@@ -129,10 +155,23 @@ class Random(_WholeBlocks):
                 table.add(draw)
         return drawn
 
+    def _drawn(self, seq_kv: int) -> int:
+        """Key blocks of each row block."""
+        blocks = -(-seq_kv // self.block)
+        return min(self.count or max(1, round(self.percent * blocks / 100)), blocks)
+
+    def pairs_of_blocks(self, tiles: Tiles) -> float:
+        """As many as are drawn."""
+        return -(-tiles.seq_q // self.block) * self._drawn(tiles.seq_kv)
+
     def _draws_around(self, row_block: Ints, seq_kv: int) -> tuple[int, Ints]:
-        """The lowest of some row blocks, and the draws of all from that to the highest."""
+        """One of the lowest of some row blocks, and the draws of all from that to the highest, or a few more.
+
+        So tiles that are looked at block after block ask for the same.
+        """
         lowest, highest = (int(row_block.min()), int(row_block.max())) if row_block.size else (0, -1)
-        return lowest, _draws(self, lowest, highest + 1, seq_kv)
+        lowest = lowest // DRAWN_TOGETHER * DRAWN_TOGETHER
+        return lowest, _draws(self, lowest, -(-(highest + 1) // DRAWN_TOGETHER) * DRAWN_TOGETHER, seq_kv)
 
     @property
     def tokens(self) -> int:
@@ -143,10 +182,8 @@ class Random(_WholeBlocks):
         def member(row_block: Ints, key_block: Ints) -> Bools:
             lowest, drawn = self._draws_around(row_block, seq_kv)
             if drawn.shape[1] > COMPARED_DRAWS:
-                table = _Table(len(drawn), max(int(drawn.max(initial=0)), int(key_block.max(initial=0))) + 1)
-                for draw in drawn.T:
-                    table.add(draw)
-                return np.asarray(table.seen[row_block - lowest, key_block])
+                seen, width = _seen(self, lowest, lowest + len(drawn), seq_kv), -(-seq_kv // self.block)
+                return np.asarray(seen[row_block - lowest, np.minimum(key_block, width)])
             seen = np.zeros(np.broadcast_shapes(row_block.shape, key_block.shape), dtype=np.bool_)
             for draw in drawn.T:
                 seen |= draw[row_block - lowest] == key_block
@@ -170,6 +207,16 @@ class Random(_WholeBlocks):
 def _draws(part: Random, first: int, stop: int, seq_kv: int) -> Ints:
     """The draws of a range of row blocks, which are asked for again and again while its tiles are looked at."""
     return part.draws(np.arange(first, stop), seq_kv)
+
+
+@lru_cache(maxsize=1)
+def _seen(part: Random, first: int, stop: int, seq_kv: int) -> Bools:
+    """Whether each row block of a range sees each key block, and the one after the last, which none sees."""
+    drawn = _draws(part, first, stop, seq_kv)
+    table = _Table(len(drawn), -(-seq_kv // part.block) + 1)
+    for draw in drawn.T:
+        table.add(draw)
+    return table.seen
 
 
 class _Table:
@@ -222,6 +269,10 @@ class Blocks(_WholeBlocks):
         which, number = expand(end - begin)
         start = key[begin[which] + number] * self.block
         return row_tile[entry[which]], start, start + self.block
+
+    def pairs_of_blocks(self, tiles: Tiles) -> float:
+        """Those listed."""
+        return len(self.pairs)
 
     def __str__(self) -> str:
         return f"blocks {self.block} {' '.join(f'{row}:{key}' for row, key in self.pairs)}"

@@ -73,6 +73,10 @@ class Documents:
         every = (row[0] == row[1]) & (key[0] == key[1]) & (row[0] == key[0])
         return looks(none, every, row_tile * tiles.key_tiles + key_tile)
 
+    def looked_at(self, tiles: Tiles) -> float:
+        """All that a document touches."""
+        return sum((one / tiles.rows + 1) * (one / tiles.keys + 1) for one in self.lengths)
+
     def __str__(self) -> str:
         return f"document {' '.join(map(str, self.lengths))}"
 
@@ -106,6 +110,11 @@ class Prefix:
         every = (last < self.tokens) | (last <= position)
         ends = (first < self.tokens) & (self.tokens <= last)
         return looks(none, every, 2 * (first - position + tiles.seq_kv) + ends)
+
+    def looked_at(self, tiles: Tiles) -> float:
+        """All in the prefix, and half of the others."""
+        columns = min(self.tokens / tiles.keys + 1, tiles.key_tiles)
+        return tiles.row_tiles * (columns + tiles.key_tiles) / 2
 
     def __str__(self) -> str:
         return f"prefix {self.tokens}"

@@ -51,6 +51,16 @@ class Tiles:
         return np.asarray(np.minimum((row_tile + 1) * self.rows, self.seq_q) - 1 + (self.seq_kv - self.seq_q))
 
 
+class _Diagonal:
+    """A pattern that knows a pair by its distance: its tiles are counted by diagonals."""
+
+    __slots__ = ()
+
+    def looked_at(self, tiles: Tiles) -> float:
+        """None."""
+        return 0.0
+
+
 class Part(Protocol):
     """A set of (position, key) pairs; a mask is a union of such sets inside a band."""
 
@@ -71,9 +81,13 @@ class Part(Protocol):
         """A number for each tile: `NONE`, `ALL`, or one that only tiles with the same pairs have in common."""
         ...
 
+    def looked_at(self, tiles: Tiles) -> float:
+        """Most tiles that are looked at one by one; one that takes longer than a tile of a whole block counts more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(_Diagonal):
     """Keys at most `left` before and `right` after the position; None is no limit.
 
     Longformer's sliding window (Beltagy et al., arXiv 2004.05150, section 3.1), with ``left = right = w / 2``.
@@ -131,7 +145,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Dilated:
+class Dilated(_Diagonal):
     """`window` keys to each side, the position's own included, `step` apart.
 
     Longformer's dilated sliding window (Beltagy et al., arXiv 2004.05150, section 3.1, figure 2c).
@@ -176,7 +190,7 @@ class Dilated:
 
 
 @dataclass(frozen=True, slots=True)
-class Strided:
+class Strided(_Diagonal):
     """Every key whose distance is a multiple of `stride`.
 
     The second head of Sparse Transformer's strided attention (Child et al., arXiv 1904.10509, section 4.3).
@@ -287,6 +301,12 @@ class Global:
         by_row, by_key = np.where(tokens > 0, np.array([row_tile, key_tile]) + 1, 0)
         number = by_row * (tiles.key_tiles + 1) + by_key
         return looks(number == 0, (tokens == size).any(axis=0), number)
+
+    def looked_at(self, tiles: Tiles) -> float:
+        """Columns and rows of tiles that hold tokens."""
+        cut = [(min(stop, tiles.seq_kv) - start) for start, stop in self.ranges if start < tiles.seq_kv]
+        columns, rows = (sum(size / each + 1 for size in cut) for each in (tiles.keys, tiles.rows))
+        return columns * tiles.row_tiles + min(rows, tiles.row_tiles) * tiles.key_tiles
 
     def __str__(self) -> str:
         if len(self.ranges) == 1 and self.ranges[0][0] == 0:

@@ -170,8 +170,10 @@ SpansOf = Callable[[Ints], Sequence[Spans]]
 """The key intervals that row tiles may touch, overlapping or not."""
 
 
-def in_chunks(tiles: Tiles, band: Window, spans_of: SpansOf) -> Iterator[tuple[range, Ints, Ints]]:
-    """Every tile that spans touch within a band, each once, in chunks.
+def in_chunks(
+    tiles: Tiles, band: Window, spans_of: SpansOf, looked_at: float = 0.0
+) -> Iterator[tuple[range, Ints, Ints]]:
+    """Every tile that spans touch within a band, each once, in chunks; the smaller where about so many are known.
 
     Yields
     ------
@@ -180,8 +182,9 @@ def in_chunks(tiles: Tiles, band: Window, spans_of: SpansOf) -> Iterator[tuple[r
     row_tile, key_tile : ndarray
         Tiles of the chunk, by row tile and from the last key tile to the first.
     """
-    for first in range(0, tiles.row_tiles, ROW_TILES_AT_ONCE):
-        stop = min(first + ROW_TILES_AT_ONCE, tiles.row_tiles)
+    step = max(1, min(ROW_TILES_AT_ONCE, int(TILES_AT_ONCE * tiles.row_tiles / max(1.0, looked_at))))
+    for first in range(0, tiles.row_tiles, step):
+        stop = min(first + step, tiles.row_tiles)
         yield from _chunk(tiles, band, spans_of, range(first, stop))
 
 

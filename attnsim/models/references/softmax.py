@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnsim.arrays import Floats
+from attnsim.bounds import check_cost
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 
@@ -165,7 +166,14 @@ def default_scale(q: Floats, scale: float | None) -> float:
     return float(q.shape[-1]) ** -0.5 if scale is None else scale
 
 
+def scores_bytes(heads: int, seq_q: int, seq_kv: int) -> int:
+    """Memory of the scores of so many heads: as they are, without what is masked, and their exponentials."""
+    return 3 * 8 * heads * seq_q * seq_kv
+
+
 def _scores(q: Floats, k: Floats, mask: Mask, scale: float | None) -> Floats:
+    memory_bytes = scores_bytes(q.shape[0] * q.shape[1], q.shape[2], k.shape[2])
+    check_cost(f"scores of {q.shape[2]} x {k.shape[2]} in float64", memory_bytes=memory_bytes)
     s: Floats = q @ expanded(k, q).swapaxes(-1, -2) * default_scale(q, scale)
     s[..., ~visible(mask, q.shape[2], k.shape[2])] = -np.inf
     return s

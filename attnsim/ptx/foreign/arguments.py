@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -87,6 +88,11 @@ class Argument:
                 f"argument {self.name} {given}; give {self.name}={self.format}[...]:CONTENT with {', '.join(known)} or "
                 "a file NAME.npy"
             )
+
+    @property
+    def memory_bytes(self) -> int:
+        """To fill it, run with it and look at what has become of it: twice in float64, twice in its format."""
+        return math.prod(self.shape) * 2 * (8 + np.dtype(FORMATS[self.format]).itemsize) if self.shape else 0
 
     def number(self) -> int | float:
         """The number that it is.

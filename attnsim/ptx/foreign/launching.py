@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.bounds import check_cost
 from attnsim.errors import InputError
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign.arguments import load_named, parse_arguments
@@ -93,7 +94,10 @@ def prepare(
     if triton and (entry or block or shared_memory_bytes is not None):
         raise InputError("--entry, --block and --shared: Triton says itself what they are; leave them out")
     random = np.random.default_rng(seed)
-    values = {one.name: one.value(inputs, random) for one in parse_arguments(arguments)}
+    parsed = parse_arguments(arguments)
+    memory_bytes = sum(one.memory_bytes for one in parsed)
+    check_cost(f"arrays of {', '.join(one.name for one in parsed)}", memory_bytes=memory_bytes)
+    values = {one.name: one.value(inputs, random) for one in parsed}
     if triton:
         chosen = _triton_options(options)
         blocks = sizes(grid, "grid")
