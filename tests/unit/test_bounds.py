@@ -79,7 +79,7 @@ def test_arrays_are_refused_before_they_are_made(fill: list[str], capsys: pytest
 def test_a_grid_that_takes_too_long_is_refused_by_its_first_blocks(
     command: list[str], fill: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["kernels", *command, *fill, "--grid", "1000000", "--arg", "s=fp32[256]"]) == 2
+    assert main(["kernels", *command, *fill, "--grid", "10000000", "--arg", "s=fp32[256]"]) == 2
     assert "would take about" in capsys.readouterr().err
 
 
