@@ -6,6 +6,9 @@ changed, by the browser's own clock: network, answer, drawing and paint. `drag`:
 was painted; `pauses`: 0.6 s later, while the pictures of the last state are being answered and drawn. Target: 100 ms at
 the 95th percentile, on two cores.
 
+`--load SECONDS` needs no browser: 200 pages ask for a sentence every 4 s, first alone, then beside one page that asks
+costly questions one after another, and no page may wait for another's. Timed is from the request to the whole answer.
+
 `--streamlit PYTHON` names an interpreter that has Streamlit, in an environment of its own: the same sliders and the
 same call behind a Streamlit page are then driven and timed in the same way. `python -m venv VENV` and
 `VENV/bin/pip install streamlit` make one; our packages are added to its path.
@@ -14,6 +17,7 @@ same call behind a Streamlit page are then driven and timed in the same way. `py
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -42,6 +46,11 @@ MOVES = 250
 FIRST = 20
 """Moves before those that are timed."""
 TURNED = [key for key in FIGURES if key != "power"]
+PAGES = 200
+PAUSE_S = 4.0
+"""Between a page's answer and its next question, under load: less than the 5 s after which the server hangs up."""
+COSTLY = {"seq": "512k"}
+"""With a density, which is another each time: 14 s of a core, against 7 ms of the usual question."""
 
 STREAMLIT = """
 import streamlit as st
@@ -141,13 +150,69 @@ def drive(browser: Any, url: str, moves: int, pause_s: float) -> list[float]:
     return [float(one) for one in found[FIRST:]]
 
 
-def main() -> None:
-    """Drive both pages and print the times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moves", type=int, default=MOVES, help=f"of each kind, after {FIRST} that are not timed")
-    parser.add_argument("--streamlit", metavar="PYTHON", help="an interpreter that has Streamlit")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+async def ask(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], url: str, page: str, state: Any) -> int:
+    """The status of a page's question."""
+    read, write = connection
+    where, _, token = url.removeprefix("http://").partition("/?token=")
+    body = json.dumps({"state": state, "page": page, "n": time.monotonic()}).encode()
+    headers = {"Host": where, "X-Attnsim-Token": token, "Content-Length": len(body)}
+    head = ["POST /api/headline HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    write.write("\r\n".join(head).encode() + body)
+    answer = await read.readuntil(b"\r\n\r\n")
+    length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    await read.readexactly(int(length.partition(b":")[2]))
+    return int(answer.split()[1])
+
+
+async def load(url: str, seconds: float, costly: bool) -> dict[str, Any]:
+    """The times of pages that ask now and then, beside one that asks costly questions or none."""
+    where = url.removeprefix("http://").partition("/")[0].split(":")
+    took: list[float] = []
+    statuses: dict[str, list[int]] = {"usual": [], "costly": []}
+    end = time.monotonic() + seconds
+
+    async def page(number: int) -> None:
+        draw, connection = random.Random(number), await asyncio.open_connection(*where)
+        await asyncio.sleep(draw.uniform(0, PAUSE_S))
+        while time.monotonic() < end:
+            begin = time.perf_counter()
+            state = {draw.choice(TURNED): f"{draw.uniform(0.5, 2):.3f}x"}
+            statuses["usual"].append(await ask(connection, url, f"page {number}", state))
+            took.append(1e3 * (time.perf_counter() - begin))
+            await asyncio.sleep(PAUSE_S)
+        connection[1].close()
+
+    async def slow() -> None:
+        connection = await asyncio.open_connection(*where)
+        for number in range(10**6):
+            state = {**COSTLY, "density": f"{0.1 + number / 1000}"}
+            statuses["costly"].append(await ask(connection, url, "costly", state))
+
+    beside = asyncio.create_task(slow()) if costly else None
+    await asyncio.gather(*map(page, range(PAGES)))
+    if beside:
+        beside.cancel()
+    return {
+        "pages": f"{PAGES}{' and a costly one' if costly else ''}",
+        "timed": len(took),
+        "refused": sum(status != 200 for status in statuses["usual"]),
+        "costly": " ".join(map(str, statuses["costly"])) or "-",
+        "median_ms": np.median(took),
+        "p95_ms": np.quantile(took, 0.95),
+        "p99_ms": np.quantile(took, 0.99),
+        "worst_ms": max(took),
+    }
+
+
+def loaded(seconds: float) -> list[dict[str, Any]]:
+    """The rows of `--load`."""
+    with ours() as url:
+        asyncio.run(load(url, 2 * PAUSE_S, costly=False))  # so that all that plays is there
+        return [asyncio.run(load(url, seconds, costly)) for costly in (False, True)]
+
+
+def driven(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of moves in a browser."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         raise InputError("no Chromium here; apt install chromium")
@@ -174,11 +239,23 @@ def main() -> None:
                         }
                     )
         browser.close()
-    load = f"load of this machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    return rows
+
+
+def main() -> None:
+    """Drive both pages, or load ours, and print the times."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moves", type=int, default=MOVES, help=f"of each kind, after {FIRST} that are not timed")
+    parser.add_argument("--load", type=float, metavar="SECONDS", help="many pages at once and no browser")
+    parser.add_argument("--streamlit", metavar="PYTHON", help="an interpreter that has Streamlit")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = loaded(options.load) if options.load else driven(options)
+    busy = f"load of this machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     print(
         json.dumps(rows, indent=1, default=float)
         if options.json
-        else f"{pd.DataFrame(rows).round(0).to_string(index=False)}\n{load}"
+        else f"{pd.DataFrame(rows).round(0).to_string(index=False)}\n{busy}"
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, NoReturn
 
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
@@ -106,7 +107,7 @@ def read_body(body: bytes) -> dict[str, Any]:
         text = body.decode()
         if _depth(text) > DEEPEST:
             raise ValueError("brackets too deep")
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except ValueError as error:
         raise InputError(f"the request is no JSON ({' '.join(str(error).split())[:80]}); send one object") from None
     if not isinstance(found, dict):
@@ -122,5 +123,10 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no finite number")
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    return found if math.isfinite(found) else _refuse(text)

@@ -15,7 +15,7 @@ from attnsim.api.checking import check as checked
 from attnsim.errors import InputError, shown
 from attnsim.explore.pictures import Shown
 from attnsim.explore.saying import cited
-from attnsim.explore.state import FILES, MOST
+from attnsim.explore.state import MOST, names_file
 from attnsim.explore.tables import File, drawn
 from attnsim.plots.check import check as picture_of
 from attnsim.wording import share_text
@@ -143,5 +143,5 @@ def _refuse_files(text: str, others: list[str]) -> None:
     except csv.Error as error:
         raise InputError(f"{TABLE} cannot be read as CSV: {error}") from None
     for cell in (*cells, *others):
-        if cell.strip().lower().endswith(FILES):
+        if names_file(cell):
             raise InputError(f"{TABLE} names {shown(cell)}, a file; the page reads none: attnsim check does")

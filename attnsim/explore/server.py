@@ -1,23 +1,18 @@
-"""The server of the page: Starlette behind the guards, a thread and a process that play, uvicorn on this machine."""
+"""The server of the page: Starlette behind the guards, and uvicorn on this machine."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import math
-import os
-import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import resources
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
+from types import FrameType
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,13 +20,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest, shown
 from attnsim.explore import answers, mine, pictures, saying, tables
+from attnsim.explore.desk import MEMORY, Body, Desk
 from attnsim.explore.guards import LARGEST, App, Guard, read_body
-from attnsim.explore.state import DEFAULTS, FIGURES, read_state
-
-Body = Mapping[str, Any]
+from attnsim.explore.state import read_state
 
 
 def _look(body: Body) -> tuple[object, object]:
@@ -64,61 +57,6 @@ ASKED: Mapping[str, Callable[[Body], object]] = {
     ),
 }
 """What the page asks for."""
-AT_ONCE = ("catalogue", "headline")
-"""What is answered beside a picture that takes long; a search of tiles is none of it."""
-NICE = by_hand(5, "so that pictures take what the sentence and the browser leave of two cores")
-MOST_PAGES = by_hand(1_000, "pages and pictures whose newest question is known; beyond them an older one is answered")
-
-
-class Desk:
-    """Who plays what when: the headline at once, pictures beside it, one of each at a time, and of each the newest.
-
-    Parameters
-    ----------
-    beside : Executor, optional
-        Who draws pictures; by default a thread, which shares a core with the headline.
-    """
-
-    def __init__(self, beside: Executor | None = None) -> None:
-        self.headline = ThreadPoolExecutor(1, "headline")
-        self.beside = beside or ThreadPoolExecutor(1, "picture")
-        self.newest: dict[tuple[str, ...], float] = {}
-        self.turns: dict[Executor, asyncio.Lock] = {}
-
-    async def answer(self, name: str, body: Body) -> tuple[int, object]:
-        """Status and answer of a question, 409 for one that a newer one of the same page overtook."""
-        number, page = body.get("n"), str(body.get("page", ""))[:64]
-        if not isinstance(number, (int, float, type(None))):
-            return 400, {"n": None, "ok": False, "error": f"n is {shown(number)}; give a number"}
-        place = (name, page, str(body.get("name", ""))[:16])
-        if len(self.newest) > MOST_PAGES:
-            self.newest.clear()
-        if number is not None:
-            self.newest[place] = max(number, self.newest.get(place, number))
-
-        loop, worker = asyncio.get_running_loop(), self.headline if _is_quick(name, body) else self.beside
-        async with self.turns.setdefault(worker, asyncio.Lock()):  # what waits is not begun where it was overtaken
-            if number is not None and number < self.newest.get(place, number):
-                return 409, {"n": number, "ok": False, "error": "a newer question came"}
-            try:
-                status, found = await loop.run_in_executor(worker, answered, name, body)
-            except BrokenExecutor:
-                line = "the process that draws pictures has ended; start attnsim explore again"
-                return 422, {"n": number, "ok": False, "error": line, "fault": True}
-        if not isinstance(found, dict):
-            return status, found
-        return status, {"n": number, **found}
-
-    def close(self) -> None:
-        """Let go of what is still waiting."""
-        for worker in (self.headline, self.beside):
-            worker.shutdown(wait=False, cancel_futures=True)
-
-
-def _is_quick(name: str, body: Body) -> bool:
-    state = body.get("state")
-    tiles = state.get("tiles") if isinstance(state, Mapping) else None
-    return name in AT_ONCE and (name != "headline" or tiles in (None, "", DEFAULTS["tiles"]))
 
 
 def answered(name: str, body: Body) -> tuple[int, object]:
@@ -129,6 +67,9 @@ def answered(name: str, body: Body) -> tuple[int, object]:
         found = ASKED[name](body)
     except InputError as error:
         return 400, {"ok": False, "error": " ".join(str(error).split())}
+    except MemoryError:
+        most = f"{MEMORY >> 30} GiB"
+        return 400, {"ok": False, "error": f"this needs more than {most}, all that the page has; ask for less of it"}
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         line = f"attnsim failed at this ({type(error).__name__}); the terminal says where, please report it"
@@ -167,7 +108,16 @@ def application(token: str, port: int, desk: Desk) -> App:
             read = read_body(bytes(body))
         except InputError as error:
             return _json(400, {"ok": False, "error": str(error)})
-        status, found = await desk.answer(request.path_params["name"], read)
+        answering = asyncio.create_task(desk.answer(request.path_params["name"], read))
+        gone = asyncio.create_task(_until_gone(request))
+        try:
+            await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            answering.cancel()  # which ends what plays for a page that has gone
+        if not answering.done():
+            return Response(status_code=499)
+        status, found = answering.result()
         if isinstance(found, tables.File):
             where = {"content-disposition": f'attachment; filename="{found.name}"'}
             return Response(found.data, status, where, found.kind)
@@ -188,6 +138,11 @@ def application(token: str, port: int, desk: Desk) -> App:
     inner = Starlette(routes=routes, exception_handlers={404: nothing, 405: nothing})
     inner.router.redirect_slashes = False
     return Guard(inner, token, port)
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _json(status: int, found: object) -> Response:
@@ -215,44 +170,24 @@ def listen(port: int) -> socket.socket:
     return found
 
 
-def _stand_back() -> None:
-    """In the process of the pictures: Ctrl-C is the server's, and so are the cores where both want them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_server, daemon=True).start()
-    if hasattr(os, "nice"):
-        os.nice(NICE)
-
-
-def _end_with_server() -> None:
-    """However the server ends: a signal that ends it at once leaves nobody to end the process of the pictures."""
-    server = parent_process()
-    assert server is not None
-    server.join()
-    os._exit(0)
-
-
-def _warm() -> None:
-    """Turn each figure once, so that the compiled player is there, and leave all that to no collection of garbage."""
-    for key in FIGURES:
-        answered("headline", {"state": {key: "2x"}})
-    gc.collect()
-    gc.freeze()
-
-
 def serve(listening: socket.socket, token: str) -> None:
     """Answer until interrupted."""
     import uvicorn
 
-    desk = Desk(ProcessPoolExecutor(1, get_context("spawn"), initializer=_stand_back))
+    desk = Desk(answered)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            desk.close()  # so that no answer is waited for
+            super().handle_exit(sig, frame)
+
     app = application(token, listening.getsockname()[1], desk)
     settings = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
         timeout_graceful_shutdown=1,
     )  # fmt: skip
-    Thread(target=_warm, daemon=True).start()  # beside the first answers, not before them
-    desk.beside.submit(answered, "picture", {"name": "units"})
     try:
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(settings).run(sockets=[listening])
+            Server(settings).run(sockets=[listening])
     finally:
         desk.close()

@@ -80,6 +80,11 @@ MOST = 2_000
 FILES = (".yaml", ".yml", ".json", ".csv", ".parquet")
 
 
+def names_file(text: str) -> bool:
+    """Whether a value may be read as a file, by whatever way of writing a path."""
+    return any(part.strip().endswith(FILES) for part in text.lower().split("/"))
+
+
 @dataclass(frozen=True)
 class State:
     """A state, its values as text; what they mean is read where it is asked for.
@@ -291,7 +296,7 @@ def read_state(given: object) -> State:
         text = str(value).lower() if isinstance(value, bool) else str(value).strip()
         if len(text) > MOST or not text.isprintable():
             raise InputError(f"{key} is {shown(text)}; allowed: at most {MOST:,} letters on one line")
-        if text.lower().endswith(FILES):
+        if names_file(text):
             raise InputError(f"{key} is {shown(text)}, a file; the page reads none: the command line does")
         found[key] = text
     return State(tuple((key, found[key]) for key in KEYS if found.get(key)))

@@ -5,7 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnsim.explore.server import Desk, application
+from attnsim.explore.desk import Desk
+from attnsim.explore.server import answered, application
 
 PORT, TOKEN = 8123, "a-token-of-the-tests"
 OWN = (("host", f"127.0.0.1:{PORT}"), ("x-attnsim-token", TOKEN))
@@ -16,7 +17,7 @@ class Server:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.desk = Desk()
+        self.desk = Desk(answered)
         self.app = application(TOKEN, PORT, self.desk)
 
     def ask(
@@ -36,7 +37,9 @@ class Server:
         ]
 
         async def receive() -> Any:
-            return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+            if not waiting:
+                await asyncio.Event().wait()  # whoever asks stays
+            return waiting.pop(0)
 
         async def send(message: Any) -> None:
             sent.append(message)

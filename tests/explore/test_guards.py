@@ -4,14 +4,14 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from attnsim.errors import InputError
+from attnsim.explore.desk import Desk
 from attnsim.explore.guards import DEEPEST, LARGEST, read_body
-from attnsim.explore.server import ASKED, Desk, page_files
+from attnsim.explore.server import ASKED, answered, page_files
 from attnsim.explore.state import KEYS
 from tests.explore.asking import OWN, PORT, TOKEN, Server
 
@@ -232,7 +232,7 @@ def test_ten_thousand_odd_requests_have_an_answer_or_a_line(server: Server, caps
 
 
 def test_the_newest_of_many_is_answered_and_older_ones_are_let_go() -> None:
-    desk = Desk()
+    desk = Desk(answered)
 
     async def drag() -> list[tuple[int, object]]:
         bodies = [{"state": SMALL | {"l2": f"{1 + number / 100}x"}, "n": number} for number in range(40)]
@@ -246,7 +246,7 @@ def test_the_newest_of_many_is_answered_and_older_ones_are_let_go() -> None:
 
 
 def test_two_pages_do_not_overtake_each_other() -> None:
-    desk = Desk()
+    desk = Desk(answered)
 
     async def both() -> list[tuple[int, object]]:
         bodies = [{"state": SMALL, "n": number, "page": page} for page, number in (("a", 99), ("b", 1), ("c", None))]
@@ -261,14 +261,3 @@ def test_a_state_that_is_none_harms_no_other_question(state: object, server: Ser
     body = {"csv": "B,H,N,d,ms,gpu,implementation\n1,1,64,64,1,h100-sxm5-80gb,flash-attn.3\n", "state": state}
     status, _, answer = server.ask("/api/check", json.dumps(body).encode())
     assert status == 200 and json.loads(answer)["ok"]
-
-
-def test_a_process_that_ended_is_told() -> None:
-    class Ended(ThreadPoolExecutor):
-        def submit(self, *given: Any, **more: Any) -> Any:
-            raise BrokenExecutor
-
-    desk = Desk(Ended(1))
-    status, found = asyncio.run(desk.answer("picture", {"state": SMALL, "name": "units"}))
-    assert status == 422 and isinstance(found, dict) and "start attnsim explore again" in found["error"]
-    desk.close()

@@ -62,6 +62,9 @@ def test_the_mask_and_who_plays_it(given: dict[str, str], mask: str, algorithm: 
         ({"mask": "a\nb"}, "on one line"),
         ({"gpu": "/etc/mine.yaml"}, "gpu is '/etc/mine.yaml', a file; the page reads none"),
         ({"model": "../config.JSON"}, "a file; the page reads none"),
+        ({"model": "/etc/mine.yaml/"}, "a file; the page reads none"),
+        ({"model": "/etc/mine.yaml/."}, "a file; the page reads none"),
+        ({"model": "/etc/config.json /x/.."}, "a file; the page reads none"),
         ({"lengths": "lengths.csv "}, "a file; the page reads none"),
     ],
 )

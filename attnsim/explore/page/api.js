@@ -63,9 +63,11 @@ export async function download(name, body) {
   return { bytes: await got.blob(), name: named?.[1] ?? `attnsim.${body.format}` };
 }
 
+const PATIENCE = 2000; // ms after which an answer is given up for a newer question
+
 // Latest wins: one request at a time; what was asked meanwhile is sent next, and only the newest of it.
 export class Latest {
-  #flying = false;
+  #flying = null;
   #next = null;
 
   constructor(name, done, failed) {
@@ -74,18 +76,21 @@ export class Latest {
 
   async ask(state) {
     this.#next = state;
-    if (this.#flying) return;
-    this.#flying = true;
+    if (this.#flying) {
+      if (performance.now() - this.#flying.since > PATIENCE) this.#flying.abort();
+      return;
+    }
     while (this.#next) {
       const asked = this.#next;
       this.#next = null;
+      this.#flying = Object.assign(new AbortController(), { since: performance.now() });
       try {
-        const answer = await ask(this.name, { state: asked });
+        const answer = await ask(this.name, { state: asked }, this.#flying.signal);
         this.done(answer, asked);
       } catch (reason) {
         if (!this.#next && !reason.overtaken) this.failed(reason, asked);
       }
     }
-    this.#flying = false;
+    this.#flying = null;
   }
 }
