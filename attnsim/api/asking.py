@@ -14,7 +14,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, playing, running
-from attnsim.models.mechanisms.choosing import choose_implementation
+from attnsim.models.mechanisms.choosing import choose_implementation, default_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.grid import BUDGET
 from attnsim.simulator.prepare import Cache
@@ -257,6 +257,10 @@ def ask(
         asked = running(named.record)[0]
     record = choose_implementation(asked, named.record if named else None, w, gpu)
     found = named or match(record.name, version)
+    if named is None and "bwd" in w.directions:
+        forward = default_implementation(asked, w.with_passes("fwd"), gpu).name
+        if forward != record.name:
+            said += (f"fwd alone is answered as {forward}: fwd and bwd by themselves do not add up to fwd+bwd",)
     if not asked.selectable or record.number != asked.number:
         asked = running(record)[0]
     if w.lengths and conditions.budget == BUDGET:

@@ -79,7 +79,7 @@ def headline(state: State) -> Answer:
         "code": IMPLEMENTATIONS[found.implementation].source,
         "tile": found.tile,
         "question": str(found.workload),
-        "notes": list(found.notes),
+        "notes": [*found.notes, *(str(one) for one in found.trust.reasons if one.kind == "assumed")],
         "stale": state.stale,
     }
 

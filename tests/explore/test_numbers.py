@@ -6,9 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import attnsim
+from attnsim.api.answering import answer
 from attnsim.cli import main
 from attnsim.explore.pictures import PICTURES, shown_as
 from attnsim.explore.saying import said
@@ -112,6 +114,36 @@ def printed(command: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, 
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, list)
     return found
+
+
+def test_a_question_is_answered_alike_wherever_it_is_asked_and_twice(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Command line, Python, case table and page, to the last digit; nothing is remembered from the first time."""
+    draw = random.Random(46)
+    states = [{key: value for key, value in random_state(draw).items() if key not in FIGURES} for _ in range(20)]
+    asked = [(by_hand(state)[0], state["gpu"]) for state in states]
+    names = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "dtype", "mask")
+    rows = [{name: getattr(w, name) for name in names} | {"pass": w.passes, "gpu": gpu} for w, gpu in asked]
+    pd.DataFrame(rows).assign(algorithm="flash").to_csv(tmp_path / "asked.csv", index=False)
+    answers = []
+    for _ in range(2):
+        answer.cache_clear()
+        assert main(["predict", "--cases", str(tmp_path / "asked.csv"), "--json"]) in (0, 1)  # 1: some are refused
+        rows = json.loads(capsys.readouterr().out)
+        for state, (question, gpu), row in zip(states, asked, rows, strict=True):
+            found = server.api("headline", state)
+            if not found["ok"]:
+                assert row["error"] and row["predicted_s"] is None
+                continue
+            (printed_row,) = printed(server.api("said", state, name="headline")["command"], capsys)
+            one = attnsim.predict(question, gpu, baseline=False)
+            times = (one.time_s, one.time_low_s, one.time_high_s)
+            assert tuple(found["time_s"].values()) == times, state
+            assert tuple(printed_row[name] for name in ("time_s", "time_low_s", "time_high_s")) == times, state
+            assert tuple(row[name] for name in ("predicted_s", "predicted_low_s", "predicted_high_s")) == times, state
+            answers.append((state, times))
+    assert answers[: len(answers) // 2] == answers[len(answers) // 2 :] and len(answers) >= 30
 
 
 ARCHITECT = {
