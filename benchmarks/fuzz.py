@@ -1,9 +1,11 @@
 """Every reader of files against damaged ones: `python benchmarks/fuzz.py [--inputs 20000] [--seed 0]`.
 
-Real files are mutated (bytes, lines and values changed, cut, doubled, nested, replaced by what somebody may write by
-mistake or on purpose) and read. A reader may answer or refuse with an `InputError` of one line; anything else is a
-fault, printed with its seed, and the command ends with 1. Extreme but legal shapes and GPUs are asked beside them:
-answers are finite and ordered.
+Real files are mutated and read. One in three is damaged: bytes, lines and values changed, cut, doubled, nested,
+replaced by what somebody may write by mistake or on purpose. The others are altered as by a person who means something
+else: a number is another one, lines end otherwise. Most of those are answered, and a GPU that was read is asked a
+question, so that what is behind the readers is reached too. A reader may answer or refuse with an `InputError` of one
+line; anything else is a fault, printed with its seed, and the command ends with 1. Extreme but legal shapes and GPUs
+are asked beside them: answers are finite and ordered.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import attnsim
 from attnsim.errors import InputError
 from attnsim.simulator.replay import Mode
 
@@ -36,6 +39,10 @@ VALUES = (
     b"%s%n", b"${HOME}", b"\r\n", b"\t", b"# ", b"0" * 30 + b"1",
 )  # fmt: skip
 """What takes the place of a value."""
+DAMAGED = 1 / 3
+"""Inputs that are damaged; others are altered."""
+SMALL = attnsim.Workload(heads=8, seq=1024, head_dim=64, dtype="fp16", causal=True)
+"""What a GPU of a file is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,9 @@ def readers() -> tuple[Reader, ...]:
         frame = read_table(path).head(2)
         return predict_table(frame, processes=1, progress=False)
 
+    def asked(path: Path) -> object:
+        return attnsim.predict(SMALL, load_gpu(str(path)), baseline=False)
+
     def masks(path: Path) -> object:
         return [Mask.parse(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[:3]]
 
@@ -74,7 +84,7 @@ def readers() -> tuple[Reader, ...]:
     package, data = REPOSITORY / "attnsim", REPOSITORY / "tests" / "data"
     models, published = package / "models", package / "validation" / "measurements" / "published"
     return (
-        Reader("GPU file", ".yaml", some(models / "hardware" / "gpus", "*.yaml", 4), lambda p: load_gpu(str(p))),
+        Reader("GPU file", ".yaml", some(models / "hardware" / "gpus", "*.yaml", 4), asked),
         Reader("model file", ".yaml", some(models / "llm" / "presets", "*.yaml", 5), lambda p: load_model(str(p))),
         Reader("study", ".yaml", some(REPOSITORY / "examples", "study*.yaml"), read_study),
         Reader("case table", ".csv", (published / "flash_attention_1.csv",), read_cases),
@@ -120,6 +130,32 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     for _ in range(chance.randint(1, 4)):
         data = chance.choice((_value, _value, _value, _line, _bytes, _cut, _twice, _word))(data, chance)
     return data
+
+
+def altered(data: bytes, chance: random.Random) -> bytes:
+    """A copy that says something else, or the same in another way: one to three changes."""
+    for _ in range(chance.randint(1, 3)):
+        data = chance.choice((_number, _number, _ends))(data, chance)
+    return data
+
+
+def _number(data: bytes, chance: random.Random) -> bytes:
+    """A number halved, doubled or a little off."""
+    found = list(re.finditer(rb"(?<![\w.+-])\d+(\.\d+)?(?![\w.])", data))
+    if not found:
+        return data
+    here = chance.choice(found)
+    if b"." in here[0]:
+        other = f"{float(here[0]) * chance.uniform(0.8, 1.25):.4g}"
+    else:
+        number = int(here[0])
+        other = str(chance.choice((2 * number, number // 2 if number > 1 else number, number)))
+    return data[: here.start()] + other.encode() + data[here.end() :]
+
+
+def _ends(data: bytes, chance: random.Random) -> bytes:
+    """Other ends of lines, and more or none at the end."""
+    return b"\n".join(data.splitlines()).replace(b"\n", chance.choice((b"\n", b"\r\n"))) + b"\n" * chance.randint(0, 3)
 
 
 def _value(data: bytes, chance: random.Random) -> bytes:
@@ -193,7 +229,8 @@ def run(inputs: int, seed: int) -> Iterator[tuple[str, int, str]]:
         for number in range(inputs):
             reader = everything[number % len(everything)]
             chance = random.Random(f"{seed} {number}")
-            data = mutated(chance.choice(reader.examples).read_bytes()[:20_000], chance)
+            change = mutated if chance.random() < DAMAGED else altered
+            data = change(chance.choice(reader.examples).read_bytes(), chance)
             outcome = attempt(reader, data, folder)
             yield reader.name, number, outcome
             for item in folder.iterdir():
@@ -202,8 +239,6 @@ def run(inputs: int, seed: int) -> Iterator[tuple[str, int, str]]:
 
 def extremes() -> Iterator[tuple[str, str]]:
     """Legal but extreme questions: finite times, in the order that physics demands; what is wrong, in words, or ""."""
-    import attnsim
-
     base = attnsim.load_gpu("h100-sxm5-80gb")
     causal = attnsim.Mask.causal()
 
@@ -256,6 +291,8 @@ def main() -> int:
     for name in dict.fromkeys(reader for reader, _ in counts):
         print(f"{name:26} {counts[name, 'answered']:>7,} answered {counts[name, 'refused']:>7,} refused "
               f"{counts[name, 'FAULT']:>5} faults")  # fmt: skip
+    answered = sum(number for (_, kind), number in counts.items() if kind == "answered")
+    print(f"{answered:,} of {given.inputs:,} answered ({answered / given.inputs:.0%})")
     for what, wrong in extremes():
         faults += bool(wrong)
         print(f"{what}: {wrong or 'finite and in order'}")
