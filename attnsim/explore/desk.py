@@ -49,13 +49,24 @@ class Worker:
 
     def __init__(self, answered: Answered, nice: int) -> None:
         self.pipe, theirs = COPIED.Pipe()
-        self.told = asyncio.Event()
+        self.told, self.begun = asyncio.Event(), False
         self.process = COPIED.Process(target=_play, args=(answered, theirs, nice))
         Thread(target=self._start, args=(theirs,), daemon=True).start()  # the first waits for what it is a copy of
 
     def _start(self, theirs: Connection) -> None:
         self.process.start()
         theirs.close()
+
+    async def begin(self) -> None:
+        """Wait until it can play, which takes the first one seconds.
+
+        Raises
+        ------
+        EOFError, OSError
+            Where the process has ended.
+        """
+        if not self.begun:
+            self.begun = await self._next()
 
     async def answer(self, name: str, body: Body) -> tuple[int, object]:
         """Status and answer.
@@ -65,16 +76,19 @@ class Worker:
         EOFError, OSError
             Where the process has ended.
         """
+        self.pipe.send((name, body))
+        found: tuple[int, object] = await self._next()
+        return found
+
+    async def _next(self) -> Any:
         loop, place = asyncio.get_running_loop(), self.pipe.fileno()
         self.told.clear()
-        self.pipe.send((name, body))
         loop.add_reader(place, self.told.set)
         try:
             await self.told.wait()
         finally:
             loop.remove_reader(place)
-        found: tuple[int, object] = self.pipe.recv()
-        return found
+        return self.pipe.recv()
 
     def end(self) -> None:
         """End it, whatever it does, and the processes that it started."""
@@ -92,6 +106,7 @@ def _play(answered: Answered, pipe: Connection, nice: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     Thread(target=_end_with_server, daemon=True).start()
     with suppress(EOFError, OSError):
+        pipe.send(True)
         while True:
             pipe.send(answered(*pipe.recv()))
 
@@ -134,6 +149,7 @@ class Workers:
         worker = self.idle.pop() if self.idle else Worker(self.answered, self.nice)
         self.busy.add(worker)
         try:
+            await worker.begin()
             async with asyncio.timeout(self.deadline_s):
                 found = await worker.answer(name, body)
         except BaseException:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from attnsim.explore import server as module
-from attnsim.explore.desk import MEMORY, Desk
+from attnsim.explore.desk import MEMORY, Desk, Worker
 from tests.explore.asking import OWN, PORT, TOKEN, Server
 from tests.explore.test_answers import running
 
@@ -123,6 +123,20 @@ def test_what_takes_longer_than_its_deadline_is_ended_in_a_line(tmp_path: Path) 
 
     status, found = asyncio.run(late())
     assert status == 400 and found["error"].startswith("this takes more than 2 s") and "\n" not in found["error"]
+    desk.close()
+
+
+def test_what_plays_may_take_its_time_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first start compiles, which takes many seconds on a busy machine; the deadline is the question's."""
+    start = Worker._start
+
+    def late(*given: Any) -> None:
+        time.sleep(1)
+        start(*given)
+
+    monkeypatch.setattr(Worker, "_start", late)
+    desk = Desk(answered, quick_s=0.8)
+    assert asyncio.run(ask(desk, "page"))[0] == 200
     desk.close()
 
 

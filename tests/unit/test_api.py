@@ -521,10 +521,10 @@ def test_an_answer_says_where_another_library_answers_the_forward_pass_alone(pas
     """Then fwd and bwd do not add up to fwd+bwd; nothing is said where one library is named or answers both."""
 
     def said(gpu: str, implementation: str | None = None) -> list[str]:
-        w = Workload(heads=8, seq=1024, head_dim=64, passes=passes)
+        w = Workload(1, 8, 1024, 64, passes=passes)
         reasons = predict(w, gpu, implementation=implementation, baseline=False).trust.reasons
         return [one.text for one in reasons if one.kind == "assumed" and "fwd alone" in one.text]
 
-    forward = predict(Workload(heads=8, seq=1024, head_dim=64), "l4", baseline=False).implementation
+    forward = predict(Workload(1, 8, 1024, 64), "l4", baseline=False).implementation
     told = f"fwd alone is answered as {forward}: fwd and bwd by themselves do not add up to fwd+bwd"
     assert said("l4") == [told] and said("l4", implementation="flash-attn.2") == said("h100-sxm5-80gb") == []
