@@ -5,19 +5,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCK := requirements/lock.txt
 STAMP := $(VENV)/.attnsim-installed
+LOWEST := $(VENV)/lowest
 UV_VERSION := 0.13.8
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types imports unit sizes outputs docs format lock clean distclean
+.PHONY: help demo test test-lowest lint types imports unit sizes outputs docs format lock clean distclean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(STAMP) ## predict three attentions, with tables and a roofline in demo/
 	$(BIN)/attnsim demo --out demo
 
 test: lint types imports unit ## everything .ci/run checks
+
+# The lowest versions have no wheels for newer Pythons: RESOLUTION=highest ON=3.13 tries the newest on another.
+# pyarrow is that of the extra datasets, whose tables want a newer NumPy than attnsim does.
+test-lowest: ON ?= 3.11
+test-lowest: RESOLUTION ?= lowest-direct
+test-lowest: $(BIN)/python ## the commands' examples and 100 answers with the lowest versions that pyproject.toml allows
+	$(PIP) install uv==$(UV_VERSION)
+	$(BIN)/uv --no-config venv --quiet --clear --python $(ON) $(LOWEST)
+	$(BIN)/uv --no-config pip install --quiet --python $(LOWEST) --resolution $(RESOLUTION) \
+	  --default-index https://pypi.org/simple '.[explore]' 'pyarrow>=17'
+	$(LOWEST)/bin/python benchmarks/installed_versions.py
 
 lint: $(STAMP) ## formatting and lint rules
 	$(BIN)/python -m ruff format --check .
