@@ -118,6 +118,18 @@ def test_a_burst_of_moves_ends_at_the_newest_state(opened: Open) -> None:
     assert max(page.flying) == 1
 
 
+def test_a_slow_answer_is_given_up_for_a_newer_question(opened: Open) -> None:
+    page = opened().settled()
+    page.tab.route("**/api/headline", lambda route: None)  # it is never answered
+    page.slide("L2 bandwidth", 1)
+    page.until("document.querySelector('#sentence.stale')")
+    page.tab.unroute("**/api/headline")
+    page.tab.wait_for_timeout(2_100)
+    page.slide("L2 bandwidth", 1)
+    page.expect({"l2": "1.1x"})
+    page.settled()
+
+
 def test_other_tiles_follow_after_a_pause(opened: Open) -> None:
     page = opened("gpu=a100-sxm4-80gb&smem=3x").settled()
     shipped = page.sentence
