@@ -65,9 +65,10 @@ class Problem:
                 rates[name] = value
         return replace(self, implementations=records, rates=rates)
 
-    def held_at_prior(self, keys: Sequence[Key]) -> Problem:
-        """The same problem with these numbers at their priors and no longer free."""
-        held = self.with_values({key: self.definition(key).prior for key in keys})
+    def held(self, keys: Sequence[Key], *, at_prior: bool = True) -> Problem:
+        """The same problem with these numbers no longer free: at their priors, or at their lowest values."""
+        definitions = {key: self.definition(key) for key in keys}
+        held = self.with_values({key: one.prior if at_prior else one.low for key, one in definitions.items()})
         return replace(held, keys=tuple(key for key in self.keys if key not in keys))
 
     def numbers(self, units: NDArray[np.float64]) -> dict[str, Numbers]:

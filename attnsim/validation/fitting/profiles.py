@@ -18,7 +18,7 @@ from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.calibration import Alternative
 from attnsim.models.calibrations.numbers import RATES, Numbers
 from attnsim.validation.fitting.problem import NOISE, Key, Problem
-from attnsim.validation.fitting.solver import ROBUST_SCALE, STEPS, Solution, fit_numbers
+from attnsim.validation.fitting.solver import ROBUST_SCALE, STEPS, Solution, fit_numbers, soft
 
 NEAR = by_hand(0.1, "share by which the loss of an alternative may lie above the best; of 36 rows a 95 % interval's")
 TRIES = by_hand(3, "distances that are tried for an end of a profile, the first where a linear fit has it")
@@ -70,7 +70,7 @@ class _Profiles:
         self.units = np.array([self._unit(key, best.numbers) for key in self.wide.keys])
         self.priors, self.doubts = problem.priors(), problem.doubts()
         at = self.pulled(self.units)
-        self.loss, rows = _loss(at), len(problem.rows)
+        self.loss, rows = soft(at), len(problem.rows)
         slopes = self.wide.jacobian(self.units, STEPS[0])[:rows]
         self.slopes = np.concatenate([slopes, np.eye(self.free, len(self.units)) * (NOISE / self.doubts)[:, None]])
         self.weights = 1 / np.sqrt(1 + (at / ROBUST_SCALE) ** 2)
@@ -107,7 +107,7 @@ class _Profiles:
             again = there.copy()
             again[others] -= np.linalg.solve(held, self.slopes[:, others].T @ (self.weights * seen))
             again = np.clip(again, 0, 1)
-            loss, units = min(((_loss(seen), there), (_loss(self.pulled(again)), again)), key=lambda pair: pair[0])
+            loss, units = min(((soft(seen), there), (soft(self.pulled(again)), again)), key=lambda pair: pair[0])
             rise = loss / self.loss - 1
             grown = math.sqrt(self.rise_95 / rise) if rise > 0 else math.inf
             at_95 = float(self.units[at] + side * min(room, far * grown))
@@ -138,8 +138,3 @@ class _Profiles:
             if whose in moved and unit != best:
                 moved[whose][name] = float(f"{self.wide.definition((whose, name)).value(unit):.6g}")
         return Alternative(round(end.loss, 4), moved[owner], moved[""])
-
-
-def _loss(pulled: NDArray[np.float64]) -> float:
-    """The soft-L1 loss that a fit minimises."""
-    return float(ROBUST_SCALE**2 * np.sum(np.sqrt(1 + (pulled / ROBUST_SCALE) ** 2) - 1))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.models.calibrations.calibration import Domain, Fold
-from attnsim.models.calibrations.numbers import ImplementationNumbers
+from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers
 from attnsim.models.digest import code_digest
 from attnsim.validation.fitting.held_out import HeldOut, unseen_folds
 from attnsim.validation.fitting.jobs import Job
@@ -64,12 +64,13 @@ def _values(numbers: ImplementationNumbers) -> dict[str, float]:
 def _numbers(owner: str, numbers: ImplementationNumbers, best: Solution, open_: Sequence[str]) -> dict[str, Any]:
     """Each number with whether it was fitted: if so its confidence interval, else it is the prior's.
 
-    Those in `open_` were free, and the rows left them open.
+    Those in `open_` were free: the rows left them open, or ask for no such wait.
     """
 
     def number(name: str, value: float) -> dict[str, Any]:
         if name in open_:
-            return {"value": value, "fitted": False, "of": "prior", "open": True}
+            idle = value == IMPLEMENTATION_NUMBERS[name].low
+            return {"value": value, "fitted": False} | ({"of": "no wait"} if idle else {"of": "prior", "open": True})
         if (owner, name) not in best.ranges:
             return {"value": value, "fitted": False, "of": "prior"}
         low, high = (float(f"{end:.4g}") for end in best.ranges[owner, name])

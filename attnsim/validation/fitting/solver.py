@@ -20,6 +20,8 @@ STEPS = (0.1, 0.02)
 see over its jumps, and then by narrow ones. Narrower ones fall between the jumps."""
 TOLERANCE = 0.1
 """Relative change of the loss, or of a coordinate, at which a fit stops: a part of its step."""
+IDLE = 0.011
+"""Unit coordinate below which a number is at its lowest value: a fit begins 0.01 inside its bounds."""
 STARTS = (0.25, 0.45, 0.75)
 """Unit coordinates of all free numbers in the starts beside the priors."""
 THINNED = 3
@@ -61,6 +63,10 @@ class Solution:
     ranges: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
     alternatives: Mapping[str, tuple[Alternative, ...]] = field(default_factory=dict)
 
+    def idle(self) -> tuple[Key, ...]:
+        """Numbers that ended at the lowest value, no wait at all."""
+        return tuple(key for key, unit in zip(self.keys, self.units, strict=True) if unit < IDLE)
+
     def undetermined(self, priors: NDArray[np.float64]) -> tuple[Key, ...]:
         """Numbers that the rows leave open: the 95 % interval covers `OPEN` of the range, and the prior ``[keys]``.
 
@@ -86,17 +92,18 @@ class Solution:
 
 
 def fit_numbers(problem: Problem) -> Solution:
-    """Fit the free numbers of a problem; those that its rows leave open end at their priors.
+    """Fit the free numbers of a problem; those that its rows leave open end at their priors or at no wait at all.
 
-    After `fit_free` open numbers are held at their priors and the fit solved again, until the rows determine every
-    number that is left: from where it was and from the priors, since what is held may have kept the others elsewhere.
+    After `fit_free` open numbers are held, and so are those that ended at no wait, and the fit is solved again, until
+    the rows determine every number that is left: with what is held at the priors and at zero, from where it was and
+    from the priors, since what is held may have kept the others elsewhere.
     """
     found = fit_free(problem)
-    while open_ := found.undetermined(problem.priors()):
-        problem = problem.held_at_prior(open_)
+    while open_ := found.undetermined(problem.priors()) or found.idle():
         kept = found.units[[key not in open_ for key in found.keys]]
-        again = solve(problem, kept, STEPS[-1]), descend(problem, problem.priors())
-        found = min(again, key=lambda one: one.loss)
+        tried = problem.held(open_), problem.held(open_, at_prior=False)
+        again = [(one, of) for of in tried for one in (solve(of, kept, STEPS[-1]), descend(of, of.priors()))]
+        found, problem = min(again, key=lambda pair: pair[0].loss)
     return found
 
 
@@ -125,7 +132,7 @@ def solve(problem: Problem, start: NDArray[np.float64], step: float, evaluations
     from scipy.optimize import least_squares
 
     if not problem.keys:
-        return Solution((), problem.numbers(start), start, np.zeros((0, 0)), 0.0, True)
+        return Solution((), problem.numbers(start), start, np.zeros((0, 0)), soft(problem.residuals(start)), True)
     found = least_squares(
         problem.pulled,
         np.clip(start, 0.01, 0.99),
@@ -143,3 +150,8 @@ def solve(problem: Problem, start: NDArray[np.float64], step: float, evaluations
     variance = float(residuals @ residuals) / max(1, count - len(start))
     covariance = np.linalg.inv(slopes.T @ slopes / variance + np.diag(problem.doubts() ** -2.0))
     return Solution(problem.keys, problem.numbers(found.x), found.x, covariance, float(found.cost), bool(found.success))
+
+
+def soft(residuals: NDArray[np.float64]) -> float:
+    """The soft-L1 loss that a fit minimises."""
+    return float(ROBUST_SCALE**2 * np.sum(np.sqrt(1 + (residuals / ROBUST_SCALE) ** 2) - 1))
