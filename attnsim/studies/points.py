@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.api.asking import Question, ask, read_conditions
-from attnsim.arrays import Floats, Ints
+from attnsim.arrays import Bools, Floats, Ints
 from attnsim.errors import InputError
-from attnsim.models.hardware.gpu import LIMITS, SLOWEST_HZ, Gpu, in_proportion
+from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.workload import Workload
@@ -223,15 +223,27 @@ def figures(points: Points) -> dict[str, Floats]:
     gpus, changes = points.columns["gpu"], _changes(points)
     keys = dict.fromkeys((*RATES, *changes))
     found = {key: np.array([gpu.get(key) for gpu in gpus.values])[gpus.codes] for key in keys}
+    # A figure that was given stays, also one that a GPU's file has changed.
+    own = [{change.key for change in gpu.changes} for gpu in gpus.values]
+    given = {key: np.array([key in of for of in own])[gpus.codes] for key in keys}
     for key, column in changes.items():
         values = column.array().astype(np.float64)
         new = values * found[key] if column.axis.multiple else values
         if FIELDS[key].integer:
             new = np.round(new)
-        for other in in_proportion(key):
-            found[other] = np.where(new != found[key], np.round(found[other] * new / found[key]), found[other])
-        found[key] = new
+        moved = new != found[key]
+        for other, follows in _followers(key, moved, given):
+            found[other] = np.where(follows, np.round(found[other] * new / found[key]), found[other])
+        found[key], given[key] = new, given[key] | moved
     return found
+
+
+def _followers(key: str, moved: Bools, given: Mapping[str, Bools]) -> Iterator[tuple[str, Bools]]:
+    """Figures that keep their ratio to one, and at which of the points where it moved."""
+    for other in IN_PROPORTION.get(key, ()):
+        follows = moved & ~given[other]
+        yield other, follows
+        yield from _followers(other, follows, given)
 
 
 def out_of_range(points: Points, found: Mapping[str, Floats]) -> NDArray[np.bool_]:
