@@ -24,6 +24,7 @@ def compute_time(
     disturbs: Any,
     *,
     interference: Any,
+    own_path: Any,
     sms: Any,
     groups: Any,
     step: Any,
@@ -41,6 +42,8 @@ def compute_time(
         Work of the vector units that the tensor unit feels, see :func:`vector_times`.
     interference : float or ndarray
         Share of the work of one that the other waits for.
+    own_path : float or ndarray
+        Part of the work of the vector units that a warpgroup runs one pipe after another, beside products; else 0.
     sms, groups : float or ndarray
         SMs, and warpgroups on each.
     step, block : float or ndarray
@@ -51,8 +54,10 @@ def compute_time(
     """
     busy = np.maximum(tensor + interference * disturbs, vector + interference * tensor) / sms
     whole = np.where(even | (waves >= RAGGED_WAVES), 1.0, np.ceil(waves) / waves)
+    # Half of the products are of S, for which a softmax waits; those with V run beside it.
+    chain = np.maximum(busy, np.where(own_path > 0, tensor / 2 + own_path * disturbs, 0.0) / sms)
     # A warpgroup's latency hides under what the others do meanwhile.
-    return (np.maximum(busy, busy / groups + step) + block) * whole
+    return (np.maximum(busy, chain / groups + step) + block) * whole
 
 
 def vector_times(parts: Sequence[Any], behind: Sequence[Any], counted: Any) -> tuple[Any, Any]:

@@ -119,7 +119,7 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     behind = [kernel.total(one.amount) * getattr(costs, one.name) for one in COUNTED]
     vector, disturbs = vector_times(parts, behind, kernel.counted)
     compute = compute_time(
-        tensor, vector, disturbs, interference=costs.stall, sms=gpu.sm.count,
+        tensor, vector, disturbs, interference=costs.stall, own_path=costs.own_path, sms=gpu.sm.count,
         groups=slots / gpu.sm.count * kernel.warpgroups, step=step_waits(kernel) * costs.step / slots,
         block=kernel.blocks * costs.block / slots, waves=kernel.blocks / slots, even=kernel.persistent,
     )  # fmt: skip

@@ -144,8 +144,8 @@ def estimate(
     block = work.blocks * of(fitted + "block_clks") * clk_of_slot
     split, persistent = of("split"), of("main.persistent")
     compute = compute_time(
-        tensor, vector, disturbs, interference=of("stall"), sms=sms,
-        groups=of("groups"), step=step, block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
+        tensor, vector, disturbs, interference=of("stall"), own_path=of("own_path"), sms=sms, groups=of("groups"),
+        step=step, block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
     )  # fmt: skip
     l2_s = 1 / gpu["l2.bandwidth"]
     hbm_s = 1 / (gpu["hbm.bandwidth"] * gpu["hbm.achievable_fraction"])

@@ -20,7 +20,7 @@ from attnsim.models.closed_forms.columns import UNFUSED
 from attnsim.models.hardware.clock_law import ClockLaw, clock_law, joules
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.hardware.units import COUNTED, MMA_SYNC_STALL
+from attnsim.models.hardware.units import BESIDE, COUNTED, MMA_SYNC_STALL
 from attnsim.models.implementations.frameworks.naive import UnfusedTile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
@@ -115,6 +115,11 @@ class Plan:
     def stall(self) -> float:
         """Share of a product for which vector work of the same SM stalls."""
         return MMA_SYNC_STALL if self.main.path == "mma_sync" else 0.0
+
+    @property
+    def own_path(self) -> float:
+        """Part of the vector work that a warpgroup runs one pipe after another, where products run beside it."""
+        return 1 / self.main.in_step if self.main.path in BESIDE else 0.0
 
     @property
     def groups(self) -> int:

@@ -249,7 +249,7 @@ def test_widths_of_machines_and_of_kernels_add_as_a_right_angle(monkeypatch: pyt
     trust = SimpleNamespace(components={"within": 0.1})
     base = SimpleNamespace(
         time_s=3.0, units_s={}, workload=1, implementation="a", gpu="x", architecture="z", changes=(), tiles="shipped",
-        tile="1", trust=trust,
+        tile="1", trust=trust, calibration=None,
     )  # fmt: skip
     other = SimpleNamespace(**{**vars(base), "time_s": 1.5, "gpu": "y", "tile": "2", "tiles": "retuned"})
     found = ratios.speedup(base, other)
@@ -258,18 +258,24 @@ def test_widths_of_machines_and_of_kernels_add_as_a_right_angle(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("groups", "step", "time"),
+    ("groups", "step", "stall", "own_path", "time"),
     [
         # (800 + half of 200) over 2 SMs are 450; 2.5 waves last as 3.
-        (4, 150, (450 + 50) * 1.2),
-        (1, 150, (450 + 150 + 50) * 1.2),
-        (4, 400, (450 / 4 + 400 + 50) * 1.2),
+        (4, 150, 0.5, 0.0, (450 + 50) * 1.2),
+        (1, 150, 0.5, 0.0, (450 + 150 + 50) * 1.2),
+        (4, 400, 0.5, 0.0, (450 / 4 + 400 + 50) * 1.2),
+        # Beside products: 400 of S, then 200 of all pipes, once or three times; no less than the 800 of all products.
+        (1, 150, 0.0, 1.0, (400 + 150 + 50) * 1.2),
+        (1, 150, 0.0, 3.0, (500 + 150 + 50) * 1.2),
     ],
 )
-def test_an_estimate_is_the_busiest_unit_or_a_warpgroups_latency(groups: int, step: int, time: float) -> None:
+def test_an_estimate_is_the_busiest_unit_or_a_warpgroups_latency(
+    groups: int, step: int, stall: float, own_path: float, time: float
+) -> None:
     found = compute_time(
-        800, 400, 200, interference=0.5, sms=2, groups=groups, step=step, block=50, waves=2.5, even=False
-    )
+        800, 400, 200, interference=stall, own_path=own_path, sms=2, groups=groups, step=step, block=50, waves=2.5,
+        even=False,
+    )  # fmt: skip
     assert found == pytest.approx(time)
 
 
