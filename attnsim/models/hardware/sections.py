@@ -144,7 +144,14 @@ class Features:
     )
     wgmma: bool = figure("wgmma", "bool", 0, 1, "limit")
     tcgen05: bool = figure("tcgen05", "bool", 0, 1, "limit")
-    clusters: bool = figure("clusters", "bool", 0, 1, "limit")
+    clusters: bool = figure(
+        "clusters",
+        "bool",
+        0,
+        1,
+        "nobody",
+        instead="kernels that use them need features.wgmma or features.tcgen05 as well",
+    )
 
 
 SECTIONS = {kind.__name__.lower(): kind for kind in (Sm, Tensor, L2, Hbm, Clock, Launch, Power, Features)}
