@@ -128,9 +128,10 @@ def test_every_kernel_of_ours_asks_for_the_bytes_and_flops_of_its_schedule(name:
     assert len(predicted.kernels) == len(hand.kernels) and predicted.time_s > 0
 
 
-OFF = {"linear_causal": 0.035, "decode_combine": 0.04}
-"""What is left: instructions of a chunk's PTX are spread evenly over its stages, those of its machine code are not; and
-what merges at head_dim 128 takes half a microsecond."""
+OFF = {"linear_causal": 0.035, "decode_combine": 0.04, "flash_hopper 64": 0.035}
+"""What is left: instructions of a chunk's PTX are spread evenly over its stages, those of its machine code are not;
+what merges at head_dim 128 takes half a microsecond; and the hand-written loop of FlashAttention-3 rescales O before it
+waits for P V, PTX after it (3.4 % of few steps at head_dim 64)."""
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_both_charged_by_instructions_take_as_long(name: str, gpu: str, w: Workl
     assert len(pairs) == (len(only.split()) or len(hand.kernels))
     for one, other in pairs:
         mine, theirs = times(name, gpu, one, replace(hand, kernels=(other,)))
-        assert mine == pytest.approx(theirs, rel=OFF.get(one.name, 0.02)), one.name
+        assert mine == pytest.approx(theirs, rel=OFF.get(f"{one.name} {w.head_dim}", OFF.get(one.name, 0.02))), one.name
 
 
 def test_a_kernel_that_growing_scores_send_another_way_is_lifted_both_ways() -> None:

@@ -134,10 +134,10 @@ def test_a_case_table_names_the_pattern_and_who_runs_it() -> None:
 def test_gather_takes_the_block_given() -> None:
     small, large = (
         predict(QUESTION, A100, "longformer", implementation="transformers.gather", tile=tile, baseline=False)
-        for tile in ("64x64", "256x256")
+        for tile in ("128x128", "256x256")
     )
-    assert (small.tile, large.tile) == ("blocks of 64", "blocks of 256")
-    assert "9 blocks of 64 keys gathered for each of 64 blocks" in small.notes[0]
+    assert (small.tile, large.tile) == ("blocks of 128", "blocks of 256")
+    assert "5 blocks of 128 keys gathered for each of 32 blocks" in small.notes[0]
     assert "3 blocks of 256 keys gathered for each of 16 blocks" in large.notes[0]
     assert (small.flops_executed or 0) < (large.flops_executed or 0)  # smaller blocks fit the window better
 
