@@ -151,15 +151,17 @@ def estimate(
     hbm_s = 1 / (gpu["hbm.bandwidth"] * gpu["hbm.achievable_fraction"])
     hbm_bytes = work.hbm_read_bytes + work.hbm_write_bytes
     l2, hbm, launches = work.l2_bytes * l2_s, hbm_bytes * hbm_s, np.zeros_like(clk)
-    passes = np.maximum(work.pass_l2_bytes * l2_s, work.pass_hbm_bytes * hbm_s)
+    moving = np.maximum(work.pass_l2_bytes * l2_s, work.pass_hbm_bytes * hbm_s)
+    of_passes = _vector_of_passes(work, plans, which, gpu) * clk / sms
+    computing = of_passes.sum(axis=0)  # nobody counted their instructions: a pipe's come after another's
     beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
     if launch != "kernel":
         each = gpu["launch.graph" if launch == "graph" else "launch.stream"]
         launches = of("kernels") * each + of(fitted + "call_s")
 
     def time_at(share: Floats) -> tuple[Floats, Floats]:
-        held = np.where(compute / share < beside, beside, 0.0)
-        return np.maximum(compute / share, beside) + passes + launches, held + passes + launches
+        held = np.where(compute / share < beside, beside, 0.0) + np.where(computing / share < moving, moving, 0.0)
+        return np.maximum(compute / share, beside) + np.maximum(computing / share, moving) + launches, held + launches
 
     full = time, _ = time_at(np.ones_like(clk))
     chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
@@ -174,13 +176,21 @@ def estimate(
         waited = np.maximum(of("host_s") * from_python - time, 0)
         launches, time = launches + waited, time + waited
     busy_s = {
-        "tensor": work.flops * flop / sms, "exp": exp_s / sms, "fp32": fp32_s / sms, "shared_memory": smem_s / sms,
-        "l2": l2, "hbm": hbm, "launch": launches, **counted_s,
+        "tensor": work.flops * flop / sms, "exp": exp_s / sms, "fp32": fp32_s / sms + of_passes[1] / slow,
+        "shared_memory": smem_s / sms, "l2": l2, "hbm": hbm, "launch": launches, **counted_s,
+        "int32": counted_s["int32"] + of_passes[2] / slow,
     }  # fmt: skip
     units = np.stack([busy_s.get(name, np.zeros_like(clk)) for name in BOUNDS])
     busiest = units[:-1].argmax(axis=0)
     busiest = np.where(launches > LAUNCH_BOUND * time, BOUNDS.index("launch"), busiest)
     return Estimate(time, busiest, units, compute, waves)
+
+
+def _vector_of_passes(work: Work, plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:
+    """Clocks of one SM for exponentials, FP32 and integer instructions of passes, ``[3, points]``."""
+    rates = np.stack([gpu["sm.exp_rate"], gpu["sm.fp32_rate"] / 2, gpu["sm.int32_rate"]])
+    each = np.array([(item.pass_exps, item.pass_fp32, item.pass_int32) for item in plans])[which].T
+    return np.asarray(work.pass_l2_bytes * each / rates)
 
 
 def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:

@@ -88,6 +88,9 @@ class Plan:
         an inner step, over the work that the closed form counts.
     counted_per_flop : mapping of str to float
         Of the main kernel, counted work of the schedulers and the pipes behind them, by amount; 0 if nobody counted.
+    pass_exps, pass_fp32, pass_int32 : float
+        Vector work of kernels that multiply nothing, over the bytes that they ask of the L2; 0 where all work is
+        counted from the schedule, which has theirs.
     """
 
     record: Implementation
@@ -110,6 +113,9 @@ class Plan:
     lanes_per_exp: float
     steps_per_flop: float
     counted_per_flop: Mapping[str, float]
+    pass_exps: float
+    pass_fp32: float
+    pass_int32: float
 
     @property
     def stall(self) -> float:
@@ -175,6 +181,10 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
     plain = plain and small.selection is None
     flops, exps = max(1, main.total("flops")), max(1, main.total("exps"))
     lanes = main.total("fp32")
+    vectorised = known and plain and small.mask.is_band and small.directions == ("fwd",)
+    passes = [kernel for kernel in schedule.kernels if vectorised and not kernel.total("flops")]
+    moved = max(1, sum(kernel.total("bytes") for kernel in passes))
+    of_passes = [sum(kernel.total(amount) for kernel in passes) / moved for amount in ("exps", "fp32", "int32")]
     return Plan(
         record=record,
         gpu=gpu,
@@ -186,7 +196,7 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
         keys=main_tile.keys if main_tile else 0,
         packed=main_tile is not None and main_tile.pack_gqa and small.group > 1,
         split=schedule.splits.partial,
-        vectorised=known and plain and small.mask.is_band and small.directions == ("fwd",),
+        vectorised=vectorised,
         w=small,
         kernels=len(schedule.kernels),
         host_s=schedule.host_s,
@@ -196,4 +206,7 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
         lanes_per_exp=lanes / exps if main.total("exps") else 0.0,
         steps_per_flop=step_waits(main) / flops,
         counted_per_flop={one.amount: main.total(one.amount) / flops * main.counted for one in COUNTED},
+        pass_exps=of_passes[0],
+        pass_fp32=of_passes[1],
+        pass_int32=of_passes[2],
     )
