@@ -104,9 +104,9 @@ def fitting(
 def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: TileRequest) -> bool:
     """Whether the fp32 accumulators of O and S fit the registers; not the same sum as the retuned tiles' `fits`."""
     main = schedule.main
-    threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads
+    threads = main.warpgroups * 128 if main.path == "wgmma" else main.threads  # loading warps hold none
     accumulators = shape.rows * (padded(w.head_dim_v) + shape.keys) // threads
-    return main.path == "tcgen05" or accumulators <= accumulators_that_fit(threads, gpu, main.threads - threads)
+    return main.path == "tcgen05" or accumulators <= accumulators_that_fit(threads, gpu)
 
 
 def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:

@@ -307,27 +307,17 @@ def meets(tile: FlashTile, request: TileRequest) -> bool:
     return (tile.rows, tile.keys) == (request.rows, request.keys) and stages and _asked(tile, request) == tile
 
 
-LOADING_REGISTERS = 32
-"""Of a thread of a loading warpgroup beside three others (`LoadRegisterRequirement` of FlashAttention-3's
-``hopper/flash_fwd_kernel_sm90.h``)."""
-
-
-def accumulators_that_fit(threads: int, gpu: Gpu, loading: int = 0) -> int:
-    """fp32 accumulators per thread that fit the register file beside `threads` computing and `loading` threads."""
-    registers = (gpu.sm.registers - LOADING_REGISTERS * loading) // threads
-    return ACCUMULATOR_REGISTERS * min(_MOST_REGISTERS, registers) // _MOST_REGISTERS
+def accumulators_that_fit(threads: int, gpu: Gpu) -> int:
+    """fp32 accumulators per thread that fit the register file when the block has `threads` computing threads."""
+    return ACCUMULATOR_REGISTERS * min(_MOST_REGISTERS, gpu.sm.registers // threads) // _MOST_REGISTERS
 
 
 def fits(tile: FlashTile, w: Workload, gpu: Gpu) -> bool:
     """Whether a tile's buffers fit shared memory and its accumulators the registers."""
     d, dv = tile.compiled(w)
-    in_registers = tile.path == "tcgen05" or _accumulators(tile, dv) <= _room(tile, gpu)
+    in_registers = tile.path == "tcgen05" or _accumulators(tile, dv) <= accumulators_that_fit(tile.warps * 32, gpu)
     small = tile.shared_memory_bytes(d, dv, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes
     return small and in_registers
-
-
-def _room(tile: FlashTile, gpu: Gpu) -> int:
-    return accumulators_that_fit(tile.warps * 32, gpu, tile.extra_threads)
 
 
 def _accumulators(tile: FlashTile, dv: int) -> int:
@@ -363,6 +353,6 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
     if needed <= gpu.sm.shared_memory_per_block_bytes:
         raise InputError(
             f"Registers: {what} needs {_accumulators(tile, dv)} accumulators a thread in {tile.warps} warps, about "
-            f"{_room(tile, gpu)} fit beside the rest; {advice}"
+            f"{accumulators_that_fit(tile.warps * 32, gpu)} fit beside the rest; {advice}"
         )
     check_shared_memory(what, tile.buffers(d, dv, w.element_bytes), gpu, advice)
