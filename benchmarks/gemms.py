@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
-from attnsim.api.layer import gemm_numbers
+from attnsim.api.layer import GEMM_NUMBERS
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import elementwise, softmax
@@ -67,7 +67,7 @@ class Figure:
         if self.clock_hz:
             gpu = gpu.replace({"clock.sustained": f"{self.clock_hz / 1e6:.0f} MHz"})
         schedule = Schedule("projection", "cublas", tuple(self.make(gpu)), self.what, 0)
-        return replay(schedule, gpu, gemm_numbers(gpu), cache="cold").time_s
+        return replay(schedule, gpu, GEMM_NUMBERS, cache="cold").time_s
 
 
 def bmm(batch: int, size: int) -> Made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -71,13 +72,37 @@ def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
     kernels = tuple(
         replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm) for kernel in schedule.kernels
     )
+    schedule = replace(schedule, kernels=kernels)
+    if not record.tunable:
+        return library_schedule(schedule, lambda chip: record.build(w, chip, None), gpu)
     try:
-        for kernel in kernels:
-            occupancy(kernel, gpu)
+        _check_fits(schedule, gpu)
     except InputError as error:
-        advice = "; --tiles retuned takes the best that fits" if record.tunable else ""
-        raise InputError(f"{error}{advice}") from None
-    return replace(schedule, kernels=kernels)
+        raise InputError(f"{error}; --tiles retuned takes the best that fits") from None
+    return schedule
+
+
+def library_schedule(schedule: Schedule, build: Callable[[Gpu], Schedule], gpu: Gpu) -> Schedule:
+    """The schedule or, where a block of it does not fit, that of a chip with the limits of `gpu`.
+
+    A library such as cuBLAS has smaller tiles, too, and asks its device as it runs.
+
+    Raises
+    ------
+    InputError
+        When that does not fit either.
+    """
+    try:
+        _check_fits(schedule, gpu)
+    except InputError:
+        schedule = build(as_real(_seen(gpu, (*ASKED, *LIMITS))))
+        _check_fits(schedule, gpu)
+    return schedule
+
+
+def _check_fits(schedule: Schedule, gpu: Gpu) -> None:
+    for kernel in schedule.kernels:
+        occupancy(kernel, gpu)
 
 
 @lru_cache(maxsize=16)

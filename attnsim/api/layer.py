@@ -9,6 +9,7 @@ from functools import partial
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
+from attnsim.api.building import library_schedule
 from attnsim.api.layer_prediction import ATTENTION, Group, LayerPart, LayerPrediction, total
 from attnsim.api.playing import figures, replayed
 from attnsim.api.prediction import Prediction
@@ -199,7 +200,7 @@ GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))
 
 
 def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:
-    schedule = step_schedule(step, gpu, dtype)
+    schedule = library_schedule(step_schedule(step, gpu, dtype), lambda chip: step_schedule(step, chip, dtype), gpu)
     played = replayed(schedule, gpu, GEMM_NUMBERS, conditions)
     known = widths()
     sds = [GEMM_HALF_WIDTH / known.factor, known.sd["architecture"] if gpu.changes else 0.0]

@@ -42,8 +42,9 @@ HELD = by_hand(
 )
 UNIT_BOUND = by_hand(0.35, "share of a kernel that its busiest unit has to be busy to be named, not latency")
 
-EXECUTION_S = 4e-7
-"""Seconds that a call spends on a segment execution: 0.09 us in the compiled twin, at some four clocks, as measured."""
+EXECUTION_S = by_hand(
+    4e-7, "seconds that a call spends on a segment execution: some 0.09 us in the compiled twin, at four clocks"
+)
 
 Grids = dict[object, list[tuple[Kernel, GridTime]]]
 """Kernels that a replay has played, by the program that they run."""

@@ -108,7 +108,7 @@ class Page:
 
     def settled(self) -> Page:
         """Wait until the sentence and every picture that is seen are of the newest state."""
-        self.until("document.querySelector('#sentence').textContent.includes('bounds')")
+        self.until("document.querySelector('#sentence').textContent.includes('busiest')")
         self.until("!document.querySelector('#sentence.stale')")
         self.until(
             "[...document.querySelectorAll('.card')].filter(one => one.offsetParent && one.id !== 'card-mine')"

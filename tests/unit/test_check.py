@@ -279,7 +279,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "latency (ms)",
         "not used: not known",
         "90 % range",
-        "14 of 18",
+        "17 of 18",
         "flash_attn_v3 is flash-attn.3",
         "left open",
     ):

@@ -191,7 +191,7 @@ def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str])
     rows = [line.split("  ")[0] for line in text.splitlines()]
     assert [row for row in rows if row in PARTS] == PARTS
     assert "Left out: normalisation" in text and "attention: flash, flash-attn.3" in text
-    assert "SM clock of attention within the layer: 1975 MHz (what the power limit allows)" in text
+    assert "SM clock of attention within the layer: 1863 MHz (under load)" in text
     assert main([*ask, "2048", "--set", "l2.bandwidth=2x", "--tp", "2"]) == 0
     text = capsys.readouterr().out
     assert "one of 2 GPUs (all-reduces left out)" in text and "32 layers + LM head" in text
@@ -237,6 +237,18 @@ def test_latent_attention_brings_its_own_products() -> None:
     assert "KV up projection, backward" in [part.name for part in backward.parts]
 
 
+def test_products_take_a_smaller_tile_where_theirs_no_longer_fits() -> None:
+    gpu = load_gpu("h100-sxm5-80gb")
+    whole, less = (layer("llama-3-8b", one, seq=2048) for one in (gpu, gpu.replace("sm.shared_memory", "0.75x")))
+    tiles = [[part.tile for part in one.parts if part.name == "down"] for one in (whole, less)]
+    assert tiles == [["128 x 256 x 64"], ["128 x 192 x 64"]]
+    assert [one.name for one, other in zip(whole.parts, less.parts, strict=True) if one.time_s == other.time_s] == [
+        "rotary", "attention", "activation"
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="needs 32 KiB"):
+        layer("llama-3-8b", gpu.replace("sm.shared_memory", "20 KiB"), seq=2048, algorithm="naive")
+
+
 def test_power_is_felt_over_the_whole_layer() -> None:
     """No part of it is long enough alone, all of them together are."""
     gpu = load_gpu("h100-sxm5-80gb")
@@ -245,6 +257,6 @@ def test_power_is_felt_over_the_whole_layer() -> None:
     assert all(0 < (part.time_s or 0) < 8e-3 for part in hungry.parts)
     for fast, slow in zip(hungry.parts, frugal.parts, strict=True):
         assert (slow.time_s or 0) >= (fast.time_s or 0) * 0.99, slow.name
-    assert hungry.attention[0].clock_by == "boost" and frugal.attention[0].clock_by == "power"
+    assert hungry.attention[0].clock_by == "load" and frugal.attention[0].clock_by == "power"
     projection = [next(part.time_s or 0 for part in one.parts if "QKV" in part.name) for one in (hungry, frugal)]
     assert projection[1] > 1.2 * projection[0]

@@ -68,7 +68,7 @@ def test_remarks_that_differ_by_gpu_say_which(capsys: pytest.CaptureFixture[str]
     for words in (
         "flash on a100-sxm4-80gb: flash-attn.2, tile",
         "flash on h100-sxm5-80gb: flash-attn.3, tile",
-        "SM clock: a100-sxm4-80gb 1410 MHz (boost), h100-sxm5-80gb 1980 MHz (boost)",
+        "SM clock: a100-sxm4-80gb 1410 MHz (boost), h100-sxm5-80gb 1863 MHz (under load)",
         "trust: flash on a100-sxm4-80gb about",
     ):
         assert words in text

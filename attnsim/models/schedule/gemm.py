@@ -141,12 +141,15 @@ def _fits(tile: GemmTile, gpu: Gpu, m: int, element_bytes: int) -> bool:
 
 def _tiles(gpu: Gpu, dtype: str, element_bytes: int) -> list[GemmTile]:
     tiles = TILES["mma_sync" if dtype == "fp32" else gemm_path(gpu)]
-    return [replace(tile, k=tile.k * 2 // element_bytes) for tile in tiles]
+    found = [replace(tile, k=tile.k * 2 // element_bytes) for tile in tiles]
+    fewer = [] if _fits(found[-1], gpu, 0, element_bytes) else [replace(found[-1], stages=2)]
+    return [*found, *fewer]
 
 
 def library_tiles(gpu: Gpu, dtype: str, m: int, element_bytes: int) -> list[GemmTile]:
     """Tiles that cuBLAS has for a product of m rows on a GPU, as deep in k as the elements' size allows."""
-    return [tile for tile in _tiles(gpu, dtype, element_bytes) if _fits(tile, gpu, m, element_bytes)]
+    tiles = _tiles(gpu, dtype, element_bytes)
+    return [tile for tile in tiles if _fits(tile, gpu, m, element_bytes)] or tiles[-1:]  # which is refused by its bytes
 
 
 def waves_s(
