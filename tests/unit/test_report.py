@@ -215,10 +215,10 @@ def test_the_headline_says_how_many_times_as_fast_with_its_range_and_what_was_ch
     assert line == f"Speedup of flash on h100-sxm5-80gb* over h100-sxm5-80gb: {ends}."
     assert changes(report) == ["h100-sxm5-80gb*: hbm.bandwidth = 6.7 TB/s (was 3.35 TB/s)"]
     larger = STUDY.replace("heads_q: 2, seq_q: 256, head_dim: 64", "heads_q: 32, seq_q: 4096, head_dim: 128")
-    larger = larger.replace("hbm.bandwidth: 2x", "l2.bandwidth: [2x, 0.5x]") + "pictures: []\n"
+    larger = larger.replace("hbm.bandwidth: 2x", "tensor.bf16: [2x, 0.5x]") + "pictures: []\n"
     faster, slower = headline(answer(read_report_study(study_file(tmp_path, larger))))
-    assert " h100-sxm5-80gb* " in faster and faster.endswith(" from the L2.")
-    assert " h100-sxm5-80gb** " in slower and slower.endswith(" from the L2.") and ": 0." in slower
+    assert " h100-sxm5-80gb* " in faster and faster.endswith(" from the tensor cores.")
+    assert " h100-sxm5-80gb** " in slower and slower.endswith(" from the tensor cores.") and ": 0." in slower
 
 
 def test_the_headline_compares_gpus_that_exist_or_algorithms_of_one(tmp_path: Path) -> None:
