@@ -67,16 +67,14 @@ def test_two_to_four_times_on_an_a100(stated: list[dict[str, Any]]) -> None:
 
 def test_cards_with_slower_memory(stated: list[dict[str, Any]]) -> None:
     for row in rows(stated, "rtx-3090", 4.5):
-        assert abs(row["full_error"]) < 0.07 or row["seq"] == 512, (
-            "8 % below what is stated: a known gap, DEVIATIONS.md"
-        )
-        assert row["low"] < row["causal"], "from 1,024 tokens on above what is stated: known gaps, DEVIATIONS.md"
+        assert row["full"] < row["low"], "known gaps, DEVIATIONS.md"
+        assert row["low"] < row["causal"] and row["causal_error"] < 0.06
     for row in rows(stated, "t4", 4.5):
         assert row["full"] < row["low"] < row["causal"]
 
 
-def test_gpt2_s_speedups_lie_above_the_readings(stated: list[dict[str, Any]]) -> None:
+def test_gpt2_s_speedups_lie_between_the_readings(stated: list[dict[str, Any]]) -> None:
     (row,) = rows(stated, "a100-sxm4-40gb", 5.7)
-    assert row["full"] < row["causal"] < 5.7 and row["causal_error"] < 0.15, "unfused forward on A100 is too fast"
+    assert row["full"] < 5.7 < row["causal"] and row["causal_error"] < 0.02
     (row,) = rows(stated, "a100-sxm4-40gb", 7.6)
-    assert row["full"] < row["causal"] < 7.6, "a known gap, which has its size: DEVIATIONS.md"
+    assert row["full"] < 7.6 < row["causal"], "a known gap, which has its size: DEVIATIONS.md"

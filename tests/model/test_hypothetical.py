@@ -90,23 +90,31 @@ def test_rows_come_in_both_views_with_their_step(found: list[Outcome]) -> None:
 # Mean errors of the time from A100 to H100 where the papers timed both, as measured, with a margin of a tenth.
 # The project wants 6 % for the same kernel. The datasheet does not say that mma.sync reaches 0.63 of Hopper's peak.
 LIMITS = {
-    ("torch.baddbmm", "fwd+bwd", "datasheet"): 0.047,  # 3 % before power held memory's part of the time
-    ("torch.baddbmm", "fwd+bwd", "gpu file"): 0.088,  # 5.8 % before the softmax's instructions were counted
-    ("flash-attn.2", "fwd+bwd", "datasheet"): 0.245,
-    ("flash-attn.2", "fwd+bwd", "gpu file"): 0.19,
-    ("flash-attn.2", "fwd", "gpu file"): 0.145,  # 8 % before its instructions were counted
-    ("flash-attn.1", "fwd+bwd", "gpu file"): 0.202,
-    # Numbers of triton.ops, which Triton shipped in 2023; 12.9 and 13 % with eight warps, which its source rules out.
-    ("triton.tutorial", "fwd", "datasheet"): 0.169,
-    ("triton.tutorial", "fwd", "gpu file"): 0.17,
-    ("nvidia.cudnn", "fwd", "gpu file"): 0.225,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md
+    ("torch.baddbmm", "fwd+bwd", "datasheet"): 0.0523,  # 4.7 % while its rates were fitted
+    ("torch.baddbmm", "fwd+bwd", "gpu file"): 0.0392,
+    ("flash-attn.2", "fwd+bwd", "datasheet"): 0.155,
+    ("flash-attn.2", "fwd+bwd", "gpu file"): 0.0755,
+    ("flash-attn.2", "fwd", "gpu file"): 0.119,
+    ("flash-attn.1", "fwd+bwd", "gpu file"): 0.0905,
+    # Numbers of triton.ops, which Triton shipped in 2023: its waits stand for what its schedule lacks. DEVIATIONS.md
+    ("triton.tutorial", "fwd", "datasheet"): 1.741,  # 16.9 % while rates were fitted
+    ("triton.tutorial", "fwd", "gpu file"): 1.742,
+    ("nvidia.cudnn", "fwd", "gpu file"): 0.2,  # its H100 rows are of 9.1, slower than the 9.27 of A100; DEVIATIONS.md
 }
 
 
 def test_errors_from_a100_to_h100_stay_what_they_are(found: list[Outcome]) -> None:
-    table = {(row["implementation"], row["pass"], row["view"]): row for row in errors(found)}
+    newer, rows = TO_HOPPER.newer, errors(found)
+    table = {(row["implementation"], row["pass"], row["view"]): row for row in rows if row["newer"] == newer}
     for key, limit in LIMITS.items():
         assert table[key]["mean"] <= limit, (key, table[key])
+
+
+def test_cudnn_s_error_from_h100_to_gb200_stays_what_it_is(found: list[Outcome]) -> None:
+    """53.9 %: waits of wgmma's softmax do not carry over to tcgen05, whose warps of softmax run beside its products."""
+    of = {(row["newer"], row["implementation"], row["pass"], row["view"]): row for row in errors(found)}
+    row = of["gb200", "nvidia.cudnn", "fwd", "gpu file"]
+    assert row["mean"] <= 0.592, "22.5 % while its rates were fitted"
 
 
 def test_serving_rows_have_twins_of_the_same_format_and_caller(monkeypatch: pytest.MonkeyPatch) -> None:

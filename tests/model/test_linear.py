@@ -34,7 +34,8 @@ def build(w: Workload) -> Schedule:
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_time_grows_with_n(mask: Mask, head_dim: int) -> None:
-    times = [time(Workload(1, 32, 1 << log, head_dim, mask=mask)) for log in range(14, 21)]
+    """From where latencies are less than a tenth of the time."""
+    times = [time(Workload(1, 32, 1 << log, head_dim, mask=mask)) for log in range(15, 21)]
     ratios = [later / earlier for earlier, later in itertools.pairwise(times)]
     # Wanted: 2.1. At 2^18 tokens, head_dim 128 and causal the default mode is 6.6 % above the exact one.
     assert all(1.8 < ratio < 2.21 for ratio in ratios), ratios
@@ -46,9 +47,9 @@ def test_linear_beats_flash_in_long_sequences_only(mask: Mask) -> None:
         w = Workload(1, 32, seq, 64, mask=mask)
         return time(w, "flash") / time(w)
 
-    ratios = [speedup(1 << log) for log in (8, 12, 14, 16)]
+    ratios = [speedup(1 << log) for log in (8, 12, 16, 18)]
     assert ratios == sorted(ratios) and ratios[0] < 1 < ratios[1]
-    assert ratios[-1] / ratios[-2] == pytest.approx(4, rel=0.15), "N^2 over N"
+    assert ratios[-1] / ratios[-2] == pytest.approx(4, rel=0.15), "N^2 over N, once latencies are a small part"
 
 
 def test_decoding_does_not_depend_on_how_many_tokens_there_were() -> None:

@@ -21,9 +21,6 @@ QUESTIONS = [
     for mask in (Mask.causal(), *(Mask.sliding_window(seq // share, causal=False) for share in (8, 32, 64)))
 ]
 
-MOST = {("attnsim.flash", "l40s"): 0.0613}
-"""A window of 2,048 over 16,384 tokens of 8 heads; 0.06 before the refit with wide steps."""
-
 
 @pytest.mark.parametrize("gpu_name", ["a100-sxm4-80gb", "h100-sxm5-80gb", "l40s"])
 @pytest.mark.parametrize(
@@ -35,7 +32,7 @@ MOST = {("attnsim.flash", "l40s"): 0.0613}
     ids=["dense", "sparse"],
 )
 def test_a_chosen_tile_is_hardly_slower_than_the_best(implementation, tiles, choice, schedule_of, gpu_name) -> None:  # type: ignore[no-untyped-def]
-    """Up to head_dim 128. Beyond, an H100's L2 is slower by its fit than by the prior that the choice goes by."""
+    """Up to head_dim 128."""
     gpu = load_gpu(gpu_name)
     numbers = choose(find_implementation(implementation), gpu).numbers
     regrets = {}
@@ -45,5 +42,4 @@ def test_a_chosen_tile_is_hardly_slower_than_the_best(implementation, tiles, cho
             for tile in tiles(w, gpu)
         }
         regrets[str(w)] = times[choice(w, gpu)] / min(times.values()) - 1
-    most = MOST.get((implementation, gpu_name), 0.06)
-    assert max(regrets.values()) < most and mean(regrets.values()) < 0.005, regrets
+    assert max(regrets.values()) < 0.06 and mean(regrets.values()) < 0.005, regrets

@@ -83,7 +83,10 @@ def test_a_visit_takes_the_vector_pipes_its_share_of_the_tensor_unit() -> None:
     """Of 64 x 64 scores: (2 x 4 x 64 + 64) rows of 128 bytes at 128 a clock are 576, 4,096 exponentials 256 clocks."""
     gpu = load_gpu("a100-sxm4-80gb").with_values({"tensor.mma_sync_fraction": 1.0, "l2.bandwidth": 1e18})
     w, tile, none = Workload(1, 1, 64, 64, dtype="fp16"), FlashTile(64, 64), StepCounts(1024, 0, 0, 0, 0, 0)
-    assert least_clks(w, gpu, tile, none, 1, np.array([1000]), 1) == 1000 * (576 + 256 + STEP_CLKS)
+    waited = STEP_CLKS + gpu.l2.latency_clk
+    assert least_clks(w, gpu, tile, none, 1, np.array([1000]), 1) == 1000 * (576 + 256 + waited)
+    ring = replace(tile, stages=2)
+    assert least_clks(w, gpu, ring, none, 1, np.array([1000]), 1) == 1000 * (576 + 256 + STEP_CLKS)
     crowded = least_clks(w, gpu, tile, none, 1000, np.ones(108_000, np.int64), 1)
     assert crowded == pytest.approx(1000 * (576 + 0.48 * 256))
 
