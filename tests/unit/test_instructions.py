@@ -1,5 +1,6 @@
 """Counted instructions: of public machine code and of our own, in schedules, units and what-ifs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -22,13 +23,13 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own import flash, hopper, sparse
 from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.lending import OF_PATH, lent
-from attnsim.models.schedule.schedule import Kernel, Path
+from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 from attnsim.tables import read_csv
 
 A100, H100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
 FWD = Workload(batch=8, heads_q=16, seq_q=4096, head_dim=128, dtype="fp16")
 NO_SCORES = "backward_row_dots", "backward_convert"
-BUILDS = {"FA2": (flash2, A100), "FA3": (flash3, H100)}
+BUILDS: dict[str, tuple[Callable[..., Schedule], Gpu]] = {"FA2": (flash2, A100), "FA3": (flash3, H100)}
 
 
 @pytest.mark.parametrize("room", ["schedule", "implementations.own"])
