@@ -29,9 +29,8 @@ def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str, launch: st
     read = {use.tensor for kernel in schedule.kernels for use in kernel.uses if not use.written}
     moved = {"load": 0, "store": 0}
     for (_, kind, tensor), size in schedule.compulsory().items():
-        moved[kind] += size * (
-            kind == "load" or tensor not in read
-        )  # what only goes from kernel to kernel may not stay
+        stays = kind == "load" or tensor not in read  # what only goes from kernel to kernel may not stay
+        moved[kind] += size * stays
     kept = {"load": gpu.l2.capacity_bytes * (cache != "cold"), "store": gpu.l2.capacity_bytes}
     busy = max(
         min(useful.flops, schedule.total("flops")) / (flops_per_clk * clks),

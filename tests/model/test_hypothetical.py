@@ -51,7 +51,7 @@ def test_what_was_fitted_on_the_newer_gpu_makes_no_difference(
     def times() -> list[float]:
         older = load_gpu(TO_HOPPER.older)
         gpus = (as_announced(row.gpu, older), row.gpu)
-        numbers = [numbers_for(row, gpu, TO_HOPPER, view)[0] for gpu, view in zip(gpus, VIEWS, strict=True)]
+        numbers = [numbers_for(row, gpu, TO_HOPPER)[0] for gpu in gpus]
         return [replace(row, gpu=gpu).predict_s(one) for gpu, one in zip(gpus, numbers, strict=True)]
 
     before = times()

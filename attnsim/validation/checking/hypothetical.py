@@ -109,7 +109,7 @@ def as_announced(newer: Gpu, older: Gpu) -> Gpu:
     return newer.with_values(values)
 
 
-def numbers_for(row: Row, gpu: Gpu, pair: Pair, view: View) -> tuple[Numbers, str]:
+def numbers_for(row: Row, gpu: Gpu, pair: Pair) -> tuple[Numbers, str]:
     """The numbers to predict a row with, none of them fitted on a GPU that does not exist yet, and whose they are."""
     chosen = choose(row.record, gpu, pair.known)
     return chosen.numbers, chosen.whose
@@ -144,7 +144,7 @@ def _predicted(asked: Iterable[tuple[Pair, Row, View]]) -> list[tuple[Row, float
     tasks, sources = [], []
     for pair, row, view in asked:
         gpu = as_announced(row.gpu, load_gpu(pair.older)) if view == "datasheet" else row.gpu
-        numbers, whose = numbers_for(row, gpu, pair, view)
+        numbers, whose = numbers_for(row, gpu, pair)
         tasks.append((replace(row, gpu=gpu), numbers))
         sources.append((row, whose))
     return [(row, time, whose) for (row, whose), time in zip(sources, predict_all(tasks), strict=True)]

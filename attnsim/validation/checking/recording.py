@@ -23,7 +23,7 @@ from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 from attnsim.validation.measured.datasets import grouped, published_rows
 from attnsim.validation.measured.groups import usable
-from attnsim.validation.measured.sources import sources
+from attnsim.validation.measured.sources import KNOWN, sources
 
 TOLERANCE = 5e-4
 """Difference of a recomputed error, as a share of the time, that rounding on another machine may make."""
@@ -101,7 +101,7 @@ def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:
     return write_yaml(
         folder / "trust.yaml",
         {
-            "sources": [*sources(), f"{PACKAGE}-{VERSION}"],
+            "sources": [*(name for name, one in sources().items() if one.role in KNOWN), f"{PACKAGE}-{VERSION}"],
             "sample": SERVING_SAMPLE,
             "rows_sha256": rows_digest(published_rows()),
             "code_sha256": code_digest(*PREDICTING),

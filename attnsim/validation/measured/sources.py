@@ -21,7 +21,7 @@ from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 Role = Literal["fit", "choose", "test", "strangers"]
 ROLES: tuple[Role, ...] = ("fit", "choose", "test", "strangers")
 KNOWN = ROLES[:-1]
-"""Roles whose errors the widths of ranges are measured on; nothing at all rests on those of strangers."""
+"""Roles whose errors the widths of ranges are measured on; neither fits nor widths rest on strangers."""
 
 MEASUREMENTS = Path(__file__).parents[1] / "measurements"
 PUBLISHED = MEASUREMENTS / "published"
