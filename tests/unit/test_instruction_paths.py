@@ -27,7 +27,8 @@ from attnsim.simulator.replay import replay
 ALL = ("S", "dP", "dV", "dK", "dQ")
 B200, GB200, H100 = (load_gpu(name) for name in ("b200-sxm-180gb", "gb200", "h100-sxm5-80gb"))
 SHIPS_MMA_SYNC = {
-    "flash-attn.1", "flash-attn.2", "flash-attn.2-unsplit", "vllm.flash-attn-2", "xformers.cutlass",
+    "flash-attn.1", "flash-attn.2", "flash-attn.2-unsplit", "flash-attn.2-one-split",
+    "vllm.flash-attn-2", "xformers.cutlass",
     "flashinfer.fa2", "flashinfer.pod", "flashinfer.pod-streams", "flashinfer.pod-serial", "flashinfer.tree",
     "flashinfer.cascade", "sglang.flashinfer", "vllm.flashinfer", "torch.sdpa-flash-1", "vllm.triton",
     "nsa-triton.selected", "nsa-triton.compressed", "nsa-triton.compressed-scores", "nsa-triton.decode",

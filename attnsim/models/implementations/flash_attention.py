@@ -116,21 +116,27 @@ def counted(tile: Tile, kernel: str, w: Workload, gpu: Gpu) -> Tile:
     return replace(tile, counts=counts)
 
 
-def _flash2_forward(w: Workload, gpu: Gpu, shape: TileRequest | None, machine: str) -> Attended:
-    """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel."""
+def _flash2_forward(
+    w: Workload, gpu: Gpu, shape: TileRequest | None, machine: str, one_split: bool = False
+) -> Attended:
+    """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel.
+
+    `one_split`: the split-KV kernel without a split, as `mha_fwd_kvcache` with ``num_splits=1`` runs it where the cache
+    has an index or pages (`force_split_kernel`).
+    """
     w = one_query(w)
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
     split_tile = counted(replace(fa2_split(w, gpu), pack_gqa=swapped), machine and f"{machine} split", w, gpu)
     heads = w.batch * (w.heads_kv if swapped else w.heads_q)
     rows = -(-w.seq_q * (w.group if swapped else 1) // 64)
     # `mha_varlen_fwd` cuts keys for one query a sequence only (``csrc/flash_attn/flash_api.cpp``).
-    uncut = w.dropout or (w.lengths and not swapped)
+    uncut = w.dropout or (w.lengths and not swapped) or one_split
     splits = 1 if uncut else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
-    if splits > 1:
+    if splits > 1 or one_split:
         tile = override(split_tile, shape, w, gpu)
         ranges = Splits(min(splits, -(-w.seq_kv // tile.keys)))
         main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", ranges)
-        return [main, fa2_combine(w, ranges.count)], tile, ranges
+        return [main, *([fa2_combine(w, ranges.count)] if ranges.partial else [])], tile, ranges
     tile = counted(replace(fa2_forward(w, gpu), pack_gqa=swapped), machine, w, gpu)
     tile = override(tile, shape, w, gpu)
     return [flash_forward(w, gpu, tile)], tile, UNCUT
@@ -147,10 +153,15 @@ def flash2_unsplit(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule
 
 
 def flash2(
-    w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "flash-attn.2", machine: str = FA2
+    w: Workload,
+    gpu: Gpu,
+    shape: TileRequest | None,
+    name: str = "flash-attn.2",
+    machine: str = FA2,
+    one_split: bool = False,
 ) -> Schedule:
     """FlashAttention-2, forward and backward; `machine`: whose machine code tells its instructions, "" nobody's."""
-    forward = partial(_flash2_forward, w, gpu, shape, machine)
+    forward = partial(_flash2_forward, w, gpu, shape, machine, one_split)
     return each_way(w, name, shape, forward, lambda: counted(fa2_backward(w, gpu), machine, w, gpu))
 
 
@@ -289,5 +300,6 @@ RECORDS = (
     record("flash-attn.1", flash1),
     record("flash-attn.2-unsplit", flash2_unsplit),
     record("flash-attn.2", flash2),
+    record("flash-attn.2-one-split", partial(flash2, name="flash-attn.2-one-split", one_split=True)),
     record("flash-attn.4-sm80", partial(flash2, name="flash-attn.4-sm80", machine="")),
 )
