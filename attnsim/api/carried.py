@@ -57,7 +57,8 @@ def carried(
     summed = w.passes not in domain.passes and not (
         w.passes == "fwd+bwd" and set(DIRECTIONS[w.passes]) <= {*domain.passes}
     )
-    unlike = w.head_dim_v != w.head_dim or not w.mask.is_band or (w.dropout and not domain.dropout)
+    other_format = w.dtype == "fp8" and record.fp8_backward  # other kernels, of which no row was measured
+    unlike = other_format or w.head_dim_v != w.head_dim or not w.mask.is_band or (w.dropout and not domain.dropout)
     return _named(
         found
         | {
@@ -65,7 +66,7 @@ def carried(
             "chip": not elsewhere and gpu.base_id not in domain.gpus,
             "pass": summed or not set(DIRECTIONS[w.passes]) <= directions or unlike or tiles != "shipped",
             "window": w.mask.is_windowed and not domain.windowed,
-            "kernel": calibration.implementation not in record.calibrated_as,
+            "kernel": other_format or calibration.implementation not in record.calibrated_as,
             "architecture": elsewhere,
         }
     )

@@ -150,6 +150,8 @@ def assess(
         near += [Reason("shape", text) for text in outside.near]
         far += [Reason("shape", text) for text in outside.far]
         near += _wide(w, chosen.calibration)
+    if w.dtype == "fp8" and record.fp8_backward:
+        far.append(Reason("shape", f"number format fp8, of which {record.name} has no measured row"))
     level = _level(far, near)
     measured = chosen.calibration.versions if chosen.calibration and not record.launches else ()
     known = same_version(version, measured)

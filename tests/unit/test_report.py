@@ -166,7 +166,7 @@ def test_shapes_name_their_cases(tmp_path: Path) -> None:
         (SMALL.replace("batch: 1", f"batch: {list(range(1, MOST_WORKLOADS + 2))}"),
          f"the study has {MOST_WORKLOADS + 1} workloads; a report holds {MOST_WORKLOADS}"),
         (SMALL.replace("heads_q: 2", "heads_q: 3, heads_kv: 2"), "heads_kv is 2; it must divide"),
-        (SMALL.replace("dtype", "x").replace("head_dim: 64", "head_dim: 64, dtype: fp8, pass: bwd"), "fp8 has no"),
+        (SMALL.replace("dtype", "x").replace("head_dim: 64", "head_dim: 64, dtype: fp8, pass: bwd"), "has no fp8"),
         ("- a\n", "write keys such as"),
         ("title: 'a\n", "line"),
     ],

@@ -10,13 +10,18 @@ tile_dsl/thd.py``); the closed ones of the same GPUs are taken to do the same.
 
 from __future__ import annotations
 
+import csv
+import functools
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import flash_attention_4
 from attnsim.models.implementations.flash_attention import fa2_backward, flash3
+from attnsim.models.implementations.frameworks.naive import naive
 from attnsim.models.implementations.fused.building import (
     Attended,
     each_way,
@@ -29,12 +34,21 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import split_count
 from attnsim.models.implementations.fused.tile import FlashTile, Order
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
+from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
+WIDE = 256
+"""Head_dim above which cuDNN has kernels of its own."""
+WIDE_TILE = FlashTile(64, 32, warps=8, q_in_registers=True, share_q_v=True, order="grid_by_sequence")
+"""Of them on sm_120: K and V alone in shared memory (``sm120/prefill_d512_f16.py``; `smem_bytes` of
+``config_sm120.py``)."""
+WIDE_BACKWARD = Operations.parse("softmax")
+"""On sm_100 S and dS go through memory there, and three batched products follow (`bprop_d512_f16`,
+`bprop_matmul_blackwell`): played as unfused attention in its fewest passes."""
 TILE = by_hand(
     FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1, order="grid_by_sequence"),
     "stand-in for the tile of cuDNN's closed kernels before Hopper, one block an SM: read off the waves of its times",
@@ -56,7 +70,8 @@ _CLOSED = ("closed source: tiles and order are those of the nearest public kerne
 
 def choose_tile(w: Workload, gpu: Gpu, decode: bool) -> FlashTile:
     """A stand-in for cuDNN's closed kernels before Hopper: 128 rows, one block an SM; 16 packed rows in decode."""
-    return fitting(DECODE_TILE if decode else TILE, w, gpu)
+    wide = max(w.head_dim, w.head_dim_v) > WIDE
+    return fitting(WIDE_TILE if wide else DECODE_TILE if decode else TILE, w, gpu)
 
 
 def blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
@@ -66,7 +81,7 @@ def blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
     A single tile of rows where the queries of a group fit it; they are packed too where those of a head would not fill
     a pair of blocks.
     """
-    tile = replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1))
+    tile = fitting(replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1)), w, gpu)
     if w.seq_q * w.group <= FEW_ROWS:
         return replace(tile, rows=FEW_ROWS, warps=4, warpgroups=1, extra_threads=128, pack_gqa=True)
     return replace(tile, pack_gqa=w.group > 1 and w.seq_q < blackwell_pair(w) * tile.rows)
@@ -97,7 +112,7 @@ def closed_blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
     Eight queries a sequence take eight times as long there as one (cuDNN 9.27, GB200, cudnn-frontend's decode sweep),
     as every query head reads the keys for itself.
     """
-    tile = replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1))
+    tile = fitting(replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1)), w, gpu)
     if w.seq_q > FEW_ROWS:
         return tile
     return replace(tile, rows=FEW_ROWS, warps=4, warpgroups=1, extra_threads=128, pack_gqa=w.seq_q == 1)
@@ -112,6 +127,12 @@ def sequence_offsets(w: Workload) -> Kernel:
 def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, closed: bool) -> Schedule:
     """Forward and backward by tcgen05; the closed kernels split the keys of a single query alone."""
     w_main = one_query(w)
+    if "bwd" in w.directions and max(w.head_dim, w.head_dim_v) > WIDE:
+        apart = naive(replace(w, passes="bwd"), gpu, shape, name, WIDE_BACKWARD)
+        if w.passes == "bwd":
+            return apart
+        first = _blackwell(replace(w, passes="fwd"), gpu, shape, name, closed)
+        return replace(apart, kernels=(*first.kernels, *apart.kernels))
 
     def forward() -> Attended:
         chosen = (closed_blackwell_tile if closed else blackwell_tile)(w_main, gpu)
@@ -150,10 +171,37 @@ def _ampere(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Sche
     return each_way(w, name, shape, forward, lambda: fa2_backward(w, gpu), notes=_CLOSED)
 
 
+@functools.cache
+def _widths() -> tuple[dict[str, str], ...]:
+    """The rows of ``cudnn_widths.csv``: largest head_dim by compute capability, pass and format."""
+    with Path(__file__).with_name("cudnn_widths.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def check_width(name: str, w: Workload, gpu: Gpu) -> None:
+    """Refuse a head_dim or a format that cuDNN has no kernels for on the GPU.
+
+    Raises
+    ------
+    InputError
+    """
+    width, number = max(w.head_dim, w.head_dim_v), gpu.compute_capability_number
+    for way in w.directions:
+        rows = [one for one in _widths() if one["pass"] == way and int(one["low"]) <= number <= int(one["high"])]
+        largest = max((int(one["largest"]) for one in rows if w.dtype in one["dtype"].split()), default=0)
+        if width > largest:
+            told = f"head_dim up to {largest} in {w.dtype}, not {width}" if largest else f"fp16 and bf16, not {w.dtype}"
+            raise InputError(
+                f"{name} takes {told} on {gpu.id} ({gpu.sm_arch}), pass {way}; take xformers.cutlass or torch.flex, or "
+                "ask for another head_dim or dtype"
+            )
+
+
 def _cudnn(name: str) -> Builder:
     """cuDNN's fused attention by the instructions of the GPU: tcgen05, wgmma (FlashAttention-3's), else mma.sync."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        check_width(name, w, gpu)
         if gpu.features.tcgen05:
             return _blackwell(w, gpu, shape, name, closed=True)
         if gpu.features.wgmma:

@@ -6,6 +6,8 @@ a kernel of their own that shares the keys out over blocks.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import two_pass_backward
 from attnsim.models.implementations.fused.building import (
@@ -31,27 +33,35 @@ Shape = tuple[int, int, int]
 """Rows, keys, warps."""
 _AMPERE: dict[int, Shape] = {64: (128, 64, 4), 128: (128, 64, 8), 256: (32, 64, 4)}
 _HOPPER: dict[int, Shape] = {64: (128, 128, 4), 128: (128, 64, 8), 256: (64, 32, 4)}
+_BLACKWELL: dict[int, Shape] = {64: (128, 128, 4), 128: (128, 64, 8), 256: (64, 32, 4)}
+"""`sm_100_default_flex_config` of 2.9, fp16 as bf16."""
 _OTHERS: Shape = (128, 64, 4)
+_WIDE: Shape = (64, 32, 4)
+"""Above head_dim 256 (`get_flex_attn_fwd_configs`)."""
 _STAGES = 3
 
 
 def _path(gpu: Gpu, rows: int) -> Path:
-    """Triton takes wgmma where a warpgroup has 64 rows."""
-    return "wgmma" if gpu.features.wgmma and rows >= 64 else "mma_sync"
+    """Triton takes wgmma, and on data-centre Blackwell tcgen05, where a warpgroup has 64 rows."""
+    if rows < 64:
+        return "mma_sync"
+    return "tcgen05" if gpu.features.tcgen05 else "wgmma" if gpu.features.wgmma else "mma_sync"
 
 
 def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """The forward template's default, with fewer stages, keys or rows where those do not fit."""
     d = max(w.head_dim, w.head_dim_v)
-    rows, keys, warps = (_HOPPER if gpu.features.wgmma else _AMPERE).get(d, _OTHERS)
+    listed = _BLACKWELL if gpu.features.tcgen05 else _HOPPER if gpu.features.wgmma else _AMPERE
+    rows, keys, warps = listed.get(d, _OTHERS if d <= 256 else _WIDE)
     if gpu.features.wgmma and d == 128 and w.dtype == "fp16":
         keys = 128
     for height in (rows, rows // 2):
         for width in (keys, keys // 2):
             for stages in range(_STAGES, 0, -1):
                 path = _path(gpu, height)
-                groups = warps // 4 if path == "wgmma" else max(1, warps // 4)
+                groups = 1 if path == "tcgen05" else max(1, warps // 4)
                 tile = FlashTile(height, width, warps=warps, loop="staged", stages=stages, path=path, warpgroups=groups)
+                tile = replace(tile, rescale="through_registers") if path == "tcgen05" else tile
                 if fits(tile, w, gpu):
                     return tile
     return tile
@@ -68,6 +78,10 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     """The backward template's default."""
     d, hopper = max(w.head_dim, w.head_dim_v), gpu.features.wgmma
     rows, keys, warps = (64, 128, 8) if d == 128 else (32, 128, 4) if d == 64 and not hopper else (64, 64, 4)
+    if gpu.features.tcgen05:  # `get_flex_attn_bwd_configs` of 2.9, "sm10x"
+        rows, keys, warps = (64, 128, 4) if d <= 128 else (64, 64, 4)
+    if d > 256:
+        rows, keys, warps = 16, 16, 4
     if gpu.sm.shared_memory_per_block_bytes < 128 << 10:
         keys = min(keys, 64)
     return BackwardTile(rows, keys, warps=warps, stages_q=1, v_in_registers=d > 128, path=_path(gpu, rows))

@@ -88,6 +88,8 @@ class Implementation:
     like : str
         Implementation whose calibration stands in when there is none of its own.
     dtypes : tuple of str
+    fp8_backward : bool
+        Whether its backward takes fp8, of which no row was measured in either direction.
     closed : bool
         Tiles unknown (closed source): the nearest public schedule is played.
     passes : tuple of str
@@ -152,6 +154,7 @@ class Implementation:
     aliases: tuple[str, ...] = ()
     like: str = ""
     dtypes: tuple[str, ...] = ("fp16", "bf16")
+    fp8_backward: bool = False
     closed: bool = False
     passes: tuple[str, ...] = PASSES
     largest_head_dim: int = 256

@@ -13,6 +13,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import counted
 from attnsim.models.implementations.fused.building import (
+    alike,
     fitting,
     flash_schedule,
     one_kernel_each_way,
@@ -21,7 +22,7 @@ from attnsim.models.implementations.fused.building import (
 )
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import combine, copy_rows
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment, TileOp
@@ -29,18 +30,23 @@ from attnsim.models.schedule.schedule import Kernel, Schedule, bytes_of, edited
 from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
+MOST_WHOLE, SLICE = 256, 32
+"""Head_dim above which shared memory is played as the source has it: a slice of 32 columns of Q and K, and of keys of P
+and V, at a time, and fp32 sums of O in memory between key tiles (``kernel_forward.h``, `kKeepOutputInRF`)."""
 REGISTERS = by_hand(128, "registers a thread of the memory-efficient kernels")
 SMALL_BACKWARD_REGISTERS = by_hand(168, "registers a thread of the memory-efficient backward with tiles of 64 x 64")
 
 
 def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """PyTorch's and xformers' memory-efficient kernel (cutlass), with fewer keys where shared memory is short."""
-    d = max(w.head_dim, w.head_dim_v)
+    d, order = max(w.head_dim, w.head_dim_v), BY_SEQUENCE if w.lengths else "ascending"
+    plain = FlashTile(64, 64, warps=4, registers=REGISTERS, p_in_smem=True, order=order)
     if d <= 64:
-        return FlashTile(64, 64, warps=4, registers=REGISTERS, p_in_smem=True)
+        return plain
     if d <= 128:
-        return fitting(FlashTile(64, 128, warps=8, warpgroups=2, registers=REGISTERS, p_in_smem=True), w, gpu)
-    return fitting(FlashTile(32, 128, warps=4, registers=REGISTERS, p_in_smem=True), w, gpu)
+        return fitting(replace(plain, keys=128, warps=8, warpgroups=2), w, gpu)
+    tile = replace(plain, rows=32, keys=128)
+    return fitting(tile, w, gpu) if d <= MOST_WHOLE else replace(tile, slices=SLICE)
 
 
 def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
@@ -50,9 +56,13 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
         return BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
     tile = BackwardTile(128, 128, warps=16, stages_q=1, registers=REGISTERS)
     fits = bytes_of(tile.buffers(padded(d), padded(d), w.element_bytes)) <= gpu.sm.shared_memory_per_block_bytes
-    return tile if d <= 128 and fits else BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
+    small = BackwardTile(64, 64, warps=4, stages_q=1, registers=SMALL_BACKWARD_REGISTERS)
+    return tile if d <= 128 and fits else small if d <= MOST_WHOLE else replace(small, slices=SLICE)
 
 
+BY_SEQUENCE: Order = "grid_by_sequence"
+"""Of sequences packed end to end (`BlockDiagonalMask`): the grid has sequences outermost, and row tiles for the longest
+(``kernel_forward.h``, `getBlocksGrid`: ``dim3(ceil_div(num_queries, kQueriesPerBlock), num_heads, num_batches)``)."""
 NAME, SPLIT_K = "xformers.cutlass", "xformers.triton-splitk"
 SPLIT_K_HEAD_DIMS, SPLIT_K_CAUSAL_QUERIES = (16, 32, 64, 128, 256, 512), 16
 LSE_INSTRUCTIONS = by_hand(38, "FP64 instructions of a row's log-sum-exp in double precision")
@@ -63,7 +73,7 @@ SPLIT_K_NOTE = "copies of K and V overlap products here; Triton compiles this lo
 
 def triton_split_k(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """``triton_splitk.FwOp``: 16 rows x 64 keys, two warps; the query heads of a group are rows of one tile."""
-    check_split_k(w)
+    check_split_k(alike(w, SPLIT_K, NAME))
     w, grouped = one_query(w), w.group > 1
     widths = (w.head_dim, w.head_dim_v)
     base = FlashTile(16, 64, warps=2, loop="staged", pack_gqa=grouped, warps_share_keys=True, widths=widths)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from attnsim.errors import InputError
+from attnsim.errors import InputError, some
 from attnsim.models.calibrations.choose import checked
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import check_lengths, check_mask, find_implementation, runs_on, unplayed
+from attnsim.models.implementations.choose import (
+    IMPLEMENTATIONS,
+    check_lengths,
+    check_mask,
+    find_implementation,
+    runs_on,
+    unplayed,
+)
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.surrounding import check_operations
 from attnsim.models.mechanisms import MECHANISMS, running
@@ -107,8 +114,11 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if max(w.head_dim, w.head_dim_v) > record.largest_head_dim:
         raise InputError(
             f"{record.name} has kernels up to head_dim {record.largest_head_dim}, not "
-            f"{max(w.head_dim, w.head_dim_v)}; take --algorithm naive"
+            f"{max(w.head_dim, w.head_dim_v)}; {_instead(record, w, gpu)}"
         )
+    if w.dtype == "fp8" and "bwd" in w.directions and not record.fp8_backward:
+        able = some((one.name for one in IMPLEMENTATIONS.values() if one.fp8_backward), "attnsim implementations")
+        raise InputError(f"{record.name} has no fp8 backward pass; take dtype bf16 for training, or one of {able}")
     check_mask(record, w)
     check_lengths(record, w)
     check_operations(record, w)
@@ -120,6 +130,22 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if w.mask.is_windowed and not record.windows:
         near = default_implementation(FUSED, w, gpu).name
         raise InputError(f"{record.name} has no sliding window; nearest that has: {near}")
+
+
+def _instead(record: Implementation, w: Workload, gpu: Gpu) -> str:
+    """What to take for a head_dim that an implementation has no kernels for: those of its library first."""
+    width = max(w.head_dim, w.head_dim_v)
+    able = [
+        one
+        for one in IMPLEMENTATIONS.values()
+        if one.runs == record.runs
+        and one.largest_head_dim >= width
+        and w.dtype in one.dtypes
+        and w.passes in one.passes
+        if runs_on(one, gpu) and one.picks is None and (one.windows or not w.mask.is_windowed) and _fits(one, w, gpu)
+    ]
+    names = [one.name for one in sorted(able, key=lambda one: one.library != record.library)]
+    return f"take {some(names, 'attnsim implementations')}" if names else f"no kernels of {record.runs} are so wide"
 
 
 def _check_format(w: Workload, gpu: Gpu) -> None:

@@ -165,8 +165,6 @@ class Workload:
             self._check_dropout(self.operations)
         if self.page_size or self.prefix or self.tree:
             check_cache(self.parts, self.page_size, self.prefix, self.tree, self.mask == Mask.causal())
-        if self.dtype == "fp8" and self.passes in ("bwd", "fwd+bwd"):
-            raise InputError("fp8 has no backward pass in any published kernel; use dtype bf16 for training")
 
     def _parse(self) -> None:
         """Read the parts that are given as text."""

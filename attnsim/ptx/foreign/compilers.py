@@ -213,7 +213,7 @@ def compile_triton(
     names, constant = list(kernel.arg_names), {one.name for one in kernel.params if one.is_constexpr}
     defaults = {one.name: one.default for one in kernel.params if one.has_default}
     _check_names(kernel.__name__, names, arguments, defaults)
-    given = {name: arguments.get(name, defaults.get(name)) for name in names}
+    given: dict[str, Any] = {name: arguments.get(name, defaults.get(name)) for name in names}
     launched = {name: value for name, value in given.items() if name not in constant}
     source = ASTSource(
         fn=kernel,

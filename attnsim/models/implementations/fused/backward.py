@@ -107,7 +107,12 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
         *by_size("epilogue", missing_keys, ops.epilogue, missing_keys < tile.keys),
         *once("no keys", [TileOp("delay", "exit", clks=ABSENT_CLKS)], missing_keys == tile.keys),
     ]
+    sums = [Tensor("dK, dV sums", "b h g j", 4 * (ops.d + ops.dv), written=way) for way in (False, True)]
+    if tile.slices:
+        again = [ops.k.load(tile.keys), ops.v.load(tile.keys), sums[0].load(tile.keys), sums[1].store(tile.keys)]
+        nest += once("K, V, dK and dV again", again, steps)
     tensors = (ops.k, ops.v, ops.q, ops.do, *ops.statistics, *((ops.sums,) if dq else ()), *ops.outputs)
+    tensors += tuple(sums) if tile.slices else ()
     name, buffers = "flash_bwd" if dq else "flash_bwd_dkdv", tile.buffers(ops.d, ops.dv, ops.e)
     return _main(name, ops, nest, launches, tensors, axes, "h g b j", buffers, "row tile")
 

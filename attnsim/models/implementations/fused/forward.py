@@ -94,7 +94,14 @@ def flash_forward(
     nest = with_ends(ops, q, body, kinds.steps, kinds.missing_rows, stored, fetch_clks, fragments)
     if w.page_size and not tile.looks_up_pages:
         nest += once("page numbers", [listed.load(pages(w, tile.keys))], kinds.steps)
-    tensors = [q, k, v, *(one for tensors, _ in stored for one in tensors)]
+    passed = (
+        [Tensor("O sums", "b h g i", 4 * w.head_dim_v, written=way) for way in (False, True)] if tile.slices else []
+    )
+    if passed:
+        nest += once(
+            "Q and O again", [q.load(tile.rows), passed[0].load(tile.rows), passed[1].store(tile.rows)], kinds.steps
+        )
+    tensors = [q, k, v, *passed, *(one for tensors, _ in stored for one in tensors)]
     tensors += [listed] if w.page_size or tile.looks_up_pages else []
     uses = uses_of(tensors, *launched(w, tile, axes))
     launches = launch_order(w, gpu, tile, kinds.blocks, w.heads_q // pack, kinds.absent)

@@ -120,14 +120,16 @@ class Operations:
         """Online softmax of one tile and the rescaling of O; `first`: it is the block's first tile."""
         tile, scores = self.tile, self.rows * self.tile.keys
         polynomials = tile.polynomials(scores)
-        rescales = tile.rescale == "always" or (first and tile.rescale == "first")
+        each_tile = tile.rescale in ("always", "through_registers")
+        rescales = each_tile or (first and tile.rescale == "first")
         rescaled, mask = self.rows * rescales, MASK_INSTRUCTIONS * scores * masked
         if tile.counts and masked:
             mask = tile.counts.hiding(scores, MASK_INSTRUCTIONS)
-        lanes = 1 if tile.rescale == "always" else 4  # each of the four lanes that share a row computes its factor
+        lanes = 1 if each_tile else 4  # each of the four lanes that share a row computes its factor
         exps = scores - polynomials + lanes * rescaled
-        # Of accumulators in tensor memory: S is read in fp32 and P written; O is seldom rescaled.
+        # Of accumulators in tensor memory: S is read in fp32 and P written; so is O, where it is rescaled in registers.
         tmem = scores * (4 + self.w.element_bytes) if tile.path == "tcgen05" else 0
+        tmem += 8 * rescaled * self.dv * (tile.rescale == "through_registers")
         if tile.counts:
             op = tile.counts.softmax(scores, exps, rescaled * self.dv, mask, polynomials)._replace(tmem_bytes=tmem)
         else:

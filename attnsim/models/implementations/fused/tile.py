@@ -70,9 +70,10 @@ class FlashTile:
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None
         Launch bounds.
-    rescale : {"always", "first", "seldom"}
-        When the softmax rescales O: at every key tile; where a row's maximum grows by more than is tolerated, which is
-        at the first key tile and then hardly ever; hardly ever, by warps of its own.
+    rescale : {"always", "through_registers", "first", "seldom"}
+        When the softmax rescales O: at every key tile, of accumulators in tensor memory also through registers; where a
+        row's maximum grows by more than is tolerated, which is at the first key tile and then hardly ever; hardly ever,
+        by warps of its own.
     emulated : (int, int)
         Exponentials that are polynomials on the FMA pipes, of so many.
     edges_only : bool
@@ -93,6 +94,10 @@ class FlashTile:
         The warps that multiply read the page numbers of a tile of keys, and wait for them, before they copy it; else
         others do, or well ahead. Only the loop "fa2" plays it. A cache without a page size has pages of one key
         (SGLang's `page_size = 1`).
+    slices : int
+        Columns of Q, K and V in a slice, where they pass through shared memory in slices, of which two are there, so
+        that its size does not follow head_dim: Q is then read again for each key tile, and the accumulators of O lie
+        in memory. 0: whole tiles. Only the loop "fa2" plays it.
     counts : StepCounts, optional
         Instructions of a step from machine code; None where nobody counted them.
     """
@@ -113,7 +118,7 @@ class FlashTile:
     order: Order = "ascending"
     persistent: bool = False
     max_blocks_per_sm: int | None = None
-    rescale: Literal["always", "first", "seldom"] = "always"
+    rescale: Literal["always", "through_registers", "first", "seldom"] = "always"
     emulated: tuple[int, int] = (0, 1)
     edges_only: bool = False
     masks_all: bool = False
@@ -123,10 +128,12 @@ class FlashTile:
     across: int = 1
     by_row: bool = False
     looks_up_pages: bool = False
+    slices: int = 0
     counts: StepCounts | None = None
 
     def buffers(self, d: int, dv: int, element: int) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
+        d, dv = (2 * self.slices, 2 * self.slices) if self.slices else (d, dv)
         q = self.rows * d * element
         k, v = self.stages * self.keys * d * element, self.stages * self.keys * dv * element
         parts = [("K", k), ("V", max(v, q) if self.share_q_v else v)]
@@ -189,6 +196,8 @@ class BackwardTile:
         Blocks of a cluster whose tensor cores multiply together (``cta_group::2`` of tcgen05), each with its own keys.
         A block keeps the half of Q that S needs, and the half that dK needs, and so of dO; it sums half the rows of dQ
         over the keys of both.
+    slices : int
+        As of a forward tile: K and V are read again for each tile of rows, and the sums of dK and dV lie in memory.
     counts : StepCounts, optional
         Instructions of a step from machine code; None where nobody counted them.
     """
@@ -202,10 +211,12 @@ class BackwardTile:
     extra_threads: int = 0
     registers: int = 255
     pair: int = 1
+    slices: int = 0
     counts: StepCounts | None = None
 
     def buffers(self, d: int, dv: int, element: int) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
+        d, dv = (2 * self.slices, 2 * self.slices) if self.slices else (d, dv)
         m, n = self.rows, self.keys
         if self.path == "tcgen05":  # P lies in tensor memory; dQ passes through two buffers of 32 columns
             return (
@@ -322,7 +333,7 @@ def fits(tile: FlashTile, w: Workload, gpu: Gpu) -> bool:
 
 def _accumulators(tile: FlashTile, dv: int) -> int:
     """fp32 accumulators of O and S that a thread holds."""
-    return tile.rows * (dv + tile.keys) // (tile.warps * 32)
+    return tile.rows * ((tile.keys if tile.slices else dv) + tile.keys) // (tile.warps * 32)
 
 
 def candidates(tile: FlashTile, w: Workload, gpu: Gpu) -> Iterator[FlashTile]:

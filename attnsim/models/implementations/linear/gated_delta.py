@@ -17,7 +17,8 @@ from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
-WIDTHS = (64, 128, 256)
+WIDTHS = (64, 128, 256, 512)
+"""Of which most records have kernels up to 256 alone (`largest_head_dim`)."""
 """Widths that ``chunk_delta_h.py`` has states for (K at most 256)."""
 WHOLE = "delta_rule_fwd"
 
