@@ -91,6 +91,15 @@ def test_what_is_left_out_is_the_declaration_of_the_host_with_the_error() -> Non
         assert kept in text
 
 
+def test_a_function_that_is_evaluated_while_a_kernel_is_compiled_is_marked_for_the_device() -> None:
+    text = "namespace a {\ntemplate <int N> constexpr int f(int n) { return n; }\n}\n"
+    text += "static constexpr int g() { return 1; }\n"
+    errors = [Error("k.cu", line, "A function without execution space annotations is") for line in (2, 4)]
+    left, others = without_host_code({"k.cu": text}, errors)
+    assert not others and left["k.cu"].replace("__device__ ", "") == text
+    assert "<int N> __device__ constexpr int f" in left["k.cu"] and "static __device__ constexpr int g" in left["k.cu"]
+
+
 def test_an_error_in_device_code_stays_one() -> None:
     for what in ("kRows", "twice(x[0])", "return x + x"):
         error = Error("k.cu", line_of(what), "wrong")

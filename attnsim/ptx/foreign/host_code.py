@@ -2,6 +2,7 @@
 
 Which declarations are host code the compiler says: those in which it finds an error and that carry no ``__device__``,
 ``__global__`` or their kin, by themselves or through a macro. They become empty lines, so that all others keep theirs.
+A ``constexpr`` function is marked for the device instead.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ _HOLDS_DECLARATIONS = re.compile(
     r"\bnamespace\b|^(?:\s*template\s*<[^{]*>)?\s*(?:typedef\s+)?(?:struct|class|union)\b[^{(]*(?:\([^)]*\)[^{(]*)?$"
     r'|\bextern\s*"C"\s*$'
 )
-_SHARED = re.compile(r"\b(?:constexpr|using|typedef|static_assert)\b")
+_SHARED = re.compile(r"\b(?:constexpr|static_assert)\b")
 """What device code may need although nothing marks it."""
+_UNMARKED = "A function without execution space annotations"
+"""How NVRTC's message on a function of the host begins. nvcc takes a constexpr one with --expt-relaxed-constexpr."""
 _ERROR = re.compile(r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<what>[^\n]*)", re.M)
 
 
@@ -112,14 +115,22 @@ def without_host_code(texts: Mapping[str, str], errors: Iterable[Error]) -> tupl
         Text by the name that the compiler has for a file.
     errors : iterable of Error
     """
-    marker, left, remaining = marker_of(texts.values()), dict(texts), list[Error]()
+    marker, remaining = marker_of(texts.values()), list[Error]()
+    edits: dict[str, dict[int, tuple[int, str]]] = {}  # by file and place: to where, and what stands there then
     for error in errors:
-        found = list(_host_at(texts.get(error.file, ""), error.line, marker)) if error.file != PRELUDE else []
-        remaining += [] if found else [error]
+        text = texts.get(error.file, "")
+        found = [] if error.file == PRELUDE else list(_host_at(text, error.line, marker))
         for piece in found:
-            text = left[error.file]
             blank = re.sub(r"[^\n]", " ", text[piece.start : piece.end])
-            left[error.file] = text[: piece.start] + blank + text[piece.end :]
+            edits.setdefault(error.file, {})[piece.start] = piece.end, blank
+        shared = [] if found or not error.what.startswith(_UNMARKED) else _shared_at(text, error.line)
+        for place in shared:
+            edits.setdefault(error.file, {})[place] = place, "__device__ "
+        remaining += [] if found or shared else [error]
+    left = dict(texts)
+    for file, some in edits.items():
+        for start, (end, instead) in sorted(some.items(), reverse=True):
+            left[file] = left[file][:start] + instead + left[file][end:]
     return left, remaining
 
 
@@ -134,19 +145,39 @@ def marker_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _host_at(text: str, line: int, marker: re.Pattern[str]) -> Iterator[Piece]:
-    """The outermost declarations of host code alone on a line."""
+    """The outermost declarations of host code alone on a line; of a structure with device code its functions."""
 
-    def search(some: list[Piece]) -> Iterator[Piece]:
-        for one in some:
-            first = text.count("\n", 0, one.start) + 1
-            if not first <= line <= first + text.count("\n", one.start, one.end):
-                continue
-            if _HOLDS_DECLARATIONS.search(one.head) and marker.search(text, one.start, one.end):
-                yield from search(one.body)
+    def search(some: list[Piece], of_structure: bool = False) -> Iterator[Piece]:
+        for one in _on(text, line, some):
+            holds = _HOLDS_DECLARATIONS.search(one.head)
+            structure = holds and "namespace" not in one.head and "extern" not in one.head
+            if holds and (not structure or marker.search(text, one.start, one.end)):
+                yield from search(one.body, bool(structure))
             elif text[one.start : one.end] != ";" and not marker.search(one.head) and not _SHARED.search(one.head):
-                yield one
+                yield from [] if of_structure and "(" not in one.head else [one]
 
     yield from search(pieces(text))
+
+
+def _shared_at(text: str, line: int) -> list[int]:
+    """Where functions on a line, that are evaluated while a kernel is compiled, say so and carry no word of CUDA."""
+
+    def search(some: list[Piece]) -> Iterator[int]:
+        for one in _on(text, line, some):
+            word = re.search(r"\bconstexpr\b", one.head)
+            if word and "(" in one.head and not re.search(_DEVICE, one.head):
+                yield one.start + word.start() - (len(one.head) - len(one.head.lstrip()))
+            elif _HOLDS_DECLARATIONS.search(one.head):
+                yield from search(one.body)
+
+    return list(search(pieces(text)))
+
+
+def _on(text: str, line: int, some: Iterable[Piece]) -> Iterator[Piece]:
+    for one in some:
+        first = text.count("\n", 0, one.start) + 1
+        if first <= line <= first + text.count("\n", one.start, one.end):
+            yield one
 
 
 @functools.cache
