@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attnsim.errors import InputError
+from attnsim.ptx.foreign.compilers import header_folders
 from benchmarks import strangers
 
 KINDS = sorted(path.stem for path in strangers.FOLDER.glob("*.yaml"))
@@ -21,6 +22,8 @@ def judged(run: list[str], **expect: Any) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_input_is_silently_wrong_and_nearly_all_are_right(kind: str) -> None:
+    if kind == "cuda" and not [*header_folders()]:
+        pytest.skip("its files include CUDA's headers, which are not here")
     outcomes = [strangers.judge(kind, one) for _, one in strangers.read([kind])]
     wrong = [one for one in outcomes if one.outcome not in (strangers.RIGHT, strangers.REFUSED)]
     assert not [one for one in wrong if one.outcome == strangers.SILENT]

@@ -71,7 +71,7 @@ def compile_kernel(path: Path, arch: str = "80", options: Sequence[str] = (), en
     if not arch.rstrip("af").isdecimal() or int(arch.rstrip("af")) not in nvrtc.architectures:
         known = ", ".join(map(str, nvrtc.architectures))
         raise InputError(f"--arch {arch}: NVRTC {'.'.join(map(str, nvrtc.version))} compiles for {known}")
-    toolkit = [*_header_folders()]
+    toolkit = [*header_folders()]
     own = [Path(one[2:]) for one in options if one.startswith("-I") and one != "-I"]
     standard = [] if any(one.startswith(("-std", "--std")) for one in options) else ["-std=c++17"]
     folders = [f"-I{folder}" for folder in (path.parent.resolve(), *toolkit)]
@@ -113,7 +113,7 @@ def _check_templates(ptx: str, entry: str, texts: Iterable[str]) -> None:
 def _told(error: Error, texts: Mapping[str, str], toolkit: bool, entry: str) -> str:
     """The first error in device code, with what can be done about it."""
     if missing := re.search(r'cannot open source file "([^"]+)"', error.what):
-        of_cuda = "CUDA's headers are not here: pip install nvidia-cuda-runtime nvidia-cuda-cccl; "
+        of_cuda = "CUDA's headers are not here: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl; "
         advice = "put it beside the file, or name its folder: --option=-IFOLDER"
         return f"{error.file}({error.line}): no header {missing[1]}; {'' if toolkit else of_cuda}{advice}"
     if error.file.startswith("__nv_name_map"):
@@ -123,7 +123,7 @@ def _told(error: Error, texts: Mapping[str, str], toolkit: bool, entry: str) -> 
     return f"{error.file}({error.line}): error: {error.what}{source}"
 
 
-def _header_folders() -> Iterator[Path]:
+def header_folders() -> Iterator[Path]:
     """Where CUDA's own headers are (``cuda_fp16.h``): in a toolkit, or in NVIDIA's packages for Python."""
     roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     roots.append(Path("/usr/local/cuda"))
