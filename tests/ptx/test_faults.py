@@ -376,7 +376,7 @@ def test_trap(launch: Launch) -> None:
         "add.s32 %nobody, %r, %r;",
         "add.cc.u32 %r, %r, %r;",
         "min.xorsign.abs.f32 %f, %f, %f;",
-        "add.rz.f32 %f, %f, %f;",
+        "div.rz.f32 %f, %f, %f;",
         "ex2 %f, %f;",
         "bar.sync;",
         "bra;",
