@@ -77,7 +77,7 @@ def test_every_shape_format_and_layout(shape: tuple[int, int, int], kinds: tuple
             given[name] = encode(stored, "bf16") if of == "bf16" else stored.astype(NUMPY.get(of, np.float64))
         given["d"] = np.zeros_like(given["c"])
         space = ".global" if layouts[0] == "row" else ""
-        ran = run_ptx(kernel(shape, kind, result, layouts, space), grid=1, block=32, arguments=given)
+        ran = run_ptx(kernel(shape, kind, result, layouts, space), grid=1, block=32, arguments=given)  # type: ignore[arg-type]
         found = given["d"].astype(np.float64)
         np.testing.assert_array_equal(found if layouts[2] == "row" else found.T, a @ b + c)
         assert ran.counters.tensor_flops == 2 * m * n * k and ran.pipes["tensor"] == 1
