@@ -1,6 +1,6 @@
 """Inputs as strangers write them, and their answers: `python benchmarks/strangers.py [ID ...] [--kind K] [--json]`.
 
-`benchmarks/strangers/KIND.yaml` holds inputs of a kind (names, GPUs, tables, models, traces ...) drawn from public
+`benchmarks/inputs/KIND.yaml` holds inputs of a kind (names, GPUs, tables, models, traces ...) drawn from public
 sources, with a reference for each answer (:class:`Input`, :class:`Expected`). Each is put to the command line, in this
 process and in a temporary folder. An input is right, refused for the right reason, wrong but said so (it is refused, or
 a row has an error), or silently wrong, and then the exit code is 1.
@@ -28,7 +28,7 @@ from attnsim.cli import main as command_line
 from attnsim.errors import InputError
 from attnsim.files import read_typed
 
-FOLDER = Path(__file__).with_suffix("")
+FOLDER = Path(__file__).with_name("inputs")
 RIGHT, REFUSED, SAID, SILENT = "right", "refused rightly", "wrong but said", "silently wrong"
 OUTCOMES = (RIGHT, REFUSED, SAID, SILENT)
 TIMES = ("time_s", "predicted_s")

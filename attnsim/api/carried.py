@@ -57,7 +57,7 @@ def carried(
     summed = w.passes not in domain.passes and not (
         w.passes == "fwd+bwd" and set(DIRECTIONS[w.passes]) <= {*domain.passes}
     )
-    other_format = w.dtype == "fp8" and record.fp8_backward  # other kernels, of which no row was measured
+    other_format = in_unmeasured_format(w, record)
     unlike = other_format or w.head_dim_v != w.head_dim or not w.mask.is_band or (w.dropout and not domain.dropout)
     return _named(
         found
@@ -70,6 +70,11 @@ def carried(
             "architecture": elsewhere,
         }
     )
+
+
+def in_unmeasured_format(w: Workload, record: Implementation) -> bool:
+    """Whether the call runs kernels of a number format of which no row was measured."""
+    return w.dtype == "fp8" and record.fp8_backward
 
 
 def _named(found: dict[str, bool]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from attnsim.api.carried import beyond, carried, same_version, spread_of
+from attnsim.api.carried import beyond, carried, in_unmeasured_format, same_version, spread_of
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen
 from attnsim.models.calibrations.components import HOST, NORMAL_90, PRIORS, TIMING, widths
@@ -150,7 +150,7 @@ def assess(
         near += [Reason("shape", text) for text in outside.near]
         far += [Reason("shape", text) for text in outside.far]
         near += _wide(w, chosen.calibration)
-    if w.dtype == "fp8" and record.fp8_backward:
+    if in_unmeasured_format(w, record):
         far.append(Reason("shape", f"number format fp8, of which {record.name} has no measured row"))
     level = _level(far, near)
     measured = chosen.calibration.versions if chosen.calibration and not record.launches else ()

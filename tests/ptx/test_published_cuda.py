@@ -180,7 +180,7 @@ def test_the_newest_assembler_that_takes_the_ptx_is_taken(tmp_path: Path, monkey
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", ":".join(str(tmp_path / one) for one in ("old", "newest", "new")) + ":/bin:/usr/bin")
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setattr(ptxas.Path, "glob", lambda self, pattern: [])  # type: ignore[attr-defined]
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [])
     ptxas.assemblers.cache_clear()
     try:
         assert [one.version for one in ptxas.assemblers()] == [(14, 0, 1), (13, 2, 5), (12, 4, 1)]

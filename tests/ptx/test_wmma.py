@@ -25,7 +25,7 @@ def registers(kind: str, matrix: str, elements: int) -> int:
     return REGISTERS.get((kind, matrix)) or elements // (32 * held)
 
 
-def kernel(shape: tuple[int, int, int], kind: str, result: str, layouts: tuple[str, str, str], space: str = "") -> str:
+def kernel(shape: tuple[int, int, int], kind: str, result: str, layouts: tuple[str, ...], space: str = "") -> str:
     m, n, k = shape
     sizes = {"a": m * k, "b": k * n, "c": m * n, "d": m * n}
     kinds = {"a": kind, "b": kind, "c": result, "d": result}
@@ -77,7 +77,7 @@ def test_every_shape_format_and_layout(shape: tuple[int, int, int], kinds: tuple
             given[name] = encode(stored, "bf16") if of == "bf16" else stored.astype(NUMPY.get(of, np.float64))
         given["d"] = np.zeros_like(given["c"])
         space = ".global" if layouts[0] == "row" else ""
-        ran = run_ptx(kernel(shape, kind, result, layouts, space), grid=1, block=32, arguments=given)  # type: ignore[arg-type]
+        ran = run_ptx(kernel(shape, kind, result, layouts, space), grid=1, block=32, arguments=given)
         found = given["d"].astype(np.float64)
         np.testing.assert_array_equal(found if layouts[2] == "row" else found.T, a @ b + c)
         assert ran.counters.tensor_flops == 2 * m * n * k and ran.pipes["tensor"] == 1

@@ -122,7 +122,7 @@ def _extras() -> Finding:
     lines = [re.match(r"([\w.-]+).*\bextra == ['\"]([\w-]+)", one) for one in required]
     named = sorted({one[2] for one in lines if one})
     absent = {one[2] for one in lines if one and one[1] != "attnsim" and not _is_here(one[1])}
-    told = f"{', '.join(one for one in named if one not in absent) or 'none'}"
+    told = ", ".join(one for one in named if one not in absent) or "none"
     rest = ", ".join(one for one in named if one in absent)
     return Finding("extras", "ok", told + (f"; without {rest}: pip install 'attnsim[NAME]'" if rest else ""))
 

@@ -18,8 +18,8 @@ from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 WIDTHS = (64, 128, 256, 512)
-"""Of which most records have kernels up to 256 alone (`largest_head_dim`)."""
-"""Widths that ``chunk_delta_h.py`` has states for (K at most 256)."""
+"""Widths of a state that a kernel may have; most have states up to 256 alone, as ``chunk_delta_h.py``
+(`largest_head_dim`)."""
 WHOLE = "delta_rule_fwd"
 
 
