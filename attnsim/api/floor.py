@@ -37,4 +37,4 @@ def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str, launch: st
         min(useful.exponentials, schedule.total("exps")) / (gpu.sm.exp_per_clk * clks),
         sum(max(0, size - kept[kind]) for kind, size in moved.items()) / gpu.hbm.bandwidth_bytes_per_s,
     )
-    return busy + {"graph": gpu.launch.graph_s, "kernel": 0.0}.get(launch, gpu.launch.stream_s)
+    return busy + gpu.launch.each_s(launch)

@@ -248,7 +248,7 @@ def _play(
     told: Told | None,
 ) -> Replay:  # fmt: skip
     """Replay at the full clock of `gpu`."""
-    overhead = {"graph": gpu.launch.graph_s, "kernel": 0.0}.get(launch, gpu.launch.stream_s)
+    overhead = gpu.launch.each_s(launch)
     grids: Grids = {}
     prepared = prepare(schedule, gpu, numbers, cache)
     units = [_units(item, gpu.sm.count) for item in prepared]

@@ -25,9 +25,9 @@ class Number:
     prior, low, high : float
         Value without a fit, and the bounds of a fit.
     meaning : str
-    scale : {"linear", "log", "square root"}
-        How the unit coordinate, in which the number is fitted, runs from `low` (0) to `high` (1): ratios by their
-        logarithm, latencies, which span decades down to zero, by their square root.
+    scale : {"linear", "square root"}
+        How the unit coordinate, in which the number is fitted, runs from `low` (0) to `high` (1): latencies, which span
+        decades down to zero, by their square root.
     """
 
     unit: str
@@ -35,19 +35,15 @@ class Number:
     low: float
     high: float
     meaning: str
-    scale: Literal["linear", "log", "square root"] = "linear"
+    scale: Literal["linear", "square root"] = "linear"
 
     def coordinate(self, value: float) -> float:
         """The unit coordinate of a value."""
-        if self.scale == "log":
-            return math.log(value / self.low) / math.log(self.high / self.low)
         part = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
         return math.sqrt(part) if self.scale == "square root" else part
 
     def value(self, coordinate: float) -> float:
         """The value at a unit coordinate."""
-        if self.scale == "log":
-            return float(self.low * (self.high / self.low) ** coordinate)
         part = coordinate * coordinate if self.scale == "square root" else coordinate
         return self.low + (self.high - self.low) * part
 

@@ -127,6 +127,10 @@ class Launch:
     stream_s: float = figure("stream", "s", 0, 1)
     graph_s: float = figure("graph", "s", 0, 1)
 
+    def each_s(self, mode: str) -> float:
+        """Seconds of one launch: in a CUDA graph, of a kernel alone, which has none, or in a stream, of Python too."""
+        return {"graph": self.graph_s, "kernel": 0.0}.get(mode, self.stream_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Power:
