@@ -86,7 +86,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     l2 = PS / (gpu.l2.bandwidth_bytes_per_s * numbers.l2_share)
     return UnitCosts(
         clk=work,
-        tensor=work / (rate * (ASYNC_SHARE if beside else 1.0)),
+        tensor=work / (rate * (ASYNC_SHARE if beside else 1.0) * numbers.tensor_share),
         pipes={one.amount: work / per_clk for one in PIPES if (per_clk := gpu.get(one.figure))},
         exp=work / gpu.sm.exp_per_clk,
         fp32=work / (gpu.sm.fp32_flops_per_clk / 2),
@@ -95,7 +95,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         load_store=work / gpu.sm.load_stores_per_clk,
         l2=l2,
         l2_write=l2 / gpu.l2.write_share,
-        hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction),
+        hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction * numbers.hbm_share),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,
