@@ -190,7 +190,7 @@ def test_a_write_holds_the_l2_for_longer_by_what_writes_reach_of_its_bandwidth(s
 )
 def test_a_share_of_a_rate_lengthens_what_the_rate_serves_and_nothing_else(share: str, costs: tuple[str, ...]) -> None:
     whole = unit_costs(kernel(GEMM), ROUND, NUMBERS)
-    half = unit_costs(kernel(GEMM), ROUND, replace(NUMBERS, **{share: 0.5}))
+    half = unit_costs(kernel(GEMM), ROUND, replace(NUMBERS, **{share: 0.5}))  # type: ignore[arg-type]
     assert half == replace(whole, **{cost: 2 * getattr(whole, cost) for cost in costs})
 
 
