@@ -166,7 +166,10 @@ def judge(kind: str, one: Input) -> Outcome:
     if not broken:
         outcome = REFUSED if one.expect.exit == 2 else RIGHT
     else:
-        outcome = SAID if code or any(failed for failed, _, _ in first) or any(_values(document, "error")) else SILENT
+        refused = code == 2 or any(failed for failed, _, _ in first)
+        outcome = (
+            SAID if refused or (any(_values(document, "error")) and not _misread(one.expect, document)) else SILENT
+        )
     return Outcome(kind, one.id, outcome, "; ".join(broken))
 
 
@@ -194,10 +197,8 @@ def _broken(expect: Expected, code: int, text: str, document: Any) -> list[str]:
     broken += [f"says {pattern!r}" for pattern in expect.not_says if re.search(pattern, flat)]
     if told and code == expect.exit:
         broken.append(f"it says: {flat[-300:]}")
-    for path, wanted in expect.json_.items():
-        value = at(document, path)
-        if wanted.misses(value) if isinstance(wanted, Near | Like) else value != wanted:
-            broken.append(f"{path} is {value!r}, not {wanted!r}")
+    missed = {path: at(document, path) for path, wanted in expect.json_.items() if _misses(wanted, at(document, path))}
+    broken += [f"{path} is {value!r}, not {expect.json_[path]!r}" for path, value in missed.items()]
     if expect.same_as:
         _, said, other = ask(expect.same_as, with_json=True)
         mine, its = _answer(document, (*TIMES, *QUESTION)), _answer(other, (*TIMES, *QUESTION))
@@ -212,6 +213,16 @@ def _broken(expect: Expected, code: int, text: str, document: Any) -> list[str]:
                 f"the time {times[0]} is no other than {times[1]}: {said.strip()[-200:] if not times[1] else ''}"
             )
     return broken
+
+
+def _misses(wanted: Any, value: Any) -> bool:
+    return wanted.misses(value) if isinstance(wanted, Near | Like) else bool(value != wanted)
+
+
+def _misread(expect: Expected, document: Any) -> bool:
+    """Whether an item that has no error is not as expected: the error of another says nothing of it."""
+    missed = [path.rpartition(".")[0] for path, wanted in expect.json_.items() if _misses(wanted, at(document, path))]
+    return any(not any(_values(at(document, place), "error")) for place in missed if place)
 
 
 def _answer(document: Any, keys: Sequence[str]) -> dict[str, list[Any]]:
@@ -235,7 +246,11 @@ def at(document: Any, path: str) -> Any:
         if isinstance(document, list) and equals:
             document = next((one for one in document if isinstance(one, dict) and str(one.get(key)) == value), None)
         elif isinstance(document, list):
-            document = document[int(part)] if part.lstrip("-").isdigit() and int(part) < len(document) else None
+            document = (
+                document[int(part)]
+                if part.lstrip("-").isdigit() and -len(document) <= int(part) < len(document)
+                else None
+            )
         else:
             document = document.get(part) if isinstance(document, dict) else None
     return document
