@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +13,8 @@ from attnsim.api.tables import AnsweredRow, implementation_of, predict_rows, wit
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation, match
+from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import read_named, records
-from attnsim.models.question.case_row import workload_of
 from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import MEASURED, Columns, Naming
 from attnsim.wording import share_text
@@ -171,19 +169,6 @@ class Check:
                 for given, name in ((gpu, row.gpu), (implementation_of(row.case) or "", used)):
                     found |= {} if given.lower() in ("", name) else {(given, name): None}
         return list(found)
-
-    @property
-    def spoken(self) -> dict[str, tuple[str, str]]:
-        """Names of implementations that tables and people use for different ones: what each is here, and as a flag."""
-        found = {}
-        for row in self.answered:
-            given, used = row.case and implementation_of(row.case), row.answer.get("used_implementation")
-            if row.case is not None and used and given and given not in found:
-                with suppress(InputError):
-                    said = match(given, row.case.version or "", load_gpu(row.gpu), workload_of(row.case), spoken=True)
-                    if said.record.name != used:
-                        found[given] = str(used), said.record.name
-        return found
 
     @property
     def question(self) -> tuple[dict[str, str], list[dict[str, str]]]:

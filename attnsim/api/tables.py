@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_conditions
+from attnsim.api.asking import ask, read_algorithm, read_conditions
 from attnsim.api.lifted import KernelPrediction
 from attnsim.api.prediction import Prediction
-from attnsim.errors import InputError, nearest, shown
+from attnsim.errors import InputError, nearest, shown, some
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import Match, match
-from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
@@ -42,6 +41,9 @@ _T = TypeVar("_T")
 
 Answer = dict[str, object]
 """One row's `ADDED_COLUMNS`; a column left out is empty."""
+
+FUSED = ALGORITHMS["flash"]
+"""What a row is where it says nothing else, whatever a call that chooses may take."""
 
 How = tuple[str, str, int | None]
 """Tiles, mode and budget, which are the same for all rows."""
@@ -235,10 +237,10 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget:
 def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
     version, name = case.version or "", implementation_of(case)
     w, gpu = _workload(case), gpu_of(case)
-    named = match(name, version, gpu, w) if name else None
+    named = match(name, version, gpu, w, case.whose) if name else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
-    algorithm = _algorithm(case, named.record if named else None)
-    question = ask(w, gpu, algorithm, name, conditions, _assumed(case, named), version=version, spoken=False)
+    algorithm = _algorithm(case, named, w)
+    question = ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
     return answer_columns(answer(question))
 
 
@@ -270,7 +272,7 @@ def implementation_of(case: Case) -> str | None:
     if case.implementation or case.algorithm.partition("@")[0] in MECHANISMS:
         return case.implementation
     with suppress(InputError):
-        match(case.algorithm)
+        match(case.algorithm, whose=case.whose)
         return case.algorithm
     return None
 
@@ -289,12 +291,29 @@ def _workload(case: Case) -> Workload:
     return replace(workload_of(case), page_size=case.page_size or 0)
 
 
-def _algorithm(case: Case, record: Implementation | None) -> str:
-    """The row's algorithm; where its implementation runs another, what that runs."""
-    named = ALGORITHMS.get(case.algorithm)
-    if record is None or (named and named.run_by(record)):
+def _algorithm(case: Case, named: Match | None, w: Workload) -> str:
+    """The row's algorithm; what its implementation runs where the row has none, or a property of the question.
+
+    Raises
+    ------
+    InputError
+        Where nobody knows it, or the implementation does not run it.
+    """
+    told = MECHANISMS.get(case.algorithm.partition("@")[0])
+    if named is None or (told and told.name in ALGORITHMS and told.run_by(named.record)):
         return case.algorithm
-    return running(record)[0].name
+    runs = running(named.record)[0].name
+    if "algorithm" in case.assumed or case.algorithm == implementation_of(case) or (told is FUSED and named.picked):
+        return runs
+    if told is None:
+        read_algorithm(case.algorithm)
+    elif told.name in ALGORITHMS or not told.run_by(named.record) or told.refuses(w):
+        raise InputError(
+            f"algorithm is {shown(case.algorithm)} and implementation {shown(case.implementation)}, which is "
+            f"{named.record.name} and runs {runs}; write {runs}, leave one of them empty, or take one of "
+            f"{some(told.implementations or ['none'], f'attnsim explain {told.name}', 3)}"
+        )
+    return runs
 
 
 def _assumed(case: Case, named: Match | None) -> list[str]:

@@ -93,8 +93,6 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         out.print(found.doubt)
     if found.taken:
         out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
-    for name, (here, said) in found.spoken.items():
-        out.print(f"{name} in a table is {here}; as --implementation it is {said}: where that was timed, write {said}")
     for lines_of, texts in sorted(found.assumed.items(), key=lambda item: len(item[0])):
         of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
         out.print(f"{of_lines}left open: {'; '.join(texts)}")

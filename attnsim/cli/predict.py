@@ -269,7 +269,7 @@ def _run_by(implementations: list[str]) -> tuple[str, ...]:
     from attnsim.models.implementations.choose import match
     from attnsim.models.mechanisms import running
 
-    return tuple(running(match(name, spoken=True).record)[0].name for name in implementations)
+    return tuple(running(match(name).record)[0].name for name in implementations)
 
 
 _WITH_CASES = {"cases", "out", "maps", "time_unit", "tiles", "mode", "budget", "json"}

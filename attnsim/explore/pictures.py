@@ -196,7 +196,7 @@ def compared_kernels(state: State) -> tuple[list[str], list[str]]:
     InputError
     """
     if named := state.get("kernels"):
-        records = [match(name.strip(), spoken=True).record for name in named.split(",")]
+        records = [match(name.strip()).record for name in named.split(",")]
     else:
         records = [one for one in kernels(state.unturned) if one.calls]
     if not records:

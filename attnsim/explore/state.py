@@ -237,7 +237,7 @@ class State:
         if name := self.get("algorithm"):
             return name
         if name := self.get("kernel"):
-            return running(match(name, spoken=True).record)[0].name
+            return running(match(name).record)[0].name
         return self.usual
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.columns import OPTIONS, OWN, Columns, key, known_columns
+from attnsim.models.question.columns import OPTIONS, OWN, VERSIONS, Columns, key, known_columns
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.words import read_dtype, read_pass, whole
@@ -25,6 +25,8 @@ EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 _NEEDED = "every row needs it"
+COLUMN_OWNERS = {"attnimplementation": "transformers"}
+"""Whose names a column of implementations holds, by what it is called: transformers' argument of from_pretrained."""
 FLOPS = "useful FLOPs, 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward"
 """What a throughput counts."""
 
@@ -59,6 +61,7 @@ class Case:
     source: str
     assumed: Mapping[str, str] = field(hash=False)
     lengths: tuple[Length, ...] = ()
+    whose: str = ""
 
 
 def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
@@ -126,7 +129,7 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         window=cells.count("window", LARGEST["seq_kv"]),
         cache=cells.choice("cache", CACHES) or cells.assume("cache", "warm"),
         launch=cells.choice("launch", LAUNCHES) or cells.assume("launch", "stream"),
-        version=cells.text("version"),
+        version=cells.versions() or None,
         clock_mhz=cells.number("clock_mhz", "MHz"),
         page_size=cells.count("page_size", LARGEST["seq_kv"]),
         options=cells.options(),
@@ -134,6 +137,7 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         source=cells.text("source") or "",
         assumed=cells.assumed,
         lengths=lengths,
+        whose=COLUMN_OWNERS.get(key(columns.name_of("implementation")), ""),
     )
     rate = cells.number("tflops", "TFLOP/s")
     if cells.problems:
@@ -173,6 +177,11 @@ class _Cells:
         if needed:
             self.problems.append(f"{self.columns.name_of(column)} is empty; {needed}")
         return None
+
+    def versions(self) -> str:
+        """The version, and those of other columns with what they are of: "2.7, torch 2.6"."""
+        others = ((name.removesuffix("_version"), self.text(name)) for name in VERSIONS)
+        return ", ".join(filter(None, [self.text("version"), *(f"{what} {text}" for what, text in others if text)]))
 
     def count(self, column: str, largest: int, needed: str = "") -> int | None:
         text = self.text(column, needed)

@@ -15,6 +15,7 @@ from attnsim.models.question.columns import (
     MEASURED,
     MEASURED_COLUMNS,
     NOTHING_SAID,
+    VERSIONS,
     Column,
     Columns,
     Naming,
@@ -65,6 +66,8 @@ def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
     for name in names:
         for one in _read(name) if name not in naming.maps.values() else ():
             claims.setdefault(one.ours, []).append(one)
+    if "implementation" not in {*claims, *naming.given}:  # a time for each, where no column says whose
+        claims.pop(VERSIONS[0], None)
     for ours, found in claims.items():
         claims[ours] = found[:1] if ours in naming.maps else [one for one in found if one.theirs == ours] or found
     reasons = {one.theirs: why for one, why in _set_aside(claims, naming)}

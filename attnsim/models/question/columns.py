@@ -92,7 +92,13 @@ class Column:
 OPTIONS = ("dropout", "latent", "mask", "operations", "prefix", "selection", "tree")
 """What changes a prediction and is a column of its own or a key of `options`, whose other keys only describe a row."""
 
+VERSIONS = tuple(
+    f"{what}_version" for what in ("torch", "vllm", "sglang", "tensorrt_llm", "flashinfer", "flash_attn", "cudnn")
+)
+"""Versions with what they are of."""
+
 _WORDS = (
+    *VERSIONS,
     *("gpu", "implementation", "algorithm", "version", "pass", "dtype", "causal", "cache", "launch", "options"),
     *OPTIONS,
 )
