@@ -175,8 +175,10 @@ def _found(key: str, version: str, gpu: Gpu | None, w: Workload | None, whose: s
     """What a name stands for; None where nothing is called so."""
     low = key.lower()
     whose = whose or next((what for what in versions_of(version) if OWNERS.get(what) in SERVING), "")
-    own = low in IMPLEMENTATIONS
-    lines = meanings_of(key, "" if own else whose, bare=own or low in _NAMES)
+    if low in IMPLEMENTATIONS:
+        lines = tuple(one for one in MEANINGS if low in one.spellings)
+    else:
+        lines = meanings_of(key, whose, bare=low in _NAMES)
     return _in_table(key, lines, version, gpu, w) or _by_record(low, version, key)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -54,6 +54,21 @@ def version_of(owner: str, text: str) -> str:
     told = versions_of(text)
     mine = [number for what, number in told.items() if OWNERS.get(what, what) == OWNERS.get(plain(owner), plain(owner))]
     return mine[0] if mine else version_number(_OF_WHAT.sub("", text)) if told else text
+
+
+def in_bounds(version: str, bounds: Iterable[str]) -> bool:
+    """Whether a version is known and within all bounds, "<2.2" or ">=2.5"; without bounds, any."""
+    given = version_parts(version)
+    return all(
+        bool(given) and (given < version_parts(bound) if bound.startswith("<") else given >= version_parts(bound))
+        for bound in bounds
+    )
+
+
+def span(text: str, most: int = 10**3) -> tuple[int, int]:
+    """The least and the most of "80-89", "90", "1-" or ""."""
+    low, dash, high = text.partition("-")
+    return int(low or 0), int(high or (low if low and not dash else most))
 
 
 def plain(name: str) -> str:
@@ -105,18 +120,12 @@ class Meaning:
             and (w.passes not in self.passes or ("paged" in self.passes and not w.page_size))
         ):
             return False
-        given = version_parts(version)
-        return all(
-            bool(given) and (given < version_parts(bound) if bound.startswith("<") else given >= version_parts(bound))
-            for bound in self.bounds
-        )
+        return in_bounds(version, self.bounds)
 
 
 def _read(file: str) -> Iterator[Meaning]:
     for row in read_csv(Path(__file__).with_name(file)):
-        low, _, high = row["on"].partition("-")
-        on = (int(low), int(high or low)) if low else (0, 10**3)
-        words = (tuple(row["name"].split("|")), row["whose"], on, tuple(row["versions"].split()))
+        words = (tuple(row["name"].split("|")), row["whose"], span(row["on"]), tuple(row["versions"].split()))
         yield Meaning(*words, tuple(row["passes"].split()), row["implementation"], row["nearest"], row["note"])
 
 
