@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,14 +87,17 @@ def predict(
     names = _algorithms(question, algorithm, imitated, flags)
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
-    asked = _Asked(names, imitated, tile, {"mode": mode, "budget": budget, "cache": cache, "launch": launch})
     from attnsim.api.baselines import check_baseline
     from attnsim.api.prediction import plain
     from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [options.changed(machine, changes) for machine in machines]
-    check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
+    refused = _refused(question, hypothetical, names, imitated)
+    conditions = {"mode": mode, "budget": budget, "cache": cache, "launch": launch}
+    asked = _Asked(names, imitated, tile, conditions, refused)
+    if not any(refused.values()):
+        check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
     splits: list[Split[Prediction]] = []
@@ -109,14 +114,19 @@ def predict(
         if split_changes:
             show.print_json(item.to_dict() for item in splits)
             return
-        show.print_json(
+        rows = [
             item.to_dict()
             | {"bound": plain(item.bound)}
             | {"ratios": {one.over: ratio and ratio.to_dict() for one in columns for ratio in [one.ratios[place]]}}
             for group, columns in zip(groups, over, strict=True)
             if not group.same
             for place, item in enumerate(group.predictions)
-        )
+        ] + [
+            {"implementation": name, "gpu": machine, "time_s": None, "error": reason}
+            for machine, why in refused.items()
+            for name, reason in why.items()
+        ]
+        show.print_json(rows)
         return
     _print(question, groups, over, flags.title, splits, verbose)
 
@@ -167,6 +177,7 @@ class _Group:
     unchanged: list[Prediction]
     refusal: str = ""
     same: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -177,11 +188,13 @@ class _Asked:
     implementations: list[str]
     tile: str | None
     conditions: dict[str, Any]
+    refused: Mapping[str, Mapping[str, str]]
 
     def groups(self, question: Workload, base: Gpu, machine: Gpu, ways: list[str]) -> list[_Group]:
         """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
         if machine is base:
-            return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), []) for way in ways]
+            why = self.refused[base.base_id]
+            return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), [], refused=why) for way in ways]
         unchanged, refusal = [], ""
         try:
             unchanged = self.answers(question, base, "shipped")
@@ -195,7 +208,7 @@ class _Asked:
                 answers = self.answers(question, machine, way)
                 same = number > 0 and all(item.tiles == "shipped" for item in answers)
                 title = "the same changes: no other tiles are faster" if same else title
-                found.append(_Group(title, answers, unchanged, same=same))
+                found.append(_Group(title, answers, unchanged, same=same, refused=self.refused[base.base_id]))
             except InputError as error:
                 if way == ways[-1]:
                     raise
@@ -205,11 +218,17 @@ class _Asked:
     def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Prediction]:
         from attnsim.api import compare
 
+        refused = self.refused[gpu.base_id]
+        able = [name for name in self.implementations if name not in refused]
+        theirs = {*_run_by(list(refused))} - {*_run_by(able), *(("flash",) if able else ())}
+        names = [name for name in self.names if name not in theirs] if refused else self.names
+        if not names:
+            return []
         return compare(
             question,
             gpu,
-            self.names,
-            implementation=self.implementations,
+            names,
+            implementation=able,
             tiles=way,
             tile=self.tile,
             **self.conditions,
@@ -252,7 +271,7 @@ def _print(
         elif group.same:
             out.print(f"{group.title}\n")
         else:
-            show.print_predictions(out, group.title, group.predictions, columns, verbose)
+            show.print_predictions(out, group.title, group.predictions, columns, verbose, group.refused)
             show.print_why(out, group.predictions)
     for split_up in splits:
         split.print_split(out, split_up, split.of_call(split_up.changed))
@@ -265,11 +284,41 @@ def _print(
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:
-    """The algorithm of each implementation that is none of the usual two."""
+    """The algorithm of each implementation that is none of the usual two; of those that are known."""
     from attnsim.models.implementations.choose import match
     from attnsim.models.mechanisms import running
 
-    return tuple(running(match(name).record)[0].name for name in implementations)
+    found = []
+    for name in implementations:
+        with suppress(InputError):
+            found.append(running(match(name).record)[0].name)
+    return tuple(found)
+
+
+def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list[str]) -> dict[str, dict[str, str]]:
+    """Why implementations cannot answer, by GPU, where another can or does on another GPU; else the first says why.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.api.answering import compared
+    from attnsim.api.asking import read_conditions
+
+    found: dict[str, dict[str, str]] = {gpu.base_id: {} for gpu in gpus}
+    if len(wanted) * len(gpus) < 2:
+        return found
+    errors = []
+    for gpu in gpus:
+        for name in wanted:
+            try:
+                compared(question, gpu, names, [name], read_conditions())
+            except InputError as error:
+                errors.append(error)
+                found[gpu.base_id][name] = str(error)
+    if len(errors) == len(wanted) * len(gpus):
+        raise errors[0]
+    return found
 
 
 _WITH_CASES = {"cases", "out", "maps", "time_unit", "tiles", "mode", "budget", "json"}

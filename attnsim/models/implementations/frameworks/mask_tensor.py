@@ -1,9 +1,9 @@
 """A window given to a fused kernel as a tensor: every pair is computed, and the mask is read as a bias of each score.
 
-PyTorch's SDPA has no window: its `attn_mask` is a tensor of a sequence's queries and keys, which all heads and sequences
-share here. The memory-efficient kernel adds a tile of it to the scores (``mem_eff_attention/kernel_forward.h``,
-`BiasLoader`), cuDNN takes it as the graph's bias (pytorch/pytorch pull 130482). Making it is not part of it, and neither
-is the conversion of a boolean one.
+PyTorch's SDPA has no window: its `attn_mask` is a tensor of queries and keys, which all heads and sequences share here.
+The memory-efficient kernel adds a tile of it to the scores (``mem_eff_attention/kernel_forward.h``, `BiasLoader`),
+cuDNN takes it as the graph's bias (pytorch/pytorch pull 130482). Making it is not part of it, and neither is the
+conversion of a boolean one.
 """
 
 from __future__ import annotations
