@@ -218,10 +218,8 @@ class _Asked:
     def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Prediction]:
         from attnsim.api import compare
 
-        refused = self.refused[gpu.base_id]
-        able = [name for name in self.implementations if name not in refused]
-        theirs = {*_run_by(list(refused))} - {*_run_by(able), *(("flash",) if able else ())}
-        names = [name for name in self.names if name not in theirs] if refused else self.names
+        able = [name for name in self.implementations if name not in self.refused[gpu.base_id]]
+        names = _of(able, self.names, self.implementations)
         if not names:
             return []
         return compare(
@@ -295,6 +293,12 @@ def _run_by(implementations: list[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _of(able: list[str], names: list[str], wanted: list[str]) -> list[str]:
+    """The algorithms without those that only other implementations than these run."""
+    theirs = {*_run_by([name for name in wanted if name not in able])} - {*_run_by(able)}
+    return [name for name in names if name not in theirs or (able and name == "flash")]
+
+
 def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list[str]) -> dict[str, dict[str, str]]:
     """Why implementations cannot answer, by GPU, where another can or does on another GPU; else the first says why.
 
@@ -312,7 +316,7 @@ def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list
     for gpu in gpus:
         for name in wanted:
             try:
-                compared(question, gpu, names, [name], read_conditions())
+                compared(question, gpu, _of([name], names, wanted), [name], read_conditions())
             except InputError as error:
                 errors.append(error)
                 found[gpu.base_id][name] = str(error)

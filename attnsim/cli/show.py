@@ -112,8 +112,8 @@ def print_predictions(
     ]
     shown = [one for one in columns if verbose or not one.detail]
     rows: list[dict[str, object]] = [{one.head: one.cell(item) for one in shown} for item in predictions]
-    for name in refused:
-        rows.append({one.head: NOTHING for one in shown} | {shown[0].head: name})
+    nothing: dict[str, object] = {one.head: NOTHING for one in shown}
+    rows += [nothing | {shown[0].head: name} for name in refused]
     print_rows(out, title, rows, right=[one.head for one in shown if one.right], whole=[one.head for one in shown])
     for name, reason in refused.items():
         out.print(f"{reason if reason.startswith(name) else f'{name}: {reason}'}\n")

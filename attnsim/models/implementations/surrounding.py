@@ -57,7 +57,7 @@ def check_operations(record: Implementation, w: Workload) -> None:
     elif not (record.runs in FUSED and given.is_around):
         around = " but copies and accumulate around it" if record.runs in FUSED else ""
         raise InputError(
-            f"{record.name} takes no operations{around}, they are '{given}'; take torch.eager (--algorithm naive)"
+            f"{record.name} takes no operations{around}, they are '{given}'; take --implementation torch.eager"
         )
 
 

@@ -8,7 +8,14 @@ from functools import lru_cache
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import checked
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import check_lengths, check_mask, find_implementation, runs_on, unplayed
+from attnsim.models.implementations.choose import (
+    IMPLEMENTATIONS,
+    check_lengths,
+    check_mask,
+    find_implementation,
+    runs_on,
+    unplayed,
+)
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.surrounding import check_operations
 from attnsim.models.mechanisms import MECHANISMS, running
@@ -107,7 +114,7 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if max(w.head_dim, w.head_dim_v) > record.largest_head_dim:
         raise InputError(
             f"{record.name} has kernels up to head_dim {record.largest_head_dim}, not "
-            f"{max(w.head_dim, w.head_dim_v)}; take --algorithm naive"
+            f"{max(w.head_dim, w.head_dim_v)}; {_instead(record, w, gpu)}"
         )
     check_mask(record, w)
     check_lengths(record, w)
@@ -115,11 +122,24 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if w.operations is not None and "accumulate" in w.operations and "bwd" not in w.directions:
         raise InputError(f"operation 'accumulate' follows a backward pass, the pass is {w.passes}; leave it out")
     if w.dtype not in record.dtypes:
-        allowed = f"{', '.join(record.dtypes)} (or --algorithm naive)"
-        raise InputError(f"{record.name} has no {w.dtype} kernels; allowed: {allowed}")
+        allowed = ", ".join(record.dtypes)
+        raise InputError(f"{record.name} has no {w.dtype} kernels; allowed: {allowed}; or {_instead(record, w, gpu)}")
     if w.mask.is_windowed and not record.windows:
         near = default_implementation(FUSED, w, gpu).name
         raise InputError(f"{record.name} has no sliding window; nearest that has: {near}")
+
+
+def _instead(record: Implementation, w: Workload, gpu: Gpu) -> str:
+    """What to take where an implementation has no kernels of a width or format: the first that have, fused or not."""
+
+    def able(one: Implementation) -> bool:
+        alike = one.unfused or (FUSED.run_by(one) and FUSED.run_by(record)) or one.runs == record.runs
+        known = alike and runs_on(one, gpu) and not one.picks and one.library not in ("ideal", record.library)
+        wide = max(w.head_dim, w.head_dim_v) <= one.largest_head_dim and w.dtype in one.dtypes
+        return known and wide and w.passes in one.passes and _suits(one, FUSED, w, gpu) and _fits(one, w, gpu.tiled_for)
+
+    found = sorted(filter(able, IMPLEMENTATIONS.values()), key=lambda one: one.unfused)[:3]
+    return f"take --implementation {' or '.join(one.name for one in found)}" if found else "ask another"
 
 
 def _check_format(w: Workload, gpu: Gpu) -> None:

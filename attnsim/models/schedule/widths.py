@@ -19,4 +19,6 @@ def padded(head_dim: int) -> int:
     for width in FLASH_WIDTHS:
         if head_dim <= width:
             return width
-    raise InputError(f"head_dim is {head_dim}; flash kernels exist up to 512; use --algorithm naive")
+    raise InputError(
+        f"head_dim is {head_dim}; fused kernels exist up to 512; take --implementation torch.eager, which is unfused"
+    )
