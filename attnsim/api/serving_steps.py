@@ -238,6 +238,7 @@ def serve(
     rest_s: float = 0.0,
     stride: int = 8,
     launch: str = "graph",
+    cache: str | None = None,
     told: Callable[[], None] = lambda: None,
 ) -> Served:
     """Step through requests.
@@ -262,6 +263,8 @@ def serve(
         While the same sequences decode, every so many steps one is predicted, and those after it take as long.
     launch : str
         As for :func:`attnsim.predict`.
+    cache : str, optional
+        State of the L2 before each layer; by default cold where sequences decode: the other layers have run since.
     told : callable
         Called after each step.
 
@@ -276,7 +279,8 @@ def serve(
         raise InputError(f"rest of a step is {1e3 * rest_s:g} ms; allowed: 0 to {1e3 * LONGEST_S:g}")
     if not requests:
         raise InputError("there are no requests; give at least one")
-    machine, known = read_gpu(gpu), read_conditions(launch=launch)
+    machine = read_gpu(gpu)
+    known = {one: read_conditions(cache=cache or one, launch=launch) for one in ("cold", "warm")}
     if implementation is None:  # a server runs one library: that of its decode steps
         one = workload.of(Length(1, requests[0].prompt)).with_passes("decode")
         implementation = ask(one, machine, "flash").record.name
@@ -298,7 +302,7 @@ def serve(
         if age % stride == 0:
             w = workload.having(batch.lengths)
             w = w.with_passes("decode" if w.seq_q == 1 else "fwd")
-            played = play(ask(w, machine, "flash", implementation, known))
+            played = play(ask(w, machine, "flash", implementation, known["cold" if batch.decodes else "warm"]))
             if played.replay is None:
                 raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
             time_s, busiest, record = played.replay.time_s * layers, played.replay.busiest, played.question.record.name

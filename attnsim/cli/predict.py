@@ -49,7 +49,6 @@ def predict(
     tile: options.Tile = None,
     mode: options.Mode = "fast",
     budget: options.Budget = None,
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
@@ -60,7 +59,7 @@ def predict(
 ) -> None:
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
     if kernel is not None:
-        lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=cache, launch=launch)
+        lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=flags.l2, launch=launch)
         return
     if cases is not None:
         given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
@@ -72,7 +71,7 @@ def predict(
     if layer:
         predict_layers(
             context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
-            implementation=implementation, mode=mode, budget=budget, cache=cache, launch=launch,
+            implementation=implementation, mode=mode, budget=budget, launch=launch,
             split_changes=split_changes, json=json,
         )  # fmt: skip
         return
@@ -94,7 +93,7 @@ def predict(
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [options.changed(machine, changes) for machine in machines]
     refused = _refused(question, hypothetical, names, imitated)
-    conditions = {"mode": mode, "budget": budget, "cache": cache, "launch": launch}
+    conditions = {"mode": mode, "budget": budget, "cache": flags.l2, "launch": launch}
     asked = _Asked(names, imitated, tile, conditions, refused)
     if not any(refused.values()):
         check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)

@@ -34,7 +34,6 @@ def roofline(
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
@@ -75,7 +74,7 @@ def roofline(
     names = options.drawn(algorithm, question)
     imitated = options.words([implementation], "--implementation") if implementation else []
     groups = [
-        (machine, compare(question, machine, names, implementation=imitated, cache=cache, launch=launch))
+        (machine, compare(question, machine, names, implementation=imitated, cache=flags.l2, launch=launch))
         for machine in machines
     ]
     predictions = [item for _, found in groups for item in found]

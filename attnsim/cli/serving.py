@@ -71,13 +71,13 @@ def serving(
     with busy("stepping"):
         served = serve(
             found, question, machine, implementation, layers=layers, tokens=tokens, sequences=sequences,
-            rest_s=1e-3 * rest, stride=stride, launch=launch,
+            rest_s=1e-3 * rest, stride=stride, launch=launch, cache=flags.cache,
         )  # fmt: skip
     written = _written(served, out, plot, look)
     if json:
         show.print_json(served.rows())
         return
-    _print(served, flags.title, len(found), written)
+    _print(served, flags, len(found), written)
 
 
 def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.Look) -> list[Path]:
@@ -96,11 +96,11 @@ def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.
     return written
 
 
-def _print(served: Served, title: str, requests: int, written: list[Path]) -> None:
+def _print(served: Served, flags: QuestionFlags, requests: int, written: list[Path]) -> None:
     from attnsim.api.serving_steps import LEFT_OUT
 
     out = show.console()
-    out.print(f"{title}{requests} requests on {served.gpu}, {served.layers} layers as {served.implementation}\n")
+    out.print(f"{flags.title}{requests} requests on {served.gpu}, {served.layers} layers as {served.implementation}\n")
     rows = [
         {
             "steps": row["kind"],
@@ -117,6 +117,7 @@ def _print(served: Served, title: str, requests: int, written: list[Path]) -> No
     total += f" (90 % range {wording.interval_text(*served.range_s, served.attention_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
     out.print(f"{total} of attention in {counted}; the trace ends at {end}.")
+    out.print(f"L2 before each layer: {flags.cache or 'cold where sequences decode, since the other layers have run'}.")
     out.print(LEFT_OUT)
     for path in written:
         out.print(f"wrote {path}")

@@ -41,7 +41,7 @@ class StudyEntry(BaseModel):
     seed: StrictInt = Field(default=0, ge=0, le=(1 << 31) - 1)
     method: Literal["closed-form", "replay", "auto"] = "auto"
     replays: StrictInt | None = Field(default=None, ge=0)
-    cache: Literal["warm", "cold"] = "warm"
+    cache: Literal["warm", "cold"] | None = None
     launch: Literal["stream", "host", "graph", "kernel"] = "stream"
     # Of `attnsim report`, which reads the same file; a sweep does not need them.
     question: StrictStr = ""
@@ -97,7 +97,14 @@ def study_of(content: object) -> Study:
         axes += _questions(entry, entry.workload)
     else:
         raise InputError("workload is missing; a study needs gpu, and workload or kernel")
+    kept["cache"] = entry.cache or ("cold" if _decodes_of_models(entry.workload) else "warm")
     return Study(axes=tuple(axes), sample=entry.points, **kept)
+
+
+def _decodes_of_models(workload: Mapping[str, Any] | None) -> bool:
+    """Whether a study has decode of models, whose other layers leave nothing in the L2 (`attnsim.models.llm.asked`)."""
+    given = _of_record(workload or {})
+    return isinstance(given.get("shape"), (str, list)) and "decode" in (given.get(COLUMNS["passes"]) or "")
 
 
 def _kernels(entry: StudyEntry, given: str | list[str]) -> Axis:

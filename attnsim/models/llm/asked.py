@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from attnsim.errors import InputError
+from attnsim.errors import InputError, shown
 from attnsim.models.question.words import mask_of
 
 if TYPE_CHECKING:
@@ -143,10 +143,39 @@ def filled(
     return Filled(replace(model, **figures), f"{model.id}{over}")
 
 
-def title_of(model: Filled | None, tp: int) -> str:
-    """What stands before a question: the model, how many GPUs share it, and a colon; or nothing."""
-    told = ", ".join(filter(None, (model.title if model else "", shared_text(tp))))
-    return f"{told}: " if told else ""
+def cache_of(given: str | None, model: Filled | None, passes: str, lengths: str | None) -> str:
+    """State of the L2 before a call: as given, else cold for decode of a model, and warm.
+
+    Between two tokens of a model all its other layers run, so that neither K and V nor weights are left from the last.
+
+    Raises
+    ------
+    InputError
+    """
+    if given not in (None, "cold", "warm"):
+        raise InputError(f"cache is {shown(given)}; allowed: cold, warm")
+    return given or ("cold" if _decodes(model, passes, lengths) else "warm")
+
+
+def _decodes(model: Filled | None, passes: str, lengths: str | None) -> bool:
+    """Whether it is decode of a model, or a batch in which some sequences decode."""
+    from attnsim.models.question.length_sources import read_lengths
+
+    if model is None or lengths is None:
+        return model is not None and passes == "decode"
+    return passes == "decode" or any(one.queries == 1 < one.keys for one in read_lengths(lengths, False))
+
+
+def title_of(
+    model: Filled | None, tp: int, given: str | None = None, passes: str = "fwd", lengths: str | None = None
+) -> str:
+    """What stands before a question: the model, how many GPUs share it, the L2 of its decode, a colon; or nothing."""
+    told = [model.title if model else "", shared_text(tp)]
+    if _decodes(model, passes, lengths):
+        cold = cache_of(given, model, passes, lengths) == "cold"
+        told.append("cold L2" if cold else "warm L2, as if no other layer had run since")
+    found = ", ".join(filter(None, told))
+    return f"{found}: " if found else ""
 
 
 def shared_text(tp: int) -> str:
