@@ -85,6 +85,17 @@ class QuestionFlags:
         values: dict[str, Any] = {name: getattr(self, name) for name in OF_THE_CALL}
         return asked.workload(**values | other | {"model": filled.model if filled else None})
 
+    def others(self, **other: int | None) -> list[tuple[Workload, int]]:
+        """The questions of a model's other layers that are cached, and how many they are; with the flags over them.
+
+        Raises
+        ------
+        InputError
+        """
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)} | other
+        rest = self.filled.rest if self.filled else ()
+        return [(asked.workload(**values | {"model": one}), one.layers) for one in rest]
+
 
 OF_THE_CALL = tuple(one.name for one in fields(QuestionFlags) if one.name != "cache")
 """Fields that say what is called; the L2 is a condition."""

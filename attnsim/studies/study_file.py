@@ -13,6 +13,7 @@ from attnsim.errors import InputError, nearest, shown
 from attnsim.files import read_yaml
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import settled_name
+from attnsim.models.llm.asked import asked_layers
 from attnsim.models.llm.files import load_model
 from attnsim.models.question.words import FIELD_WORDS
 from attnsim.models.schedule.kernel_file import read_kernels
@@ -160,7 +161,7 @@ def _models(given: str | list[Any], beside: Mapping[str, Any]) -> Axis:
     """The shapes of models by id, without the fields that the study gives itself."""
     if not all(isinstance(name, str) for name in given):
         raise InputError(f"workload.shape is {shown(given)}; write ids of models, or names with fields")
-    models = _read("workload.shape", given, load_model)
+    models = _read("workload.shape", given, lambda name: asked_layers(load_model(name), name))
     fields = [name for name in MODEL_FIELDS if name not in beside]
     shapes = tuple({name: getattr(model, name) for name in fields} for model in models)
     return Axis("shape", "shape", shapes, labels=tuple(model.id for model in models))
