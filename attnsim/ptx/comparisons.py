@@ -8,7 +8,7 @@ import numpy as np
 
 from attnsim.ptx.elementwise import elementwise, pick
 from attnsim.ptx.floats import flush
-from attnsim.ptx.formats import bf16_to_float, halves
+from attnsim.ptx.formats import bf16_to_float, halves, pack
 from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported, value_type
 from attnsim.ptx.registers import DTYPES
@@ -83,14 +83,28 @@ def compile_set_predicate(instruction: Instruction, machine: Machine) -> Step:
 
 @operation("set")
 def compile_set(instruction: Instruction, machine: Machine) -> Step:
-    """``set.cmp.dtype.type d, a, b``: all ones or 1.0 where the comparison holds."""
+    """``set.cmp.dtype.type d, a, b``: all ones or 1.0 where the comparison holds, of pairs for each half."""
     result, kind = instruction.modifiers[-2:]
-    if kind in ("f16x2", "bf16x2") or len(instruction.operands) != 3:
+    if len(instruction.operands) != 3:
         raise unsupported(instruction)
+    if kind in ("f16x2", "bf16x2"):
+        return elementwise(instruction, machine, _set_of_pairs(instruction, result, kind), (kind, kind), result)
     compare = _comparison(instruction, kind)
     dtype = DTYPES[result]
     yes = dtype.type(1) if dtype.kind == "f" else np.array(-1).astype(dtype)[()]
     return elementwise(instruction, machine, lambda a, b: pick(compare(a, b), yes, dtype.type(0)), (kind, kind), result)
+
+
+def _set_of_pairs(instruction: Instruction, result: str, kind: str) -> Compare:
+    compare, bf16 = _comparison(instruction, "f16"), kind == "bf16x2"
+
+    def chosen(a: Values, b: Values) -> Values:
+        holds = compare(halves(a, bf16), halves(b, bf16))
+        if result == kind:
+            return pack(holds.astype(np.float32 if bf16 else np.float16), bf16)
+        return np.ascontiguousarray(np.where(holds, np.uint16(0xFFFF), np.uint16(0))).view(DTYPES[result]).reshape(-1)
+
+    return chosen
 
 
 @operation("selp")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from math import prod
 from operator import sub
 
 import numpy as np
@@ -39,7 +40,7 @@ class Counters:
     flops : int
         Additions and multiplications of floats outside the tensor cores; a fused multiply-add is two.
     tensor_flops : int
-        Of ``mma``: 2 m n k each.
+        Of ``mma`` and ``wmma``: 2 m n k each.
     exponentials : int
         ``ex2``, by thread.
     shuffles : int
@@ -106,6 +107,10 @@ def cost(instruction: Instruction) -> Cost:
     if instruction.name == "mma":
         shape = next(m for m in instruction.modifiers if m.startswith("m16n8k"))
         return 0, 2 * 16 * 8 * int(shape.removeprefix("m16n8k")) // WARP, 0, 0
+    if instruction.name == "wmma":
+        shape = next(m for m in instruction.modifiers if m[0] == "m" and "n" in m and "k" in m)
+        sizes = [int(size) for size in shape[1:].replace("n", "k").split("k")]
+        return 0, 2 * prod(sizes) // WARP * (instruction.modifiers[0] == "mma"), 0, 0
     if instruction.name == "wgmma" and instruction.modifiers[0] == "mma_async":
         shape = next(m for m in instruction.modifiers if m.startswith("m64n"))
         columns, depth = shape.removeprefix("m64n").split("k")
@@ -148,7 +153,7 @@ class Costs:
             charge(counters, found, mask.count)
 
 
-_MATRIX = ("mma", "wgmma", "tcgen05")
+_MATRIX = ("mma", "wgmma", "wmma", "tcgen05")
 _SPECIAL = ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div")
 _MULTIPLY = ("add", "sub", "mul", "mad", "fma")
 _CONTROL = ("bra", "brx", "ret", "exit", "call", "trap", "bar", "barrier", "fence", "membar", "elect", "setmaxnreg")
@@ -179,6 +184,8 @@ def pipe_of(instruction: Instruction) -> str:
         return "control"
     if name == "ld" and "param" in kinds:
         return "moves"
+    if name == "wmma" and kinds[0] != "mma":
+        name = "ld"
     for pipe, names in (("tensor", _MATRIX), ("LSU", _MEMORY), ("control", _CONTROL), ("moves", _MOVES)):
         if name in names:
             return pipe

@@ -1,4 +1,7 @@
-"""Float arithmetic: f32 and f64, and f16 and bf16 alone or in pairs. Rounding is to nearest even."""
+"""Float arithmetic: f32 and f64, and f16 and bf16 alone or in pairs.
+
+Rounding is to nearest even, of f32 also down, up and to zero.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,29 @@ def _fused(a: Values, b: Values, c: Values) -> Values:
 def _fused_double(a: Values, b: Values, c: Values) -> Values:
     """The same for float64, in the widest type that the machine has."""
     return (a.astype(np.longdouble) * b + c).astype(np.float64)
+
+
+def _directed(name: str, toward: str) -> Function:
+    """Sums and products of f32 rounded down (``.rm``), up (``.rp``) or to zero (``.rz``).
+
+    The product of two is exact in float64, and of a sum in float64 what is rounded off is known too (Knuth, The Art of
+    Computer Programming, volume 2, section 4.2.2, theorem B), so that the result is the exact value's neighbour.
+    """
+
+    def rounded(*values: Values) -> Values:
+        wide = [one.astype(np.float64) for one in values]
+        a = wide[0] if name in ("add", "sub") else wide[0] * wide[1]
+        b = -wide[1] if name == "sub" else wide[1] if name == "add" else wide[2] if name == "fma" else np.zeros_like(a)
+        total = a + b
+        of_b = total - a
+        found = total.astype(np.float32)
+        above = (total - found) + ((a - (total - of_b)) + (b - of_b))  # how far the exact value is above what was found
+        down = (above < 0) & ((toward == "rm") | ((toward == "rz") & (found > 0)))
+        up = (above > 0) & ((toward == "rp") | ((toward == "rz") & (found < 0)))
+        most = np.float32(np.inf)
+        return np.where(down, np.nextafter(found, -most), np.where(up, np.nextafter(found, most), found))
+
+    return rounded
 
 
 def _spread_nan(function: Function) -> Function:
@@ -85,9 +111,11 @@ def compile_float(instruction: Instruction, machine: Machine) -> Step:
     which each half is worked on as if it stood alone (PTX ISA 9.0, "add", "sub", "mul" and "fma").
     """
     kind, modifiers = value_type(instruction), instruction.modifiers
-    if instruction.name not in _FUNCTIONS or not set(modifiers) <= {kind, *_MODIFIERS}:
+    directed = [one for one in modifiers if one in ("rm", "rp", "rz")] if kind == "f32" else []
+    known = instruction.name in (("add", "sub", "mul", "fma") if directed else _FUNCTIONS)
+    if not known or not set(modifiers) <= {kind, *directed, *_MODIFIERS}:
         raise unsupported(instruction)
-    function = _FUNCTIONS[instruction.name]
+    function = _directed(instruction.name, directed[0]) if directed else _FUNCTIONS[instruction.name]
     if kind == "f64" and instruction.name in ("fma", "mad"):
         function = _fused_double
     if "NaN" in modifiers:

@@ -27,6 +27,7 @@ from attnsim.ptx import (  # noqa: F401  (each registers the instructions that i
     transfers,
     warps,
     wgmma,
+    wmma,
 )
 from attnsim.ptx.barriers import Barriers, Groups
 from attnsim.ptx.bulk_copies import BulkCopies, BulkStores
