@@ -52,6 +52,9 @@ def examine() -> Iterator[Finding]:
     machine = Host.here()
     yield _packages()
     yield _nvrtc()
+    yield _ptxas()
+    yield _triton()
+    yield _extras()
     yield _sources()
     yield _interpreter()
     for part in (_gpu, _driver, _cupy, _launch, _nvml, _profiler, _counters, _sanitizer):
@@ -91,6 +94,44 @@ def _nvrtc() -> Finding:
         return Finding("NVRTC", "missing", f"cannot compile a kernel of one line: {one_line(error)}", fix)
     newest = max(nvrtc.architectures)
     return Finding("NVRTC", "ok", f"{'.'.join(map(str, nvrtc.version))} through {nvrtc.binding}, up to sm_{newest}")
+
+
+def _ptxas() -> Finding:
+    from attnsim.ptx.ptxas import assemblers
+
+    if not (found := assemblers()):
+        return Finding("ptxas", "not needed", "not here; kernels trace asks for it: pip install nvidia-cuda-nvcc")
+    others = f"; where it refuses PTX, {', '.join(map(str, found[1:]))}" if found[1:] else ""
+    return Finding("ptxas", "ok", f"{found[0]}{others}")
+
+
+def _triton() -> Finding:
+    try:
+        return Finding("Triton", "ok", metadata.version("triton"))
+    except metadata.PackageNotFoundError:
+        told = "not here; kernels run --triton asks for it: pip install 'attnsim[triton]'"
+        return Finding("Triton", "not needed", told)
+
+
+def _extras() -> Finding:
+    """Which extras of ours are installed."""
+    try:
+        required = metadata.requires("attnsim") or []
+    except metadata.PackageNotFoundError:
+        return Finding("extras", "not needed", "attnsim is not installed as a package, which has them")
+    lines = [re.match(r"([\w.-]+).*\bextra == ['\"]([\w-]+)", one) for one in required]
+    named = sorted({one[2] for one in lines if one})
+    absent = {one[2] for one in lines if one and one[1] != "attnsim" and not _is_here(one[1])}
+    told = f"{', '.join(one for one in named if one not in absent) or 'none'}"
+    rest = ", ".join(one for one in named if one in absent)
+    return Finding("extras", "ok", told + (f"; without {rest}: pip install 'attnsim[NAME]'" if rest else ""))
+
+
+def _is_here(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def _sources() -> Finding:

@@ -1,0 +1,89 @@
+"""``ptxas``, NVIDIA's assembler of PTX, wherever it is installed; no GPU and no driver is needed."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnsim.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Assembler:
+    """One installed assembler; the newer is the greater.
+
+    Parameters
+    ----------
+    version : tuple of int
+    path : str
+    """
+
+    version: tuple[int, ...]
+    path: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.version))} ({self.path})"
+
+
+@functools.cache
+def assemblers() -> tuple[Assembler, ...]:
+    """All that are here, the newest first: on the path, in toolkits, in packages of NVIDIA and of Triton."""
+    found: dict[tuple[int, ...], Assembler] = {}
+    for path in dict.fromkeys(_places()):
+        ran = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if told := re.search(r"\bV(\d+(?:\.\d+)+)", ran.stdout):
+            version = tuple(map(int, told[1].split(".")))
+            found.setdefault(version, Assembler(version, path))
+    return tuple(sorted(found.values(), reverse=True))
+
+
+def _places() -> Iterator[str]:
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        if found := shutil.which("ptxas", path=folder):
+            yield found
+    roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    patterns = [(root, "bin/ptxas") for root in (*roots, *sorted(Path("/usr/local").glob("cuda*")))]
+    for package, pattern in (("nvidia", "*/bin/ptxas"), ("triton", "backends/nvidia/bin/ptxas*")):
+        spec = importlib.util.find_spec(package)
+        patterns += [(Path(place), pattern) for place in (spec.submodule_search_locations or () if spec else ())]
+    for root, pattern in patterns:
+        yield from (str(path) for path in sorted(root.glob(pattern)) if os.access(path, os.X_OK))
+
+
+def assemble(ptx: str, arch: str) -> tuple[str, bytes]:
+    """What the newest assembler that takes the PTX says of it (``-v``), and the cubin.
+
+    Parameters
+    ----------
+    ptx : str
+    arch : str
+        "80", "90a".
+
+    Raises
+    ------
+    InputError
+        When there is none, or none takes the PTX: with the first message of the newest.
+    """
+    if not assemblers():
+        raise InputError("ptxas is not here (pip install nvidia-cuda-nvcc, or Triton brings it)")
+    refused = ""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx, encoding="utf-8")
+        for one in assemblers():
+            command = [one.path, "-v", f"-arch=sm_{arch}", str(source), "-o", str(target)]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            said = ran.stdout + ran.stderr
+            if ran.returncode == 0:
+                return said, target.read_bytes()
+            words = (line for line in said.splitlines() if "error" in line or "fatal" in line)
+            refused = refused or " ".join(next(words, said.strip()[:200]).split())
+    raise InputError(f"ptxas refuses the PTX for sm_{arch}: {refused}")
