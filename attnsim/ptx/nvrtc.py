@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from attnsim.errors import InputError
 
+NONE: Mapping[str, str] = {}
+
 
 class CompileError(Exception):
-    """A source that the compiler refuses; the message is the first error of its log."""
+    """A source that the compiler refuses; the message is the first error of its log.
+
+    Attributes
+    ----------
+    log : str
+    """
 
     def __init__(self, log: str) -> None:
+        self.log = log
         errors = [line for line in log.splitlines() if "error:" in line] or log.split("\n", 1)
         super().__init__(errors[0].strip() + (f" (the first of {len(errors)})" if "error:" in errors[-1] else ""))
 
@@ -52,11 +60,14 @@ class Compiled:
         Empty for a virtual architecture (``compute_80``).
     log : str
         Messages of the compiler and of the assembler.
+    names : mapping of str to str
+        Of the kernels that were asked for by name: theirs in the PTX.
     """
 
     ptx: str
     cubin: bytes
     log: str
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def resources(self, entry: str) -> Resources:
         """The assembler's report on one entry point.
@@ -82,6 +93,21 @@ class Compiled:
         )
 
 
+class Compile(Protocol):
+    """Text to PTX and machine code."""
+
+    def __call__(
+        self, text: str, file: str, options: Sequence[str], headers: Mapping[str, str] = ..., names: Sequence[str] = ...
+    ) -> Compiled:
+        """Compile `text`, called `file`, with headers by name, and the templates that `names` instantiates.
+
+        Raises
+        ------
+        CompileError
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
     """One binding of the library.
@@ -94,14 +120,13 @@ class Nvrtc:
         Of the library.
     architectures : tuple of int
         Compute capabilities that it compiles for.
-    compile : callable
-        (text, file name, options) to Compiled; raises :class:`CompileError`.
+    compile : Compile
     """
 
     binding: str
     version: tuple[int, int]
     architectures: tuple[int, ...]
-    compile: Callable[[str, str, Sequence[str]], Compiled]
+    compile: Compile
 
 
 @functools.cache
@@ -135,14 +160,20 @@ def _from_cuda_bindings() -> Nvrtc:
         checked(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
         return buffer
 
-    def compile_text(text: str, file: str, options: Sequence[str]) -> Compiled:
-        program = checked(nvrtc.nvrtcCreateProgram(text.encode(), file.encode(), 0, [], []))
+    def compile_text(
+        text: str, file: str, options: Sequence[str], headers: Mapping[str, str] = NONE, names: Sequence[str] = ()
+    ) -> Compiled:
+        given = [one.encode() for one in headers.values()], [one.encode() for one in headers]
+        program = checked(nvrtc.nvrtcCreateProgram(text.encode(), file.encode(), len(headers), *given))
         try:
+            for name in names:
+                checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = fetch(program, "ProgramLog").decode(errors="replace").rstrip("\0")
             if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
                 raise CompileError(log or status.name)
-            return Compiled(fetch(program, "PTX").decode().rstrip("\0"), fetch(program, "CUBIN"), log)
+            own = {name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names}
+            return Compiled(fetch(program, "PTX").decode().rstrip("\0"), fetch(program, "CUBIN"), log, own)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
 
@@ -154,16 +185,21 @@ def _from_cuda_bindings() -> Nvrtc:
 def _from_cupy() -> Nvrtc:
     from cupy_backends.cuda.libs import nvrtc
 
-    def compile_text(text: str, file: str, options: Sequence[str]) -> Compiled:
-        program = nvrtc.createProgram(text, file, (), ())
+    def compile_text(
+        text: str, file: str, options: Sequence[str], headers: Mapping[str, str] = NONE, names: Sequence[str] = ()
+    ) -> Compiled:
+        program = nvrtc.createProgram(text, file, tuple(headers.values()), tuple(headers))
         try:
+            for name in names:
+                nvrtc.addNameExpression(program, name)
             try:
                 nvrtc.compileProgram(program, tuple(options))
             except nvrtc.NVRTCError as error:
                 raise CompileError(nvrtc.getProgramLog(program) or str(error)) from None
             ptx = nvrtc.getPTX(program)
             cubin = b"" if any("=compute_" in option for option in options) else nvrtc.getCUBIN(program)
-            return Compiled(ptx.decode().rstrip("\0"), cubin, nvrtc.getProgramLog(program))
+            own = {name: nvrtc.getLoweredName(program, name) for name in names}
+            return Compiled(ptx.decode().rstrip("\0"), cubin, nvrtc.getProgramLog(program), own)
         finally:
             nvrtc.destroyProgram(program)
 

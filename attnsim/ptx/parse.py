@@ -42,7 +42,7 @@ _CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr[^,]*?\s)?([\w$]+)(?:\[(\d+)\])?\s*$", re.S)
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _STATEMENT = re.compile(r"[^;]*;")
-_REGISTERS = re.compile(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)", re.S)
+_REGISTERS = re.compile(r"\.reg\s*(?:\.v\d\s*)?\.(\w+)\s+(.*)", re.S)
 _INSTRUCTION = re.compile(r"(?:@(!?\s*[\w$%]+)\s+)?([A-Za-z][\w.:]*)\s*(.*)", re.S)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]]+")
 _NUMBER = re.compile(r"-?\s*(0[fFdD][0-9a-fA-F]+|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+\.?\d*(?:[eE][-+]?\d+)?U?)$")
@@ -105,6 +105,7 @@ def _variable(statement: str) -> Variable | None:
         align=int(found["align"] or item),
         size_bytes=size,
         content=content.ljust(size, b"\0"),
+        given=found["content"] is not None,
     )
 
 

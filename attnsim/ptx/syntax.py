@@ -109,13 +109,14 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of a state space; `size_bytes` is 0 for dynamic shared memory."""
+    """A variable of a state space; `size_bytes` is 0 for dynamic shared memory, `given` whether it has a content."""
 
     space: str
     name: str
     align: int
     size_bytes: int
     content: bytes
+    given: bool = False
 
 
 @dataclass(frozen=True, slots=True)

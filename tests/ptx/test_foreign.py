@@ -357,6 +357,28 @@ def test_a_triton_kernel_is_compiled_offline_and_given_its_scratch(monkeypatch: 
     assert (b == 2).all() and ran.counters.loads == {"a": 512}
 
 
+def test_what_decorators_choose_is_compiled_in_and_of_several_configurations_one_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeTriton(monkeypatch)
+    given = {"a": np.ones(128, np.float32), "b": np.zeros(128, np.float32), "n": 128}
+    one = SimpleNamespace(kwargs={"BLOCK": 128}, num_warps=8, num_stages=2)
+    two = SimpleNamespace(kwargs={"BLOCK": 64}, num_warps=4, num_stages=3)
+    ruled = SimpleNamespace(
+        arg_names=[], values={"EVEN": lambda args: args["n"] % args["BLOCK"] == 0}, fn=jit_function()
+    )
+    compile_triton(SimpleNamespace(arg_names=[], configs=[one], fn=ruled), given, options={"num_stages": 4})
+    assert vars(fake)["constexprs"] == {"BLOCK": 128, "EVEN": True}
+    assert fake.options == {"num_warps": 8, "num_stages": 4}
+    tuned = SimpleNamespace(arg_names=[], configs=[one, two], fn=ruled)
+    compile_triton(tuned, {**given, "BLOCK": 100})
+    assert vars(fake)["constexprs"] == {"BLOCK": 100, "EVEN": False} and fake.options == {}
+    with pytest.raises(
+        InputError, match=r"twice is tuned over 2 .* BLOCK of none is given; the first is --arg BLOCK=128 "
+    ):
+        compile_triton(tuned, given)
+
+
 def test_what_triton_cannot_compile_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, given = FakeTriton(monkeypatch), {"a": np.zeros(1), "b": np.zeros(1), "n": 1, "BLOCK": 1}
     for kernel, arguments, arch, told in (

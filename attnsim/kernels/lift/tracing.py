@@ -12,7 +12,7 @@ from attnsim.kernels.lift.lifting import PtxLaunch, bytes_of, lift
 from attnsim.kernels.lift.origins import ZEROS, lifted_of
 from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.ptx.faults import Fault
-from attnsim.ptx.foreign.compilers import compile_file
+from attnsim.ptx.foreign.compilers import compile_kernel
 from attnsim.ptx.foreign.launching import Ready
 from attnsim.ptx.foreign.run import block_of, check_grid, find_entry, fitted
 from attnsim.ptx.run import sizes
@@ -117,4 +117,5 @@ def trace_cuda(path: Path | str, *, arch: str = "80", options: Sequence[str] = (
     ------
     InputError
     """
-    return trace_ptx(compile_file(Path(path), arch, options), source=Path(path).name, **launch)
+    ptx, entry = compile_kernel(Path(path), arch, options, launch.pop("entry", None) or "")
+    return trace_ptx(ptx, entry or None, source=Path(path).name, **launch)

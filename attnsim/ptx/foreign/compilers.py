@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
+from attnsim.ptx.foreign.host_code import PRELUDE, Error, errors_in, headers_of, without_comments, without_host_code
+from attnsim.ptx.foreign.names import matching
 from attnsim.ptx.foreign.run import find_entry
 from attnsim.ptx.formats import FORMATS
 from attnsim.ptx.nvrtc import CompileError, find_nvrtc
+from attnsim.ptx.parse import parse
 
 
 def source_text(path: Path, what: str) -> str:
@@ -38,7 +42,14 @@ def source_text(path: Path, what: str) -> str:
 
 
 def compile_file(path: Path, arch: str = "80", options: Sequence[str] = ()) -> str:
-    """The PTX of a CUDA file; headers are looked for beside it.
+    """The PTX of a CUDA file; as :func:`compile_kernel`, of whatever kernels are in it."""
+    return compile_kernel(path, arch, options)[0]
+
+
+def compile_kernel(path: Path, arch: str = "80", options: Sequence[str] = (), entry: str = "") -> tuple[str, str]:
+    """The PTX of a CUDA file, and the name that a kernel has there; headers are looked for beside it.
+
+    Host code in which NVRTC finds errors is left out (:mod:`attnsim.ptx.foreign.host_code`).
 
     Parameters
     ----------
@@ -47,6 +58,8 @@ def compile_file(path: Path, arch: str = "80", options: Sequence[str] = ()) -> s
         "80", "90a", ...
     options : sequence of str
         Further ones of NVRTC: ``-DN=64``, ``-Iinclude``.
+    entry : str
+        With the arguments of a template: ``flash<64, true>`` is compiled for them.
 
     Raises
     ------
@@ -58,15 +71,56 @@ def compile_file(path: Path, arch: str = "80", options: Sequence[str] = ()) -> s
     if not arch.rstrip("af").isdecimal() or int(arch.rstrip("af")) not in nvrtc.architectures:
         known = ", ".join(map(str, nvrtc.architectures))
         raise InputError(f"--arch {arch}: NVRTC {'.'.join(map(str, nvrtc.version))} compiles for {known}")
-    folders = [path.parent.resolve(), *_header_folders()]
-    all_options = ["-std=c++17", f"-arch=compute_{arch}", *(f"-I{folder}" for folder in folders), *options]
-    try:
-        return nvrtc.compile(text, path.name, all_options).ptx
-    except CompileError as error:
-        found = (
-            "" if len(folders) > 1 else "; CUDA's headers are not here: pip install nvidia-cuda-runtime, or --option -I"
-        )
-        raise InputError(f"{path} does not compile for sm_{arch}: {error}{found}") from None
+    toolkit = [*_header_folders()]
+    own = [Path(one[2:]) for one in options if one.startswith("-I") and one != "-I"]
+    standard = [] if any(one.startswith(("-std", "--std")) for one in options) else ["-std=c++17"]
+    folders = [f"-I{folder}" for folder in (path.parent.resolve(), *toolkit)]
+    asked = [*standard, f"-arch=compute_{arch}", f"--pre-include={PRELUDE}", *folders, *options]
+    texts = {path.name: text, **headers_of(path, text, own)}
+    names: list[str] = []
+    while True:
+        headers = {name: one for name, one in texts.items() if name != path.name}
+        try:
+            built = nvrtc.compile(texts[path.name], path.name, asked, headers, names)
+        except CompileError as error:
+            errors = errors_in(error.log)
+            cut, left = without_host_code(texts, errors)
+            if cut == texts:
+                told = _told(left[0], texts, bool(toolkit), entry) if left else str(error)
+                raise InputError(f"{path} does not compile for sm_{arch}: {told}") from None
+            texts = cut
+            continue
+        if names or "<" not in entry:  # NVRTC may crash on a name beside an error, so none is asked for before
+            _check_templates(built.ptx, entry, texts.values())
+            return built.ptx, built.names.get(entry, entry)
+        names = [entry]
+
+
+_TEMPLATE = re.compile(
+    r"\btemplate\s*<(?P<takes>[^{};]*?)>\s*[^{};<>]*?\b__global__\b[^{};]*?\b(?!__)(?P<name>\w+)\s*\((?!\s*\))"
+)
+
+
+def _check_templates(ptx: str, entry: str, texts: Iterable[str]) -> None:
+    """Refuse a template of a kernel without what it takes, of which nothing is compiled."""
+    told = (without_comments(text) for text in texts)
+    found = [one for text in told for one in _TEMPLATE.finditer(text) if one["name"] == entry or not entry]
+    if found and not (matching(entry, parse(ptx)) if entry else parse(ptx)):
+        name, takes = found[0]["name"], " ".join(found[0]["takes"].split())
+        raise InputError(f"{name} is a template of <{takes}>; give what it takes, as --entry '{name}<...>'")
+
+
+def _told(error: Error, texts: Mapping[str, str], toolkit: bool, entry: str) -> str:
+    """The first error in device code, with what can be done about it."""
+    if missing := re.search(r'cannot open source file "([^"]+)"', error.what):
+        of_cuda = "CUDA's headers are not here: pip install nvidia-cuda-runtime nvidia-cuda-cccl; "
+        advice = "put it beside the file, or name its folder: --option=-IFOLDER"
+        return f"{error.file}({error.line}): no header {missing[1]}; {'' if toolkit else of_cuda}{advice}"
+    if error.file.startswith("__nv_name_map"):
+        return f"--entry '{entry}': {error.what}; give a kernel of the file, a template with all that it takes"
+    lines = texts.get(error.file, "").splitlines()
+    source = f", in '{' '.join(lines[error.line - 1].split())}'" if 0 < error.line <= len(lines) else ""
+    return f"{error.file}({error.line}): error: {error.what}{source}"
 
 
 def _header_folders() -> Iterator[Path]:
@@ -76,7 +130,9 @@ def _header_folders() -> Iterator[Path]:
     packages = importlib.util.find_spec("nvidia")
     for place in packages.submodule_search_locations or () if packages else ():
         roots += sorted(Path(place).iterdir())
-    yield from (root / "include" for root in roots if (root / "include" / "cuda_fp16.h").is_file())
+    for include in (root / "include" for root in roots):
+        if (include / "cuda_fp16.h").is_file():
+            yield from (one for one in (include, include / "cccl") if one.is_dir())
 
 
 POINTERS = {dtype: f"*{kind}" for kind, dtype in FORMATS.items()}
@@ -153,6 +209,7 @@ def compile_triton(
         ) from None
     if not hasattr(kernel, "arg_names"):
         raise InputError(f"{getattr(kernel, '__name__', kernel)} is no Triton kernel; decorate it with @triton.jit")
+    kernel, arguments, options = _decorated(kernel, arguments, options or {})
     names, constant = list(kernel.arg_names), {one.name for one in kernel.params if one.is_constexpr}
     defaults = {one.name: one.default for one in kernel.params if one.has_default}
     _check_names(kernel.__name__, names, arguments, defaults)
@@ -170,7 +227,7 @@ def compile_triton(
     )
     try:
         target = GPUTarget("cuda", _number(arch), 32)
-        built = triton.compile(source, target=target, options=dict(options or {}))
+        built = triton.compile(source, target=target, options=options)
     except Exception as error:  # of many classes, the compiler's own among them
         raise InputError(f"{kernel.__name__} does not compile for sm_{arch}: {type(error).__name__}: {error}") from None
     told = built.metadata
@@ -182,6 +239,40 @@ def compile_triton(
         scratch_bytes=int(getattr(told, "global_scratch_size", 0) or 0),
     )
     return compiled, launched
+
+
+def _decorated(
+    kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, int]
+) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    """The function under ``@triton.heuristics`` and ``@triton.autotune``, with the arguments that those choose.
+
+    Of several configurations the caller names one, by its arguments and options.
+
+    Raises
+    ------
+    InputError
+    """
+    found, chosen, inner = dict(arguments), dict(options), kernel
+    while hasattr(inner, "fn") and not hasattr(inner, "params"):
+        inner = inner.fn
+    while hasattr(kernel, "fn") and not hasattr(kernel, "params"):
+        for name, rule in getattr(kernel, "values", {}).items():  # of heuristics
+            found.setdefault(name, rule(found))
+        configurations = getattr(kernel, "configs", [])
+        if len(configurations) == 1:
+            found = {**configurations[0].kwargs, **found}
+            given = {name: getattr(configurations[0], name, None) for name in ("num_warps", "num_stages")}
+            chosen = {**{name: value for name, value in given.items() if value is not None}, **chosen}
+        elif configurations and (open_ones := [name for name in configurations[0].kwargs if name not in found]):
+            first = configurations[0]
+            told = ", ".join(f"--arg {name}={value}" for name, value in first.kwargs.items())
+            raise InputError(
+                f"{inner.__name__} is tuned over {len(configurations)} configurations and {', '.join(open_ones)} of "
+                f"none is given; the first is {told} with --option num_warps={first.num_warps} --option "
+                f"num_stages={first.num_stages}"
+            )
+        kernel = kernel.fn
+    return kernel, found, chosen
 
 
 def _number(arch: str) -> int:

@@ -15,8 +15,8 @@ from attnsim.bounds import check_cost
 from attnsim.errors import InputError
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign.arguments import load_named, parse_arguments
-from attnsim.ptx.foreign.compilers import compile_file, compile_triton, source_text
-from attnsim.ptx.foreign.run import PtxRun, check_grid, run_ptx
+from attnsim.ptx.foreign.compilers import compile_kernel, compile_triton, source_text
+from attnsim.ptx.foreign.run import PtxRun, check_grid, find_entry, run_ptx
 from attnsim.ptx.formats import decode
 from attnsim.ptx.outcome import Difference
 from attnsim.ptx.run import sizes
@@ -105,8 +105,11 @@ def prepare(
         built, launched = compile_triton(load_named(triton), values, arch or ARCH, chosen)
         filled = built.with_scratch(launched, math.prod(blocks))
         return Ready(built.ptx, built.entry, grid, (built.threads,), filled, built.shared_memory_bytes)
-    text = source_text(ptx, "PTX") if ptx else compile_file(cuda or Path(), arch or ARCH, options)
-    return Ready(text, entry or None, grid, block, values, shared_memory_bytes or 0)
+    if ptx:
+        text = source_text(ptx, "PTX")
+    else:
+        text, entry = compile_kernel(cuda or Path(), arch or ARCH, options, entry)
+    return Ready(text, find_entry(text, entry or None).name, grid, block, values, shared_memory_bytes or 0)
 
 
 def _triton_options(options: Sequence[str]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from attnsim.ptx import run as interpreter
 from attnsim.ptx.counters import Counters, issued_by_pipe
 from attnsim.ptx.faults import Fault, Misaligned, OutOfBounds, StepLimit, UnsupportedInstruction
 from attnsim.ptx.foreign.arguments import in_format
+from attnsim.ptx.foreign.names import matching, readable
 from attnsim.ptx.lanes import LARGEST_BLOCK, LARGEST_GRID, Dim3
 from attnsim.ptx.memory import SECTOR
 from attnsim.ptx.parse import parse
@@ -25,7 +26,7 @@ from attnsim.ptx.tensor_maps import TensorMap
 
 
 def find_entry(ptx: str, entry: str | None) -> Function:
-    """The kernel of that name, or the only one.
+    """The kernel of that name (:mod:`attnsim.ptx.foreign.names`), or the only one.
 
     Raises
     ------
@@ -33,14 +34,23 @@ def find_entry(ptx: str, entry: str | None) -> Function:
         Names those that there are.
     """
     found = parse(ptx)
-    names = ", ".join(found)
+    told = ", ".join(dict.fromkeys(map(readable, found)))
     if not found:
         raise InputError("no entry point; give the text of a PTX file with a .visible .entry")
     if entry is None and len(found) > 1:
-        raise InputError(f"the PTX has {len(found)} entry points; choose one: {names}")
-    function = next(iter(found.values())) if entry is None else found.get(entry)
-    if function is None:
-        raise InputError(f"{entry}: no such entry point; the PTX has {names}")
+        raise InputError(f"the PTX has {len(found)} entry points; choose one: {told}")
+    meant = [*found] if entry is None else matching(entry, found)
+    if not meant:
+        raise InputError(f"{entry}: no such entry point; the PTX has {told}")
+    if len(meant) > 1:
+        raise InputError(f"{entry}: {len(meant)} entry points have that name; choose one: {', '.join(meant)}")
+    function = found[meant[0]]
+    for variable in function.variables:
+        if variable.space == "const" and not variable.given:
+            raise InputError(
+                f"{function.name}: the host fills {readable(variable.name)} in constant memory, and what with is not "
+                "known here; write its values into the source, or give them to the kernel as an argument"
+            )
     for instruction in function.instructions:
         if instruction.name == "call":
             raise InputError(

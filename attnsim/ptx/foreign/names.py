@@ -1,0 +1,109 @@
+"""Kernels by the names that people give them: ``flash::twice<2>`` for ``_ZN5flash5twiceILi2EEEvPfi``.
+
+C++ compilers mangle names as the Itanium C++ ABI says (section 5.1, "External Names"); read here are names, namespaces
+and the arguments of templates that are numbers, fundamental types, classes, and pointers to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_TYPES = {
+    "v": "void", "b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short",
+    "t": "unsigned short", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long long",
+    "y": "unsigned long long", "f": "float", "d": "double",
+}  # fmt: skip
+_LOCAL = "_GLOBAL__N_"
+"""How the name of an unnamed namespace begins."""
+
+
+def readable(mangled: str) -> str:
+    """The name of a kernel without its parameters; the mangled one where that cannot be read."""
+    if not mangled.startswith("_Z"):
+        return mangled
+    try:
+        return _name(mangled, 2)[0] or mangled
+    except (IndexError, ValueError):
+        return mangled
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    nested = text[at] == "N"
+    at += nested
+    parts: list[str] = []
+    while True:
+        if text[at] in "KL" and not parts:
+            at += 1
+        elif text[at].isdigit():
+            digits = re.match(r"\d+", text[at:])
+            assert digits is not None  # it begins with one
+            begin = at + digits.end()
+            at = begin + int(digits[0])
+            part = text[begin:at]
+            if len(part) < int(digits[0]):
+                raise ValueError(text)
+            parts += [] if part.startswith(_LOCAL) else [part]
+        elif text[at] == "I":
+            arguments, at = _arguments(text, at + 1)
+            parts[-1] += f"<{', '.join(arguments)}>"
+        elif nested and text[at] == "E":
+            return "::".join(parts), at + 1
+        elif not nested and parts:
+            return parts[0], at
+        else:
+            raise ValueError(text)
+        if not nested and parts and (at == len(text) or text[at] != "I"):
+            return parts[0], at
+
+
+def _arguments(text: str, at: int) -> tuple[list[str], int]:
+    found: list[str] = []
+    while text[at] != "E":
+        if text[at] == "J":  # a pack
+            more, at = _arguments(text, at + 1)
+            found += more
+            continue
+        one, at = _argument(text, at)
+        found.append(one)
+    return found, at + 1
+
+
+def _argument(text: str, at: int) -> tuple[str, int]:
+    if text[at] == "L":
+        end = text.index("E", at)
+        number = text[at + 2 : end].replace("n", "-")
+        return {"b0": "false", "b1": "true"}.get(text[at + 1 : end], number), end + 1
+    if text[at] in "PK":
+        inner, end = _argument(text, at + 1)
+        return (f"{inner}*" if text[at] == "P" else f"const {inner}"), end
+    if text[at] in _TYPES:
+        return _TYPES[text[at]], at + 1
+    return _name(text, at)
+
+
+def matching(asked: str, names: Iterable[str]) -> list[str]:
+    """The kernels that a name may mean: that of the name, else those that read so.
+
+    Namespaces may be left out, and what a template takes where the rest tells it.
+    """
+    known = {name: readable(name).replace(" ", "") for name in names}
+    wanted = asked.replace(" ", "").removeprefix("::")
+    plain = {name: _plain(one) for name, one in known.items()}
+    for found in (
+        [name for name in known if name == asked],
+        [name for name, one in known.items() if one == wanted],
+        [name for name, one in known.items() if one.rpartition("::")[2] == wanted and "<" not in one],
+        [name for name, one in known.items() if one.endswith(f"::{wanted}")],
+        [name for name, one in plain.items() if wanted in (one, one.rpartition("::")[2])],
+    ):
+        if found:
+            return found
+    return []
+
+
+def _plain(name: str) -> str:
+    """A name without the arguments of a template."""
+    while "<" in name:
+        name = re.sub(r"<[^<>]*>", "", name)
+    return name
