@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_algorithm, read_conditions
+from attnsim.api.asking import Question, ask, read_algorithm, read_conditions
+from attnsim.api.floor import limits_s
 from attnsim.api.lifted import KernelPrediction
 from attnsim.api.prediction import Prediction
+from attnsim.api.reading import read
+from attnsim.api.trust import LEVELS
 from attnsim.errors import InputError, nearest, shown, some
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import Match, match
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
-from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import (
     ADDED_COLUMNS,
     MEASURED_COLUMNS,
@@ -40,7 +42,10 @@ _CHUNK = 25
 _T = TypeVar("_T")
 
 Answer = dict[str, object]
-"""One row's `ADDED_COLUMNS`; a column left out is empty."""
+"""One row's `ADDED_COLUMNS`, and `LIMITS`; a column left out is empty."""
+
+LIMITS = "limits_s"
+"""The key of an answer under which `attnsim.api.floor.limits_s` stands."""
 
 FUSED = ALGORITHMS["flash"]
 """What a row is where it says nothing else, whatever a call that chooses may take."""
@@ -84,8 +89,9 @@ def predict_table(
     Returns
     -------
     pandas.DataFrame
-        The rows in their order with `ADDED_COLUMNS` appended, and `MEASURED_COLUMNS` where a column is a time; one that
-        cannot be predicted has an empty `predicted_s` and the reason in `error`.
+        The rows in their order, one for each kernel that has a column of its own, with `ADDED_COLUMNS` appended,
+        and `MEASURED_COLUMNS` where a column is a time; one that cannot be predicted has an empty `predicted_s` and
+        the reason in `error`.
 
     Raises
     ------
@@ -93,7 +99,7 @@ def predict_table(
         For `tiles`, `mode`, `budget`, or columns whose meaning is not clear; never for a row.
     """
     read_conditions(tiles, mode=mode, budget=budget)
-    columns = read_columns(frame, naming)
+    frame, columns = read(frame, naming)
     rows = predict_rows(frame, columns, (tiles, mode, budget), processes, progress)
     return with_answers(frame, rows, measured=columns.time is not None)
 
@@ -139,9 +145,14 @@ class AnsweredRow:
         return self.predicted_s / self.measured_s if self.predicted_s and self.measured_s else None
 
     @property
+    def impossible(self) -> str:
+        """Why no GPU can have taken the time that the row states; "" where one can, or there is no prediction."""
+        return str(self.answer.get("error") or "") if self.predicted_s else ""
+
+    @property
     def in_range(self) -> bool | None:
-        """Whether the measured time lies in the range."""
-        if self.low_s is None or self.high_s is None or self.measured_s is None:
+        """Whether the measured time lies in the range; None of one that is impossible."""
+        if self.impossible or self.low_s is None or self.high_s is None or self.measured_s is None:
             return None
         return self.low_s <= self.measured_s <= self.high_s
 
@@ -158,7 +169,8 @@ class AnsweredRow:
     def to_dict(self) -> Answer:
         """By `ADDED_COLUMNS` and `MEASURED_COLUMNS`."""
         error = None if self.ratio is None else 100 * (self.ratio - 1)
-        return {**self.answer, "measured_s": self.measured_s, "error_percent": error, "in_range": self.in_range}
+        answer = {name: cell for name, cell in self.answer.items() if name != LIMITS}
+        return {**answer, "measured_s": self.measured_s, "error_percent": error, "in_range": self.in_range}
 
 
 def predict_rows(
@@ -241,7 +253,24 @@ def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answ
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
     algorithm = _algorithm(case, named, w)
     question = ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
-    return answer_columns(answer(question))
+    predicted = answer(question)
+    found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
+    return _with_unknown(found, case.not_understood) if case.not_understood else found
+
+
+def _limits_s(found: Prediction) -> dict[str, float]:
+    """The seconds for which each limit of the GPU holds the call; empty where it was not played."""
+    if found.run is None or found.run.schedule is None:
+        return {}
+    asked = found.run.question
+    return limits_s(found.run.schedule, asked.mechanism.useful(asked.w), asked.gpu, asked.conditions.cache)
+
+
+def _with_unknown(found: Answer, names: Sequence[str]) -> Answer:
+    """An answer to a row of which something was not understood, which no measurement validates."""
+    level, _, reason = str(found["trust"]).partition(": ")
+    told = f"{', '.join(map(shown, names))} not understood"
+    return found | {"trust": f"{LEVELS[1] if level == LEVELS[0] else level}: {told}; {reason}"}
 
 
 def answer_columns(found: Prediction) -> Answer:

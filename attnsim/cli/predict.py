@@ -54,6 +54,8 @@ def predict(
     out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
+    set_columns: table_flags.Cells = [],  # noqa: B006
+    save_map: table_flags.SaveMap = None,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -63,9 +65,10 @@ def predict(
         return
     if cases is not None:
         given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
-        _predict_cases(cases, table_flags.naming(maps, time_unit), out, tiles or "shipped", mode, budget, json)
+        naming = table_flags.naming(maps, time_unit, set_columns, implementation=implementation or None)
+        _predict_cases(cases, naming, save_map, out, tiles or "shipped", mode, budget, json)
         return
-    table_flags.check_without_table(maps, time_unit, "--cases")
+    table_flags.check_without_table("--cases", maps, time_unit, set_columns, save_map)
     _check_one(out, gpu)
     lengths = options.lengths(seq, several=layer)
     if layer:
@@ -324,22 +327,30 @@ def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list
     return found
 
 
-_WITH_CASES = {"cases", "out", "maps", "time_unit", "tiles", "mode", "budget", "json"}
+_WITH_CASES = {
+    "cases", "out", "maps", "time_unit", "set_columns", "save_map", "implementation", "tiles", "mode", "budget", "json",
+}  # fmt: skip
 
 
 def _predict_cases(
-    cases: Path, naming: Naming, out: Path | None, tiles: str, mode: str, budget: int | None, json: bool
-) -> None:
+    cases: Path, naming: Naming, save_map: Path | None, out: Path | None, tiles: str, mode: str, budget: int | None,
+    json: bool,
+) -> None:  # fmt: skip
     """The table of answers; ends with 1 where a row has none."""
-    from attnsim.models.question.case_file import read_named, write_table
+    from attnsim.models.question.case_file import write_table
 
     if out is not None:
         table_flags.check_table(out)
-    frame, columns = read_named(cases, naming)
-    from attnsim.api import predict_table
+    from attnsim.api.asking import read_conditions
+    from attnsim.api.reading import read
+    from attnsim.api.tables import predict_rows, with_answers
 
-    result = predict_table(frame, tiles=tiles, mode=mode, budget=budget, naming=naming)
+    read_conditions(tiles, mode=mode, budget=budget)
+    frame, columns = read(cases, naming)
+    result = with_answers(frame, predict_rows(frame, columns, (tiles, mode, budget)), columns.time is not None)
     table_flags.print_columns(columns)
+    if save_map is not None:
+        table_flags.save(columns, naming, save_map)
     failed = int((result["error"] != "").sum())
     if out is not None:
         write_table(result, out)

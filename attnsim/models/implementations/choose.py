@@ -98,6 +98,15 @@ def find_implementation(name: str) -> Implementation:
     return match(name).record
 
 
+def is_named(name: str) -> bool:
+    """Whether a name is that of an implementation or a library on some GPU, in the words of a table or of a person."""
+    try:
+        return bool(name and match(name, spoken=True))
+    except InputError:
+        key = name.strip().lower()
+        return key.replace("_", "-") in _LIBRARIES or bool(meanings_of(key, spoken=True))
+
+
 def settled_name(name: str) -> str:
     """The name of the record behind a name; the name itself where a version, the GPU or the workload decides.
 
