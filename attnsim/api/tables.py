@@ -18,6 +18,7 @@ from attnsim.api.reading import read
 from attnsim.api.trust import LEVELS
 from attnsim.errors import InputError, nearest, shown, some
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import records
@@ -251,7 +252,7 @@ def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answ
     w, gpu = _workload(case), gpu_of(case)
     named = match(name, version, gpu, w, case.whose) if name else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
-    algorithm = _algorithm(case, named, w)
+    algorithm = _algorithm(case, named, w, gpu)
     question = ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
     predicted = answer(question)
     found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
@@ -320,7 +321,7 @@ def _workload(case: Case) -> Workload:
     return replace(workload_of(case), page_size=case.page_size or 0)
 
 
-def _algorithm(case: Case, named: Match | None, w: Workload) -> str:
+def _algorithm(case: Case, named: Match | None, w: Workload, gpu: Gpu) -> str:
     """The row's algorithm; what its implementation runs where the row has none, or a property of the question.
 
     Raises
@@ -334,6 +335,9 @@ def _algorithm(case: Case, named: Match | None, w: Workload) -> str:
     runs = running(named.record)[0].name
     if "algorithm" in case.assumed or case.algorithm == implementation_of(case) or (told is FUSED and named.picked):
         return runs
+    with suppress(InputError):  # the word may be a name of the same
+        if told is None and match(case.algorithm, case.version or "", gpu, w).record.name == named.record.name:
+            return runs
     if told is None:
         read_algorithm(case.algorithm)
     elif told.name in ALGORITHMS or not told.run_by(named.record) or told.refuses(w):

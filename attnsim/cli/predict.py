@@ -298,7 +298,7 @@ def _run_by(implementations: list[str]) -> tuple[str, ...]:
 def _of(able: list[str], names: list[str], wanted: list[str]) -> list[str]:
     """The algorithms without those that only other implementations than these run."""
     theirs = {*_run_by([name for name in wanted if name not in able])} - {*_run_by(able)}
-    return [name for name in names if name not in theirs or (able and name == "flash")]
+    return [name for name in names if name not in theirs]
 
 
 def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list[str]) -> dict[str, dict[str, str]]:

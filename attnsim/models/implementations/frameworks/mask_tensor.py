@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse
+from attnsim.models.schedule.schedule import Kernel, Schedule
 
 TENSOR = "mask"
 LANES = 32
@@ -31,21 +32,22 @@ def with_mask_tensor(schedule: Schedule, w: Workload) -> Schedule:
     return replace(
         schedule,
         algorithm="sliding-window",
-        kernels=tuple(_biased(kernel, w, size) for kernel in schedule.kernels),
+        kernels=tuple(_biased(kernel, w) for kernel in schedule.kernels),
         peak_memory_bytes=schedule.peak_memory_bytes + size,
         notes=(*schedule.notes, NOTE),
         useful_flops=w.matrix_flops(w.visible_pairs),
     )
 
 
-def _biased(kernel: Kernel, w: Workload, size: int) -> Kernel:
+def _biased(kernel: Kernel, w: Workload) -> Kernel:
     """A kernel that reads a tile of the mask with each tile of scores; one that computes no scores as it is."""
     segments = tuple(_read(one, kernel.warpgroups * w.element_bytes) for one in kernel.segments)
     if segments == kernel.segments:
         return kernel
     tiles = max(1, kernel.blocks // (w.batch * w.heads_q))
-    use = TensorUse(TENSOR, size, (1, w.batch * w.heads_q, tiles))
-    return replace(kernel, segments=segments, uses=(*kernel.uses, use))
+    axes = {"heads": Axis(w.batch * w.heads_q), "i": Axis(w.seq_q, -(-w.seq_q // tiles)), "j": Axis(w.seq_kv)}
+    uses = uses_of([Tensor(TENSOR, "i j", w.element_bytes)], axes, "heads i")
+    return replace(kernel, segments=segments, uses=(*kernel.uses, *uses))
 
 
 def _read(segment: Segment, each: int) -> Segment:
