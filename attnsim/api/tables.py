@@ -248,15 +248,24 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget:
 
 
 def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
+    predicted = answer(question_of(case, tiles, mode, budget))
+    found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
+    return _with_unknown(found, case.not_understood) if case.not_understood else found
+
+
+def question_of(case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None) -> Question:
+    """What a row asks.
+
+    Raises
+    ------
+    InputError
+    """
     version, name = case.version or "", implementation_of(case)
     w, gpu = _workload(case), gpu_of(case)
     named = match(name, version, gpu, w, case.whose) if name else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
     algorithm = _algorithm(case, named, w, gpu)
-    question = ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
-    predicted = answer(question)
-    found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
-    return _with_unknown(found, case.not_understood) if case.not_understood else found
+    return ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
 
 
 def _limits_s(found: Prediction) -> dict[str, float]:

@@ -102,9 +102,9 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
         out.print(f"{of_lines}left open: {'; '.join(texts)}")
     for reason, where in found.impossible.items():
-        out.print(f"{found.line_name} {', '.join(map(str, where))}, in no mean: {reason}")
+        out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))}, in no mean: {reason}")
     for reason, where in found.failed.items():
-        out.print(f"{found.line_name} {', '.join(map(str, where))} without an answer: {reason}")
+        out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))} without an answer: {reason}")
     for path in written:
         out.print(f"written: {path}")
 

@@ -37,7 +37,8 @@ class Heading(NamedTuple):
         """In words, with the unit of headings that have none."""
         unit = self.unit or unit
         ours, _ = unit_of(unit) or (self.measured or MEASURED[0], 1.0)
-        parts = (f"{ours} in {unit}" if unit else ours, self.kernel and f"of {self.kernel}", self.passes, self.dtype)
+        unit = f" in {unit}" if unit and ours == MEASURED[0] else ""
+        parts = (f"{ours}{unit}", self.kernel and f"of {self.kernel}", self.passes, self.dtype)
         return " ".join(filter(None, parts))
 
 
@@ -55,22 +56,25 @@ def read_heading(text: str) -> Heading | None:
         return None
     found, tokens = Heading(), list(re.finditer(r"[^\W_]+", rest))
     for at in (0, -1):
-        while tokens and (taken := _take(found, tokens[at][0], last=at == -1)):
+        while tokens and (taken := _take(found, tokens[at][0], (at == -1) + rest.endswith(")"))):
             found = taken
             tokens.pop(at)
     kernel = rest[tokens[0].start() : tokens[-1].end()] if tokens else ""
     return found._replace(kernel=kernel) if kernel or found != Heading() else None
 
 
-def _take(found: Heading, word: str, last: bool) -> Heading | None:
-    """A heading with what one more word says; None where the word is a part of a name."""
+def _take(found: Heading, word: str, least: int) -> Heading | None:
+    """A heading with what one more word says; None where the word is a part of a name.
+
+    A unit stands at the end, `least` 1, and that of one letter in brackets, 2.
+    """
     name = key(word)
     passes, dtype = (word_of(column, name) for column in ("pass", "dtype"))
     if passes:
         return found._replace(passes="fwd+bwd" if {found.passes, passes} == {"fwd", "bwd"} else passes)
     if dtype:
         return found._replace(dtype=dtype)
-    if last and len(name) > 1 and (unit := unit_of(name)):
+    if least and len(name) + least > 2 and (unit := unit_of(name)):
         return found._replace(measured=unit[0], unit=name, plain=False)
     if name in heading_words()["measures"]:
         return found._replace(measured=found.measured or MEASURED[0], plain=False)
@@ -156,18 +160,23 @@ def _chosen(frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel, has_units:
         means = name in naming.maps.values() or name.casefold() in known_columns() or key(name) in known
         heading = None if means else read_heading(name)
         if heading and (is_kernel(heading.kernel) or not is_described(name)):
-            found[name] = heading
+            found[name] = heading._replace(kernel="") if meanings(name) else heading
     timed = {name for name, one in found.items() if not one.kernel and one.measured == MEASURED[0] and not one.passes}
     kernels = {name for name, one in found.items() if is_kernel(one.kernel) and not (timed and one.plain)}
     alike = {found[name][3:] for name in kernels if not found[name].plain}
     own_unit = {name for name in found if any(_QUANTITY.fullmatch(str(cell).strip()) for cell in frame[name])}
     gathered = kernels | {name for name, one in found.items() if one.kernel and (one[3:] in alike or name in own_unit)}
     gathered = gathered or {name for name, one in found.items() if not one.kernel and one.passes}
+    gathered = gathered or {name for name, one in found.items() if not (one.plain or timed) and one.kernel}
     gathered = gathered or (timed if has_units or timed & own_unit else set())
     best: dict[tuple[str, ...], str] = {}
     for name in sorted(gathered, key=lambda one: MEASURED.index(found[one].measured or MEASURED[0])):
         best.setdefault(found[name][:3], name)
     chosen = {name: one for name, one in found.items() if name in best.values()}
+    several = {one.kernel for one in chosen.values()}
+    if naming.implementation and len(several) > 1:
+        told = f"columns {', '.join(map(shown, chosen))} are of several kernels"
+        raise InputError(f"--implementation {naming.implementation} names all rows, and {told}; leave it out")
     bare = [name for name, one in chosen.items() if not (one.unit or has_units or naming.time_unit or name in own_unit)]
     if bare:
         cells = [cell for name in bare for cell in frame[name]]

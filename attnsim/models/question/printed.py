@@ -13,7 +13,9 @@ Row = dict[str, str]
 
 _BORDER = re.compile(r"[\s|+:=-]*")
 _SPLITS = (re.compile(r"\t+|\s{2,}"), re.compile(r"\s+"))
-_PAIR = re.compile(r"([A-Za-z_]\w*)\s*[=:]\s*('[^']*'|\"[^\"]*\"|\([^)]*\)|\[[^\]]*\]|[^\s,;()\[\]{}'\"]+)")
+_PAIR = re.compile(
+    r"([A-Za-z_]\w*)\s*[=:]\s*('[^']*'|\"[^\"]*\"|\([^)]*\)|\[[^\]]*\]|[^\s,;()\[\]{}'\"=:]+(?!\w*\s*=))"
+)
 _GLUED = re.compile(r"(?<![A-Za-z0-9])([A-Za-z_]+?)(\d+)(?![A-Za-z0-9.])")
 _UNITS = re.compile(r"\((?:time )?(?:in )?([^\s()/]+(?:/s)?)(?:\s*/\s*[^()]*)?\)", re.IGNORECASE)
 _SHORT = 4
@@ -39,7 +41,15 @@ def read_printed(text: str) -> list[tuple[int, Row]]:
             continue
         elif head and (cells := _cells(line, len(head))):
             parts = [cell.partition("/")[0].strip() if slashed else cell for cell in cells]
-            found.append((at, said | dict(zip(head, parts, strict=True))))
+            row = dict(zip(head, parts, strict=True))
+            row |= {
+                name: cell
+                for part in parts
+                if "=" in part
+                for name, cell in _pairs(part.split(", "), part, titled=False).items()
+            }
+            meant = {ours for name in row for ours in _meanings(name)}
+            found.append((at, {name: cell for name, cell in said.items() if meant.isdisjoint(_meanings(name))} | row))
         elif heads := _head(line, lines[at:]):
             head = heads
         else:
@@ -72,33 +82,30 @@ def _head(line: str, after: Sequence[str]) -> list[str]:
     told = "=" in line or re.search(r":(\s|$)", line)
     row = "" if told else next(itertools.filterfalse(_BORDER.fullmatch, after), "")
     for cells in _parted(line):
-        known = any(
-            _is_column(cell) or ("," in cell and all(map(_is_column, cell.strip("()").split(",")))) for cell in cells
-        )
-        if (
-            len(cells) > 1
-            and known
-            and _cells(row, len(cells))
-            and not any(re.fullmatch(NUMBER, cell) for cell in cells)
-        ):
+        shape = any("," in cell and all(map(_meanings, cell.strip("()").split(","))) for cell in cells)
+        known = "=" in row or shape or any(map(_meanings, cells))
+        named = len(cells) > 1 and not any(re.fullmatch(NUMBER, cell) for cell in cells)
+        if known and named and _cells(row, len(cells)):
             return cells
     return []
 
 
-def _is_column(name: str) -> bool:
-    return any(key(name) in known.names for ours, known in known_columns().items() if ours not in MEASURED)
+def _meanings(name: str) -> set[str]:
+    """Our columns that a name means, but for measured ones."""
+    return {ours for ours, known in known_columns().items() if ours not in MEASURED and key(name) in known.names}
 
 
 def _measured(segments: Sequence[str]) -> Iterator[Row]:
     """A row for each kernel and pass in a line: its time, or else its rate."""
     rows: dict[tuple[str, str, str], Row] = {}
-    heading = Heading()
+    heading: Heading | None = Heading()
     for before, number, unit in quantities(segments):
         label = re.sub(r"^.*(\]|\)|=\s*\S+\s{2,})", "", before.rstrip(" :="))
         told = read_heading(label) if label.strip() else heading
         if told is None or is_described(label):
+            heading = None if not rows else heading  # what follows a label that is no time is none either
             continue
-        heading = told._replace(kernel=told.kernel or heading.kernel)
+        heading = told._replace(kernel=told.kernel or (heading.kernel if heading else ""))
         ours, factor = unit_of(unit) or (MEASURED[0], 1.0)
         value = float(number.replace(",", "")) * factor
         if value > 0:
@@ -113,14 +120,16 @@ def _measured(segments: Sequence[str]) -> Iterator[Row]:
 def _pairs(segments: Sequence[str], line: str, *, titled: bool) -> Row:
     """What a line says of the shape: names with their values, and in a title numbers glued to names and a pass."""
     bare = "; ".join(one for one in segments if "=" in one or not list(quantities([one])))
-    pairs = [(match[1], match[2].strip("'\":")) for match in _PAIR.finditer(bare)]
+    pairs = [(match[1], match[2].strip("'\"")) for match in _PAIR.finditer(bare)]
     found = {name: value for name, value in pairs if not unit_of(value.lstrip("0123456789."))}
+    if pairs and (masks := [meant for one in segments if (meant := word_of("causal", key(one)))]):
+        found.setdefault("causal", masks[0])
     if titled:
         words = re.findall(r"[A-Za-z]+", line.partition("(")[0])
         passes = [meant for word in words if (meant := word_of("pass", key(word)))]
         unit = _UNITS.search(line)
         if "-" in line:
-            found |= {match[1]: match[2] for match in _GLUED.finditer(line) if _is_column(match[1])}
+            found |= {match[1]: match[2] for match in _GLUED.finditer(line) if _meanings(match[1])}
         if passes and ("-" in line or len(words) <= _SHORT) and "pass" not in found:
             found["pass"] = passes[0]
         if unit and unit_of(unit[1]):
