@@ -192,7 +192,7 @@ def runs_of(
     InputError
         For an implementation that runs none of them.
     """
-    named = {name: match(name, "", gpu, workload, spoken=True).record for name in wanted}
+    named = {name: match(name, "", gpu, workload).record for name in wanted}
     for record in named.values():
         if not any(item.run_by(record) for item in chosen):
             raise InputError(

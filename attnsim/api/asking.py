@@ -179,7 +179,7 @@ def _read(name: str, known: Mapping[str, Mechanism]) -> Mechanism:
 def _instead(key: str, known: Mapping[str, Mechanism]) -> str:
     """What a person may have meant: an implementation where it is the name of one, else the nearest algorithm."""
     try:
-        record = match(key, spoken=True).record
+        record = match(key).record
     except InputError:
         return nearest(key, known)
     return f"it is the name of an implementation, so --implementation {key}, or the algorithm {record.runs}"
@@ -214,19 +214,18 @@ def ask(
     workload: Workload,
     gpu: Gpu | str,
     mechanism: Mechanism | str,
-    implementation: str | None = None,
+    implementation: str | Match | None = None,
     conditions: Conditions = Conditions(),
     assumed: Iterable[str] = (),
     *,
     version: str = "",
     beside_others: bool = False,
-    spoken: bool = True,
 ) -> Question:
     """The question that is played: what the mechanism makes of a workload, by the implementation named or the best.
 
     A name means what it does on the GPU, in the version, for the workload (`models.implementations.choose.match`). A
-    mechanism that is a property of the question is shown by the implementation's own; a name that a table gives is not
-    `spoken`. With `beside_others` the workload is asked of several mechanisms, see `Mechanism.beside_others`.
+    mechanism that is a property of the question is shown by the implementation's own. With `beside_others` the workload
+    is asked of several mechanisms, see `Mechanism.beside_others`.
 
     Raises
     ------
@@ -252,7 +251,7 @@ def ask(
         said += (f"all keys of the mask attended, none selected by {asked.name}",)
     if w.latent != workload.latent:
         said += ("keys and values of every head cached, not the latent",)
-    named = _named(implementation, version, asked, w, gpu, spoken)
+    named = _named(implementation, version, asked, w, gpu)
     if named and named.picked and not asked.run_by(named.record):
         asked = running(named.record)[0]
     record = choose_implementation(asked, named.record if named else None, w, gpu)
@@ -282,9 +281,9 @@ def check_selected(workload: Workload, played: Iterable[Workload]) -> None:
         )
 
 
-def _named(name: str | None, version: str, mechanism: Mechanism, w: Workload, gpu: Gpu, spoken: bool) -> Match | None:
+def _named(name: str | Match | None, version: str, mechanism: Mechanism, w: Workload, gpu: Gpu) -> Match | None:
     """What the name of an implementation stands for; with a number, the mechanism's where the name has none."""
-    if not name:
-        return None
+    if not name or isinstance(name, Match):
+        return name or None
     numbered = f"{name}@{mechanism.number}" if mechanism.number and "@" not in name else name
-    return match(numbered, version, gpu, w, spoken=spoken)
+    return match(numbered, version, gpu, w)

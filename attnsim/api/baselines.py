@@ -169,7 +169,7 @@ def _meant(baseline: str, everywhere: Sequence[tuple[str, str, str]]) -> str:
         return baseline
     readers: tuple[Callable[[], str], ...] = (
         lambda: load_gpu(baseline).id,
-        lambda: match(baseline, spoken=True).record.name,
+        lambda: match(baseline).record.name,
     )
     for read in readers:
         with suppress(InputError):

@@ -42,12 +42,13 @@ def carried(
     tiles : {"shipped", "retuned", "given"}
     laboratory : bool
         Whether the question is about another laboratory's machine than the measurements are of: a user's always is.
+        Where no clock is given, its clock is another unknown.
     version : bool
         Whether the version or build is unknown, or another than the measured one.
     operations : bool
         Whether the operations of unfused attention are known.
     """
-    found = {"laboratory": laboratory, "version": version}
+    found = {"laboratory": laboratory, "clock": laboratory and not gpu.clock.held_hz, "version": version}
     found["operations"] = record.unfused and laboratory and not operations
     if calibration is None:
         return _named(found | {"priors": True})

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from attnsim.api.tables import AnsweredRow, implementation_of, predict_rows, with_answers
+from attnsim.api.reading import read
+from attnsim.api.tables import LIMITS, AnsweredRow, implementation_of, predict_rows, with_answers
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.implementations.choose import find_implementation, match
-from attnsim.models.question.case_file import read_named, records
-from attnsim.models.question.case_row import workload_of
-from attnsim.models.question.column_names import read_columns
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.question.case_file import records
+from attnsim.models.question.column_names import given_cells
 from attnsim.models.question.columns import MEASURED, Columns, Naming
 from attnsim.wording import share_text
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+MASKED_TWICE = 2.0
+"""How often the FLOPs of all pairs of a square call hold those of a causal one, at most."""
 HALF_A_DECADE = by_hand(0.5, "decades from a power of 1,000 within which a median error is taken for a wrong unit")
 
 
@@ -125,8 +126,8 @@ class Check:
 
     @property
     def accuracy(self) -> list[Accuracy]:
-        """Of all rows, then by implementation and GPU where there are several; empty where no row was answered."""
-        answered = [row for row in self.answered if row.ratio is not None]
+        """Of all possible rows, then by implementation and GPU where there are several; empty without an answer."""
+        answered = [row for row in self.answered if row.ratio is not None and not row.impossible]
         several = len({row.gpu for row in answered}) > 1
         parts: dict[tuple[str, str], list[AnsweredRow]] = {}
         for row in answered:
@@ -153,6 +154,15 @@ class Check:
         )
 
     @property
+    def impossible(self) -> dict[str, list[object]]:
+        """Lines of the rows whose time no GPU can have taken, by the reason."""
+        found: dict[str, list[object]] = {}
+        for line, row in self.lines:
+            if row.impossible:
+                found.setdefault(row.impossible, []).append(line)
+        return found
+
+    @property
     def failed(self) -> dict[str, list[object]]:
         """Lines of the rows without an answer, by the reason."""
         found: dict[str, list[object]] = {}
@@ -171,19 +181,6 @@ class Check:
                 for given, name in ((gpu, row.gpu), (implementation_of(row.case) or "", used)):
                     found |= {} if given.lower() in ("", name) else {(given, name): None}
         return list(found)
-
-    @property
-    def spoken(self) -> dict[str, tuple[str, str]]:
-        """Names of implementations that tables and people use for different ones: what each is here, and as a flag."""
-        found = {}
-        for row in self.answered:
-            given, used = row.case and implementation_of(row.case), row.answer.get("used_implementation")
-            if row.case is not None and used and given and given not in found:
-                with suppress(InputError):
-                    said = match(given, row.case.version or "", load_gpu(row.gpu), workload_of(row.case), spoken=True)
-                    if said.record.name != used:
-                        found[given] = str(used), said.record.name
-        return found
 
     @property
     def question(self) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -238,6 +235,7 @@ def check(
     time_unit: str | None = None,
     gpu: str | None = None,
     implementation: str | None = None,
+    cells: Mapping[str, str] | None = None,
     processes: int = 2,
     progress: bool = True,
 ) -> Check:
@@ -246,14 +244,16 @@ def check(
     Parameters
     ----------
     table : pandas.DataFrame, str or Path
-        One call a row, its columns in the names of a case table or in others' (`columns.toml`); a file is CSV or
-        Parquet.
+        One call a row, or one a kernel in columns of their own, in the names of a case table or in others'
+        (`columns.toml`); a file is CSV, Parquet, Markdown or what a benchmark printed.
     maps : mapping of str to str, optional
         Their column by ours, where the name does not tell: ``{"heads_q": "n_heads"}``.
-    time_unit : {"s", "ms", "us", "ns"}, optional
-        Of a column of times whose name has no unit.
+    time_unit : {"s", "ms", "us", "ns", "tflops", "gbs"}, optional
+        Of columns of times whose names have no unit; a rate where kernels have columns of their own.
     gpu, implementation : str, optional
         Of all rows, whatever the table says.
+    cells : mapping of str to str, optional
+        What all rows say that the table leaves open, by column: ``{"heads": "32"}``.
     processes : int
         Worker processes, for large tables.
     progress : bool
@@ -280,15 +280,12 @@ def check(
     >>> int(found.summary["inside"].iloc[0])
     1
     """
-    naming = Naming(maps or {}, time_unit, gpu, implementation)
+    naming = Naming(maps or {}, time_unit, gpu, implementation, given_cells(cells or {}))
     if gpu is not None:
         load_gpu(gpu)
     if implementation is not None:
         find_implementation(implementation)
-    if isinstance(table, (str, Path)):
-        frame, columns = read_named(table, naming)
-    else:
-        frame, columns = table, read_columns(table, naming)
+    frame, columns = read(table, naming)
     where = f"{table}: " if isinstance(table, (str, Path)) else ""
     if columns.time is None:
         names = ", ".join(map(shown, columns.unused)) or "none that is not used"
@@ -299,7 +296,7 @@ def check(
     if not len(frame):
         raise InputError(f"{where}no rows below the column names; a table to check has a call a line")
     rows = predict_rows(frame, columns, processes=processes, progress=progress)
-    return Check(frame, columns, tuple(_timed(row, columns) for row in rows))
+    return Check(frame, columns, tuple(_doubted(_timed(row, columns)) for row in rows))
 
 
 def _timed(row: AnsweredRow, columns: Columns) -> AnsweredRow:
@@ -307,3 +304,24 @@ def _timed(row: AnsweredRow, columns: Columns) -> AnsweredRow:
     if row.case is None or row.measured_s is not None or columns.time is None:
         return row
     return AnsweredRow(row.case, {"error": f"{columns.time.theirs} is empty; a row to check needs a time"})
+
+
+def _doubted(row: AnsweredRow) -> AnsweredRow:
+    """A row; one whose time is below a limit of its GPU has that as its error, and no trust."""
+    limits = cast("Mapping[str, float]", row.answer.get(LIMITS) or {})
+    if row.case is None or row.measured_s is None or row.measured_s >= max(limits.values(), default=0.0):
+        return row
+    which = max(limits, key=lambda name: limits[name])
+    factor = limits[which] / row.measured_s
+    if which == "peak":  # a person reads it against the datasheet's, which is at another clock than the highest
+        clocks = load_gpu(row.gpu).clock
+        factor *= max(clocks.boost_hz, clocks.full_hz) / clocks.tensor_hz
+    said = f"measured is {factor:.1f}x above the GPU's {which}: impossible"
+    if which == "peak" and factor <= MASKED_TWICE:
+        if "tflops" in row.case.assumed and row.case.causal:
+            said += (
+                "; possible if it is exactly twice the useful FLOPs of a causal call: the column counts masked pairs"
+            )
+        elif "causal" in row.case.assumed:
+            said += "; possible if it is causal, which the row does not say"
+    return replace(row, answer=row.answer | {"error": said, "trust": f"impossible: {said}"})

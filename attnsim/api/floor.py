@@ -8,10 +8,15 @@ from attnsim.models.schedule.schedule import Schedule
 
 
 def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str, launch: str) -> float:
-    """Seconds that a call takes at least.
+    """Seconds that a call takes at least: the longest of `limits_s`, and one launch."""
+    return max(limits_s(schedule, useful, gpu, cache).values()) + gpu.launch.each_s(launch)
 
-    The longest of its useful FLOPs at the rated peak and boost clock, its exponentials, and the bytes of HBM that come
-    from outside or stay, each once, less what a warm L2 holds and what the L2 keeps of the results; and one launch
+
+def limits_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str) -> dict[str, float]:
+    """Seconds that each limit of a GPU holds a call for at least.
+
+    Its useful FLOPs at the rated "peak" and boost clock, its "rate of exponentials", and at the "bandwidth" the bytes
+    of HBM that come from outside or stay, each once, less what a warm L2 holds and what the L2 keeps of the results
     (Williams, Waterman and Patterson, CACM 52(4), 2009, with a ceiling for exponentials).
 
     Parameters
@@ -21,7 +26,7 @@ def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str, launch: st
         exponentials) it says how much.
     useful : Useful
     gpu : Gpu
-    cache, launch : str
+    cache : str
         As for `predict`.
     """
     clks = gpu.sm.count * max(gpu.clock.boost_hz, gpu.clock.full_hz)
@@ -32,9 +37,9 @@ def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str, launch: st
         stays = kind == "load" or tensor not in read  # what only goes from kernel to kernel may not stay
         moved[kind] += size * stays
     kept = {"load": gpu.l2.capacity_bytes * (cache != "cold"), "store": gpu.l2.capacity_bytes}
-    busy = max(
-        min(useful.flops, schedule.total("flops")) / (flops_per_clk * clks),
-        min(useful.exponentials, schedule.total("exps")) / (gpu.sm.exp_per_clk * clks),
-        sum(max(0, size - kept[kind]) for kind, size in moved.items()) / gpu.hbm.bandwidth_bytes_per_s,
-    )
-    return busy + {"graph": gpu.launch.graph_s, "kernel": 0.0}.get(launch, gpu.launch.stream_s)
+    left = sum(max(0, size - kept[kind]) for kind, size in moved.items())
+    return {
+        "peak": min(useful.flops, schedule.total("flops")) / (flops_per_clk * clks),
+        "rate of exponentials": min(useful.exponentials, schedule.total("exps")) / (gpu.sm.exp_per_clk * clks),
+        "bandwidth": left / gpu.hbm.bandwidth_bytes_per_s,
+    }

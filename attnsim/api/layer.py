@@ -23,6 +23,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.layer import steps
 from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, known_mlp, mlp_steps
 from attnsim.models.implementations.frameworks.step import Direction, Step, step_schedule
+from attnsim.models.llm.asked import asked_layers
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
 from attnsim.models.llm.parallel import share_of_model
@@ -189,10 +190,10 @@ def attention_share(
 
 def _model(model: Model | str) -> Model:
     if isinstance(model, Model):
-        return model
+        return asked_layers(model)
     if not isinstance(model, str):
         raise InputError(f"model is {shown(model)}; give an id such as 'llama-3-8b', a path or a Model")
-    return load_model(model)
+    return asked_layers(load_model(model), model)
 
 
 GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))

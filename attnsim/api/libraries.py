@@ -79,7 +79,7 @@ def library_defaults(gpus: Sequence[Gpu | str], passes: Sequence[str] = tuple(TY
 
 def _default(library: str, name: str, gpu: Gpu, w: Workload) -> Default:
     try:
-        found: Match | None = match(name, gpu=gpu, w=w, spoken=True)
+        found: Match | None = match(name, gpu=gpu, w=w)
         why = found.taken if found else ""
     except InputError as error:
         found, why = None, str(error)

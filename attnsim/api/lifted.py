@@ -298,7 +298,7 @@ def _trust(file: LiftedCall, gpu: Gpu, chosen: Chosen, played: Replay) -> Trust:
         told = ", ".join(change.setting for change in gpu.changes)
         said.append(Reason("hypothetical", f"hypothetical GPU: {told}"))
     found = chosen.calibration
-    carried = ["laboratory", "version", "shape", "kernel"]
+    carried = ["laboratory", "clock", "version", "shape", "kernel"]
     carried += ["priors"] if found is None else ["architecture"] if found.architecture != gpu.architecture else []
     spread = max(found.spread.values(), default=0.0) if found else 0.0
     made = widths().parts(spread, carried) | ({"timing": math.log1p(played.spread)} if played.spread else {})

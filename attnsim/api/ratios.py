@@ -21,8 +21,8 @@ from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
 from attnsim.wording import ratio_text
 
-LABORATORY = "laboratory"
-"""The component that two kernels on one machine share."""
+OF_A_MACHINE = ("laboratory", "clock")
+"""The components that two kernels on one machine share."""
 
 BORROWED = {"kernel", "architecture", "priors"}
 """Components of a time whose numbers are another kernel's or architecture's."""
@@ -164,7 +164,7 @@ def moved(base: Played, other: Played) -> float:
 
 def of_two_kernels(one: Mapping[str, float], two: Mapping[str, float]) -> list[float]:
     """Standard deviations of the log of two kernels' ratio on one machine, from the components of both."""
-    return [sd for made in (one, two) for name, sd in made.items() if name != LABORATORY]
+    return [sd for made in (one, two) for name, sd in made.items() if name not in OF_A_MACHINE]
 
 
 def together(parts: Sequence[tuple[float, Ratio | None]]) -> Ratio | None:

@@ -233,11 +233,13 @@ def serve(
     implementation: str | None = None,
     *,
     layers: int = 1,
+    others: Sequence[tuple[Workload, int]] = (),
     tokens: int = 2048,
     sequences: int = 256,
     rest_s: float = 0.0,
     stride: int = 8,
     launch: str = "graph",
+    cache: str | None = None,
     told: Callable[[], None] = lambda: None,
 ) -> Served:
     """Step through requests.
@@ -252,6 +254,8 @@ def serve(
     implementation : str, optional
     layers : int
         Layers whose attention is counted, all alike.
+    others : sequence of (Workload, int)
+        What other layers have, in a model whose layers differ, and how many they are.
     tokens : int
         Budget of a step.
     sequences : int
@@ -262,6 +266,8 @@ def serve(
         While the same sequences decode, every so many steps one is predicted, and those after it take as long.
     launch : str
         As for :func:`attnsim.predict`.
+    cache : str, optional
+        State of the L2 before each layer; by default cold where sequences decode: the other layers have run since.
     told : callable
         Called after each step.
 
@@ -276,41 +282,47 @@ def serve(
         raise InputError(f"rest of a step is {1e3 * rest_s:g} ms; allowed: 0 to {1e3 * LONGEST_S:g}")
     if not requests:
         raise InputError("there are no requests; give at least one")
-    machine, known = read_gpu(gpu), read_conditions(launch=launch)
+    machine = read_gpu(gpu)
+    known = {one: read_conditions(cache=cache or one, launch=launch) for one in ("cold", "warm")}
     if implementation is None:  # a server runs one library: that of its decode steps
         one = workload.of(Length(1, requests[0].prompt)).with_passes("decode")
         implementation = ask(one, machine, "flash").record.name
-    key_bytes = layers * workload.of(Length(1, 1)).kv_cache_bytes
+    calls = ((workload, layers), *others)
+    key_bytes = sum(many * w.of(Length(1, 1)).kv_cache_bytes for w, many in calls if not w.mask.is_windowed)
     steps: list[Step] = []
     predicted, age = 0, 0
     before: tuple[int, ...] = ()
-    time_s, low, high, busiest, record = 0.0, 1.0, 1.0, "", ""
+    time_s, low_s, high_s, busiest, record = 0.0, 0.0, 0.0, "", ""
     for batch in _batches(requests, tokens, sequences):
         alike = batch.who if not batch.prefill else ()
         age = age + 1 if alike and alike == before else 0
         before = alike
         keys = sum(one.keys for one in batch.lengths)
-        if keys * key_bytes > machine.hbm.capacity_bytes and not workload.mask.is_windowed:
+        if keys * key_bytes > machine.hbm.capacity_bytes:
             cache = too_large(keys * key_bytes, machine.hbm.capacity_bytes)
             raise InputError(
-                f"step {len(steps) + 1}: the KV cache of {layers} layers {cache}; run fewer sequences at a time"
+                f"step {len(steps) + 1}: the KV cache of {sum(many for _, many in calls)} layers {cache}; run fewer "
+                "sequences at a time"
             )
         if age % stride == 0:
-            w = workload.having(batch.lengths)
-            w = w.with_passes("decode" if w.seq_q == 1 else "fwd")
-            played = play(ask(w, machine, "flash", implementation, known))
-            if played.replay is None:
-                raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
-            time_s, busiest, record = played.replay.time_s * layers, played.replay.busiest, played.question.record.name
-            trust = prediction(played).trust
-            low, high = trust.low, trust.high
+            time_s, low_s, high_s, longest_s = 0.0, 0.0, 0.0, 0.0
+            for asked, many in calls:
+                w = asked.having(batch.lengths)
+                w = w.with_passes("decode" if w.seq_q == 1 else "fwd")
+                played = play(ask(w, machine, "flash", implementation, known["cold" if batch.decodes else "warm"]))
+                if played.replay is None:
+                    raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
+                mine_s, trust = played.replay.time_s * many, prediction(played).trust
+                time_s, low_s, high_s = time_s + mine_s, low_s + trust.low * mine_s, high_s + trust.high * mine_s
+                if mine_s > longest_s:
+                    longest_s, busiest, record = mine_s, played.replay.busiest, played.question.record.name
             predicted += 1
         kind: Kind = "decode" if not batch.prefill else "mixed" if batch.decodes else "prefill"
         what = (batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting)
-        steps.append(Step(len(steps) + 1, *what, time_s, low * time_s, high * time_s, busiest))
+        steps.append(Step(len(steps) + 1, *what, time_s, low_s, high_s, busiest))
         batch.ends(time_s + rest_s)
         told()
-    return Served(tuple(steps), record, machine.id, layers, rest_s, predicted)
+    return Served(tuple(steps), record, machine.id, sum(many for _, many in calls), rest_s, predicted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_conditions
+from attnsim.api.asking import Question, ask, read_algorithm, read_conditions
+from attnsim.api.floor import limits_s
 from attnsim.api.lifted import KernelPrediction
 from attnsim.api.prediction import Prediction
-from attnsim.errors import InputError, nearest, shown
+from attnsim.api.reading import read
+from attnsim.api.trust import LEVELS
+from attnsim.errors import InputError, nearest, shown, some
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match
-from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
-from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import (
     ADDED_COLUMNS,
     MEASURED_COLUMNS,
@@ -41,7 +43,13 @@ _CHUNK = 25
 _T = TypeVar("_T")
 
 Answer = dict[str, object]
-"""One row's `ADDED_COLUMNS`; a column left out is empty."""
+"""One row's `ADDED_COLUMNS`, and `LIMITS`; a column left out is empty."""
+
+LIMITS = "limits_s"
+"""The key of an answer under which `attnsim.api.floor.limits_s` stands."""
+
+FUSED = ALGORITHMS["flash"]
+"""What a row is where it says nothing else, whatever a call that chooses may take."""
 
 How = tuple[str, str, int | None]
 """Tiles, mode and budget, which are the same for all rows."""
@@ -82,8 +90,9 @@ def predict_table(
     Returns
     -------
     pandas.DataFrame
-        The rows in their order with `ADDED_COLUMNS` appended, and `MEASURED_COLUMNS` where a column is a time; one that
-        cannot be predicted has an empty `predicted_s` and the reason in `error`.
+        The rows in their order, one for each kernel that has a column of its own, with `ADDED_COLUMNS` appended,
+        and `MEASURED_COLUMNS` where a column is a time; one that cannot be predicted has an empty `predicted_s` and
+        the reason in `error`.
 
     Raises
     ------
@@ -91,7 +100,7 @@ def predict_table(
         For `tiles`, `mode`, `budget`, or columns whose meaning is not clear; never for a row.
     """
     read_conditions(tiles, mode=mode, budget=budget)
-    columns = read_columns(frame, naming)
+    frame, columns = read(frame, naming)
     rows = predict_rows(frame, columns, (tiles, mode, budget), processes, progress)
     return with_answers(frame, rows, measured=columns.time is not None)
 
@@ -137,9 +146,14 @@ class AnsweredRow:
         return self.predicted_s / self.measured_s if self.predicted_s and self.measured_s else None
 
     @property
+    def impossible(self) -> str:
+        """Why no GPU can have taken the time that the row states; "" where one can, or there is no prediction."""
+        return str(self.answer.get("error") or "") if self.predicted_s else ""
+
+    @property
     def in_range(self) -> bool | None:
-        """Whether the measured time lies in the range."""
-        if self.low_s is None or self.high_s is None or self.measured_s is None:
+        """Whether the measured time lies in the range; None of one that is impossible."""
+        if self.impossible or self.low_s is None or self.high_s is None or self.measured_s is None:
             return None
         return self.low_s <= self.measured_s <= self.high_s
 
@@ -156,7 +170,8 @@ class AnsweredRow:
     def to_dict(self) -> Answer:
         """By `ADDED_COLUMNS` and `MEASURED_COLUMNS`."""
         error = None if self.ratio is None else 100 * (self.ratio - 1)
-        return {**self.answer, "measured_s": self.measured_s, "error_percent": error, "in_range": self.in_range}
+        answer = {name: cell for name, cell in self.answer.items() if name != LIMITS}
+        return {**answer, "measured_s": self.measured_s, "error_percent": error, "in_range": self.in_range}
 
 
 def predict_rows(
@@ -233,13 +248,39 @@ def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget:
 
 
 def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
+    predicted = answer(question_of(case, tiles, mode, budget))
+    found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
+    return _with_unknown(found, case.not_understood) if case.not_understood else found
+
+
+def question_of(case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None) -> Question:
+    """What a row asks.
+
+    Raises
+    ------
+    InputError
+    """
     version, name = case.version or "", implementation_of(case)
     w, gpu = _workload(case), gpu_of(case)
-    named = match(name, version, gpu, w) if name else None
+    named = match(name, version, gpu, w, case.whose) if name else None
     conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
-    algorithm = _algorithm(case, named.record if named else None)
-    question = ask(w, gpu, algorithm, name, conditions, _assumed(case, named), version=version, spoken=False)
-    return answer_columns(answer(question))
+    algorithm = _algorithm(case, named, w, gpu)
+    return ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
+
+
+def _limits_s(found: Prediction) -> dict[str, float]:
+    """The seconds for which each limit of the GPU holds the call; empty where it was not played."""
+    if found.run is None or found.run.schedule is None:
+        return {}
+    asked = found.run.question
+    return limits_s(found.run.schedule, asked.mechanism.useful(asked.w), asked.gpu, asked.conditions.cache)
+
+
+def _with_unknown(found: Answer, names: Sequence[str]) -> Answer:
+    """An answer to a row of which something was not understood, which no measurement validates."""
+    level, _, reason = str(found["trust"]).partition(": ")
+    told = f"{', '.join(map(shown, names))} not understood"
+    return found | {"trust": f"{LEVELS[1] if level == LEVELS[0] else level}: {told}; {reason}"}
 
 
 def answer_columns(found: Prediction) -> Answer:
@@ -270,7 +311,7 @@ def implementation_of(case: Case) -> str | None:
     if case.implementation or case.algorithm.partition("@")[0] in MECHANISMS:
         return case.implementation
     with suppress(InputError):
-        match(case.algorithm)
+        match(case.algorithm, whose=case.whose)
         return case.algorithm
     return None
 
@@ -289,12 +330,32 @@ def _workload(case: Case) -> Workload:
     return replace(workload_of(case), page_size=case.page_size or 0)
 
 
-def _algorithm(case: Case, record: Implementation | None) -> str:
-    """The row's algorithm; where its implementation runs another, what that runs."""
-    named = ALGORITHMS.get(case.algorithm)
-    if record is None or (named and named.run_by(record)):
+def _algorithm(case: Case, named: Match | None, w: Workload, gpu: Gpu) -> str:
+    """The row's algorithm; what its implementation runs where the row has none, or a property of the question.
+
+    Raises
+    ------
+    InputError
+        Where nobody knows it, or the implementation does not run it.
+    """
+    told = MECHANISMS.get(case.algorithm.partition("@")[0])
+    if named is None or (told and told.name in ALGORITHMS and told.run_by(named.record)):
         return case.algorithm
-    return running(record)[0].name
+    runs = running(named.record)[0].name
+    if "algorithm" in case.assumed or case.algorithm == implementation_of(case) or (told is FUSED and named.picked):
+        return runs
+    with suppress(InputError):  # the word may be a name of the same
+        if told is None and match(case.algorithm, case.version or "", gpu, w).record.name == named.record.name:
+            return runs
+    if told is None:
+        read_algorithm(case.algorithm)
+    elif told.name in ALGORITHMS or not told.run_by(named.record) or told.refuses(w):
+        raise InputError(
+            f"algorithm is {shown(case.algorithm)} and implementation {shown(case.implementation)}, which is "
+            f"{named.record.name} and runs {runs}; write {runs}, leave one of them empty, or take one of "
+            f"{some(told.implementations or ['none'], f'attnsim explain {told.name}', 3)}"
+        )
+    return runs
 
 
 def _assumed(case: Case, named: Match | None) -> list[str]:

@@ -38,7 +38,6 @@ def breakeven(
     plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
     look: outputs.Look,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     json: options.Json = False,
 ) -> None:
@@ -63,7 +62,7 @@ def breakeven(
         for machine in machines:
             rows += search(
                 question, machine, lengths, tiles=tiles, pattern=pattern, block=block, sparse=kernels,
-                dense=dense or None, cache=cache, launch=launch, done=done,
+                dense=dense or None, cache=flags.l2, launch=launch, done=done,
             )  # fmt: skip
     w = question
     heads = f"{w.heads_q}" if w.group == 1 else f"{w.heads_q}/{w.heads_kv}"

@@ -40,7 +40,7 @@ def _case(flags: QuestionFlags, layers: bool) -> Case:
     from attnsim.studies.hardware_case import Case, Layer
 
     if not layers:
-        return Case(flags.workload())
+        return Case(flags.workload(), cache=flags.l2)
     for name in NOT_OF_LAYERS:
         if getattr(flags, name) is not None:
             raise InputError(f"--{name.replace('_', '-')} does not go with --layer; leave it out")
@@ -51,7 +51,7 @@ def _case(flags: QuestionFlags, layers: bool) -> Case:
     layer = Layer(
         flags.filled.model, flags.batch, flags.seq, flags.seq_kv, passes=flags.passes, dtype=flags.dtype, tp=flags.tp
     )  # fmt: skip
-    return Case(flags.workload(), layer=layer)
+    return Case(flags.workload(), layer=layer, cache=flags.cache or "cold")
 
 
 def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:

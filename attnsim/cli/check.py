@@ -29,6 +29,8 @@ def check(
     context: typer.Context,
     maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
     time_unit: table_flags.TimeUnit = None,
+    set_columns: table_flags.Cells = [],  # noqa: B006
+    save_map: table_flags.SaveMap = None,
     gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
     out: Annotated[Path | None, flag("FILE", "The table with the predictions, CSV or Parquet.")] = None,
@@ -38,23 +40,26 @@ def check(
 ) -> None:
     """Hold your own timings against predictions: error and 90 % range of each row, bias and coverage of all.
 
-    Ends with 0 if every row was answered, 1 if some were not, 2 if the table cannot be read at all.
+    Ends with 0 if every row was answered, 1 if some were not or are impossible, 2 if the table cannot be read at all.
     """
-    naming = table_flags.naming(maps, time_unit, gpu, implementation)
+    naming = table_flags.naming(maps, time_unit, set_columns, gpu, implementation)
     if out is not None:
         table_flags.check_table(out)
     look.check_asked(context, plot)
     from attnsim.api.checking import check as run
 
     found = run(
-        table, maps=naming.maps, time_unit=naming.time_unit, gpu=naming.gpu, implementation=naming.implementation
+        table, maps=naming.maps, time_unit=naming.time_unit, gpu=gpu, implementation=implementation, cells=naming.cells
     )
     written = _written(found, out, plot, look)
+    if save_map is not None:
+        table_flags.save(found.columns, naming, save_map)
+        written.append(save_map)
     if json:
         show.print_json(found.to_dicts())
     else:
         _print(show.console(), found, written)
-    if found.failed:
+    if found.failed or found.impossible:
         raise typer.Exit(1)
 
 
@@ -93,13 +98,13 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         out.print(found.doubt)
     if found.taken:
         out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
-    for name, (here, said) in found.spoken.items():
-        out.print(f"{name} in a table is {here}; as --implementation it is {said}: where that was timed, write {said}")
     for lines_of, texts in sorted(found.assumed.items(), key=lambda item: len(item[0])):
         of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
         out.print(f"{of_lines}left open: {'; '.join(texts)}")
+    for reason, where in found.impossible.items():
+        out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))}, in no mean: {reason}")
     for reason, where in found.failed.items():
-        out.print(f"{found.line_name} {', '.join(map(str, where))} without an answer: {reason}")
+        out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))} without an answer: {reason}")
     for path in written:
         out.print(f"written: {path}")
 

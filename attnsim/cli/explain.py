@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from attnsim import wording
 from attnsim.cli import fit_tables, given, lifted, options, progress, show, split
 from attnsim.cli.heading import check_window
-from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.question_flags import OF_THE_CALL, QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.wording import clock_text
 
@@ -36,7 +35,6 @@ def explain(
     tile: options.Tile = None,
     mode: options.Mode = "fast",
     budget: options.Budget = None,
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     json: options.Json = False,
 ) -> None:
@@ -45,7 +43,7 @@ def explain(
     Without --model, --heads, --seq and --head-dim its own example is taken.
     """
     if kernel is not None:
-        lifted.explain(context, kernel, gpu, changes, json, budget=budget, cache=cache, launch=launch)
+        lifted.explain(context, kernel, gpu, changes, json, budget=budget, cache=flags.l2, launch=launch)
         return
     if not algorithm:
         raise InputError("nothing to explain is given; give a name (attnsim algorithms lists them) or --kernel FILE")
@@ -53,7 +51,7 @@ def explain(
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
     if split_changes:
         split.check(changes)
-    question = flags.workload() if any(given.is_given(context, one.name) for one in fields(QuestionFlags)) else None
+    question = flags.workload() if any(given.is_given(context, name) for name in OF_THE_CALL) else None
     from attnsim.api.explaining import explain as explained
     from attnsim.api.one_launch import one_launch
     from attnsim.api.splitting import split as shared_out
@@ -65,15 +63,15 @@ def explain(
     with progress.plays() as told:
         found = explained(
             question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, budget=budget,
-            cache=cache, launch=launch, told=told,
+            cache=flags.l2, launch=launch, told=told,
         )  # fmt: skip
     parts = None
     if split_changes:
         parts = shared_out(
             found.prediction.workload, machine, found.prediction.algorithm, tile=tile, mode=mode, budget=budget,
-            implementation=found.prediction.implementation, cache=cache, launch=launch,
+            implementation=found.prediction.implementation, cache=flags.l2, launch=launch,
         )  # fmt: skip
-    one = one_launch(found.prediction.workload, machine, launch=launch, cache=cache, mode=mode)
+    one = one_launch(found.prediction.workload, machine, launch=launch, cache=flags.l2, mode=mode)
     if json:
         more = {"split": parts.to_dict()} if parts else {}
         show.print_json([found.to_dict() | more | ({"one_launch": one.to_dict()} if one else {})])

@@ -25,12 +25,13 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
         if json:
             raise InputError("--json comes after the command: attnsim gpus show ID --json")
         return
-    from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+    from attnsim.models.hardware.files import builtin_gpu_ids, known_gpu_ids, load_gpu
+    from attnsim.models.hardware.variants import VARIANTS
 
-    gpus = [load_gpu(name) for name in builtin_gpu_ids()]
     if json:
-        show.print_json(_record(gpu) for gpu in gpus)
+        show.print_json(_record(load_gpu(name)) for name in known_gpu_ids())
         return
+    gpus = [load_gpu(name) for name in builtin_gpu_ids()]
     rows = [
         {
             "id": gpu.id,
@@ -46,6 +47,9 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
     ]
     out = show.console()
     show.print_rows(out, "GPUs", rows)
+    for base in dict.fromkeys(one.extends for one in VARIANTS.values()):
+        out.print(f"like {base}: {', '.join(one.id for one in VARIANTS.values() if one.extends == base)}")
+    out.print("")
     out.print("attnsim gpus show ID: every figure and its source")
     out.print("attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU")
 
@@ -155,8 +159,9 @@ def import_gpu(
     given = load_gpu(like) if like else None
     found = import_attached() if file is None else import_hardware(file, kind, given)
     # A known GPU as it is set here keeps its calibration; anything else stands alone.
-    known = found.format in ("nvidia-smi", "nvml") and found.like
-    machine = dataclasses.replace(found.gpu, id=name, base_id=found.like if known else name)
+    known = found.format in ("nvidia-smi", "nvml") and found.like and not found.lacking
+    base, changes = (found.like, found.gpu.changes) if known else (name, ())
+    machine = dataclasses.replace(found.gpu, id=name, base_id=base, changes=changes)
     write_whole(out, gpu_to_yaml(machine))
     if json:
         show.print_json([_record(machine) | {"like": found.like, "lacking": found.lacking, "remarks": found.remarks}])
@@ -166,5 +171,5 @@ def import_gpu(
     print(f"figures: {', '.join(f'{kinds.count(one)} {one}' for one in dict.fromkeys(kinds))}")
     if found.lacking:
         print(f"not in the file, assumed as on {found.like}: {', '.join(found.lacking)}")
-    for line in (*machine.changes, *found.remarks):
+    for line in (*found.gpu.changes, *found.remarks):
         print(line)

@@ -153,11 +153,11 @@ def _too_many(ctx: Any, word: str) -> str:
 
 def _names() -> dict[str, Collection[str]]:
     """Flags whose values are names, and those names."""
-    from attnsim.models.hardware.files import builtin_gpu_ids
+    from attnsim.models.hardware.files import known_gpu_ids
     from attnsim.models.llm.files import builtin_model_ids
     from attnsim.models.mechanisms import ALGORITHMS
 
-    return {"--algorithm": ALGORITHMS, "--gpu": builtin_gpu_ids(), "--model": builtin_model_ids()}
+    return {"--algorithm": ALGORITHMS, "--gpu": known_gpu_ids(), "--model": builtin_model_ids()}
 
 
 def _names_one(word: str, names: Collection[str]) -> bool:

@@ -171,10 +171,13 @@ def _lines(one: Implementation, width: int) -> list[str]:
 
 def known_as(one: Implementation) -> list[str]:
     """Other names of an implementation, with those that mean it on some GPUs or in some versions alone."""
-    from attnsim.models.implementations.names import MEANINGS, SPOKEN
+    from attnsim.models.implementations.names import MEANINGS
 
     somewhere = [
-        line.name for line in (*MEANINGS, *SPOKEN) if line.implementation == one.name and line.name != one.name
+        name
+        for line in MEANINGS
+        for name in line.spellings
+        if line.implementation == one.name and len(name) > 2 and "*" not in name and name != one.name
     ]
     return list(dict.fromkeys([*one.aliases, *somewhere]))
 

@@ -12,6 +12,7 @@ from attnsim.cli import given, options, progress, show, split
 from attnsim.cli.heading import heading
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import bound_text
+from attnsim.models.llm.asked import title_of
 from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def predict_layers(
     implementation: str,
     mode: str,
     budget: int | None,
-    cache: str,
     launch: str,
     split_changes: bool,
     json: bool,
@@ -69,7 +69,7 @@ def predict_layers(
     asked: dict[str, Any] = {
         "batch": flags.batch, "seq_kv": flags.seq_kv, "passes": flags.passes, "dtype": flags.dtype, "tp": flags.tp,
         "algorithm": algorithm or None, "implementation": implementation or None, "mode": mode, "budget": budget,
-        "cache": cache if given.is_given(context, "cache") else "cold", "launch": launch,
+        "cache": flags.cache or "cold", "launch": launch,
     }  # fmt: skip
     answers: list[_Answer] = []
     splits: list[Split[LayerPrediction]] = []
@@ -85,7 +85,7 @@ def predict_layers(
     if json:
         show.print_json(one.to_dict() for one in (splits if split_changes else answers))
         return
-    print_layers(flags.title, answers)
+    print_layers(title_of(filled, flags.tp), answers)
     for one in splits:
         split.print_split(show.console(), one, f"\nlayer of {one.changed.workload.seq_kv} tokens on {one.changed.gpu}")
 

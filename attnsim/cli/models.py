@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnsim import wording
 from attnsim.cli import help, options, outputs, show
 from attnsim.cli.options import flag, switch
-from attnsim.errors import InputError
+from attnsim.errors import InputError, some
 
 if TYPE_CHECKING:
+    from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.llm.model import Model
 
 app = help.Commands(help="List models, show one, or import one from Hugging Face.", invoke_without_command=True)
@@ -67,29 +69,89 @@ def _pair(one: int, other: int) -> str:
 
 
 @app.command("show", example="attnsim models show llama-3-8b")
-def show_model(model: _ModelId, json: options.Json = False) -> None:
-    """Show every figure of a model, its KV cache, and where the figures come from."""
+def show_model(
+    model: _ModelId,
+    gpu: options.OneGpu = "",
+    batch: options.Batch = 1,
+    seq: options.Seq = None,
+    dtype: options.Dtype = "bf16",
+    json: options.Json = False,
+) -> None:
+    """Show every figure of a model, its layers, parameters and KV cache, whether they fit a GPU, and the source."""
+    from attnsim.models.hardware.files import load_gpu
     from attnsim.models.llm.files import load_model
     from attnsim.models.llm.model import SHARINGS
 
     found = load_model(model)
+    memory = _memory(found, load_gpu(gpu) if gpu else None, batch, seq or found.max_length, dtype)
     if json:
-        show.print_json([_record(found, "fp16")])
+        show.print_json([_record(found, "fp16") | memory])
         return
     out = show.console()
     out.print(f"{found.id}: {found.name}, {found.sharing}\n")
     rows: list[dict[str, object]] = [
         {"figure": name, "value": str(value)}
         for name, value in _figures(found).items()
-        if value is not None and name not in ("id", "name", "source", "sharing")
+        if value is not None and name not in ("id", "name", "source", "sharing", "left_out")
     ]
+    for number, kind in enumerate(found.kinds, 1):
+        rows.append({"figure": f"layers, kind {number}", "value": f"{kind.layers}: {kind} ({_ranges(kind.at)})"})
     for sharing in SHARINGS:
         size = found.kv_bytes_per_token("fp16", sharing)
         if size is not None:
             own = " (its own)" if sharing == found.sharing else ""
             rows.append({"figure": f"KV cache per token, {sharing}", "value": f"{size:,} bytes{own}"})
+    counted = {"parameters": found.parameters(), "active parameters": found.parameters(active=True)}
+    rows += [{"figure": name, "value": f"{many:,}"} for name, many in counted.items() if many]
     show.print_rows(out, "", rows, whole=("figure",))
+    for text in _memory_lines(memory):
+        out.print(text)
+    if found.unmodelled:
+        out.print(f"not modelled: {'; '.join(found.unmodelled)}")
+    if any(kind.mask is None for kind in found.kinds):
+        out.print("Layers of what is no attention are counted among parameters alone.")
     out.print(f"source: {found.source}")
+
+
+def _memory(model: Model, gpu: Gpu | None, batch: int, seq: int, dtype: str) -> dict[str, object]:
+    """Bytes of the weights and of the cache of so many sequences, and whether a GPU holds both."""
+    from attnsim.models.question.workload import DTYPE_BYTES
+
+    many, cache = model.parameters(), batch * model.cache_bytes(seq, dtype) if seq else 0
+    weights = None if many is None else many * DTYPE_BYTES[dtype]
+    found: dict[str, object] = {
+        "batch": batch,
+        "seq": seq,
+        "dtype": dtype,
+        "weight_bytes": weights,
+        "cache_bytes": cache,
+    }
+    if gpu is not None:
+        capacity = gpu.hbm.capacity_bytes
+        fits = None if weights is None else weights + cache <= capacity
+        found |= {"gpu": gpu.id, "capacity_bytes": capacity, "fits": fits}
+    return found
+
+
+def _memory_lines(memory: dict[str, Any]) -> Iterator[str]:
+    weights, cache, seq, dtype = (memory[name] for name in ("weight_bytes", "cache_bytes", "seq", "dtype"))
+    cached = f"cache of {memory['batch']} x {seq:,} tokens {cache / 1e9:.3g} GB" if cache else "no cache"
+    if weights is None:
+        yield f"weights: not known, what stands outside the layers is not; {cached} ({dtype})"
+        return
+    fits = ""
+    if "gpu" in memory:
+        word = "fits" if memory["fits"] else "does not fit"
+        fits = f": {word} {memory['gpu']} of {memory['capacity_bytes'] / 1e9:.3g} GB"
+    yield f"weights {weights / 1e9:.3g} GB, {cached} ({dtype}){fits}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Layers as text: 0-2, 4."""
+    ends = [n for n in numbers if n + 1 not in numbers]
+    starts = [n for n in numbers if n - 1 not in numbers]
+    parts = [f"{a}-{b}" if b > a else f"{a}" for a, b in zip(starts, ends, strict=True)]
+    return some(parts, "--json has all", most=8)
 
 
 @app.command("import", example="attnsim models import config.json --out my-model.yaml")
@@ -124,13 +186,16 @@ def _figures(model: Model) -> dict[str, object]:
         "kv_heads": model.heads_kv,
         "head_dim": model.head_dim,
         "head_dim_v": model.head_dim_v,
-        "mask": str(model.mask),
+        "mask": " | ".join(dict.fromkeys(str(kind.mask) for kind in model.layer_kinds if kind.mask)),
         **{name: getattr(model, name) or None for name in ("max_length", "rotary")},
         **{name: getattr(model, name) for name in ("qkv_bias", "out_bias")},
         "latent": str(model.latent) if model.latent else None,
         "query_rank": model.query_rank or None,
         "mlp": str(model.mlp) if model.mlp else None,
         "vocabulary": model.vocabulary or None,
+        "sinks": model.sinks or None,
+        "softcap": model.softcap,
+        "left_out": list(model.left_out) or None,
         "source": model.source,
     }
 
@@ -144,4 +209,15 @@ def _record(model: Model, dtype: str) -> dict[str, object]:
         "cache_dtype": dtype,
         "kv_bytes_per_token": model.kv_bytes_per_token(dtype),
         "kv_bytes_per_token_as": sizes,
-    }
+        "parameters": model.parameters(),
+        "active_parameters": model.parameters(active=True),
+        "kinds": len(model.layer_kinds),
+        "layer_kinds": [
+            {
+                "kind": kind.kind, "layers": kind.layers, "at": list(kind.at), "heads": kind.heads_q or None,
+                "kv_heads": kind.heads_kv or None, "head_dim": kind.head_dim or None,
+                "head_dim_v": kind.head_dim_v or None, "mask": str(kind.mask) if kind.mask else None,
+            }
+            for kind in model.layer_kinds
+        ],
+    }  # fmt: skip

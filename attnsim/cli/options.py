@@ -53,7 +53,9 @@ ImplementationNames = Annotated[
 ]
 Tile = Annotated[str | None, _machine("ROWSxKEYS", "Tile of the forward kernel; default: as shipped.")]
 Mode = Annotated[str, flag("MODE", "fast or exact.", panel=CONDITIONS)]
-Cache = Annotated[str, flag("L2", "cold or warm L2.", panel=CONDITIONS)]
+Cache = Annotated[
+    str | None, flag("L2", "cold or warm L2; default: cold for decode of a model, else warm.", panel=CONDITIONS)
+]
 Launch = Annotated[str, flag("HOW", "stream, host (from Python), graph or kernel (alone).", panel=CONDITIONS)]
 Baseline = Annotated[
     str | None, flag("NAME", "What ratios are over: an algorithm, implementation or GPU of the table.", panel=OUTPUT)

@@ -93,14 +93,14 @@ def new_gpu_file(path: Path, force: bool) -> str:
     import re
 
     from attnsim.models.hardware.file_format import ID_PATTERN
-    from attnsim.models.hardware.files import builtin_gpu_ids
+    from attnsim.models.hardware.files import known_gpu_ids
 
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(f"{path}: end the name with .yaml")
     name = path.stem.lower()
     if not re.fullmatch(ID_PATTERN, name):
         raise InputError(f"{path}: the name becomes the GPU's id; allowed: letters, digits, '.', '_' and '-'")
-    if name in builtin_gpu_ids():
+    if name in known_gpu_ids():
         raise InputError(f"{path}: {name} is a built-in GPU; choose another name")
     check_output(path)
     if path.exists() and not force:

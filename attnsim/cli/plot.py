@@ -38,7 +38,7 @@ def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
         with progress.busy("looking for crossovers"):
             crossings = [
                 crossover(slower, faster, questions[0], machines[0], shortest=lengths[0], longest=lengths[-1],
-                          step=min(64, lengths[0]), cache=asked.cache, launch=asked.launch)
+                          step=min(64, lengths[0]), cache=asked.flags.l2, launch=asked.launch)
                 for slower, faster in crossing_pairs(found)
             ]  # fmt: skip
     asked.finish(picture(found, crossings, baseline))
@@ -62,7 +62,7 @@ def traffic(asked: Asked) -> None:
 
     found = [
         explain(
-            one.workload, machine, one.algorithm, implementation=one.implementation, cache=asked.cache,
+            one.workload, machine, one.algorithm, implementation=one.implementation, cache=asked.flags.l2,
             launch=asked.launch,
         )
         for machine, one in asked.answers([asked.question()])
@@ -101,7 +101,7 @@ def tornado(
         for (gpu, one), name in zip(answers, names_of(predictions), strict=True):
             question = ask(
                 one.workload, gpu, one.algorithm, one.implementation,
-                read_conditions(cache=asked.cache, launch=asked.launch),
+                read_conditions(cache=asked.flags.l2, launch=asked.launch),
             )  # fmt: skip
             found[name] = elasticities(question, step)
             done()
@@ -123,8 +123,8 @@ def density(
     machines = asked.machines()
     with progress.steps("predicting", len(machines)) as done:
         found = densities(
-            asked.question(), machines, pattern=pattern, block=block, sparse=asked.implementations, cache=asked.cache,
-            launch=asked.launch, done=done,
+            asked.question(), machines, pattern=pattern, block=block, sparse=asked.implementations,
+            cache=asked.flags.l2, launch=asked.launch, done=done,
         )  # fmt: skip
     asked.finish(picture(found))
 
@@ -146,7 +146,7 @@ def split(asked: Asked) -> None:
         found = []
         for gpu, one in answers:
             found.append(
-                shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, cache=asked.cache,
+                shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, cache=asked.flags.l2,
                            launch=asked.launch)
             )  # fmt: skip
             done()

@@ -42,7 +42,6 @@ class Asked:
     batch: Batches = "1"
     seq: Lengths = None
     changes: options.Changes
-    cache: options.Cache = "warm"
     launch: options.Launch = "stream"
     out: Annotated[Path, flag("FILE", "Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
     look: outputs.Look
@@ -112,7 +111,7 @@ class Asked:
             for question in questions:
                 for machine in machines:
                     answers = compare(
-                        question, machine, self.names, implementation=self.implementations, cache=self.cache,
+                        question, machine, self.names, implementation=self.implementations, cache=self.flags.l2,
                         launch=self.launch,
                     )  # fmt: skip
                     found += [(machine, one) for one in answers]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,30 +49,32 @@ def predict(
     tile: options.Tile = None,
     mode: options.Mode = "fast",
     budget: options.Budget = None,
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
+    set_columns: table_flags.Cells = [],  # noqa: B006
+    save_map: table_flags.SaveMap = None,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
     if kernel is not None:
-        lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=cache, launch=launch)
+        lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=flags.l2, launch=launch)
         return
     if cases is not None:
         given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
-        _predict_cases(cases, table_flags.naming(maps, time_unit), out, tiles or "shipped", mode, budget, json)
+        naming = table_flags.naming(maps, time_unit, set_columns, implementation=implementation or None)
+        _predict_cases(cases, naming, save_map, out, tiles or "shipped", mode, budget, json)
         return
-    table_flags.check_without_table(maps, time_unit, "--cases")
+    table_flags.check_without_table("--cases", maps, time_unit, set_columns, save_map)
     _check_one(out, gpu)
     lengths = options.lengths(seq, several=layer)
     if layer:
         predict_layers(
             context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
-            implementation=implementation, mode=mode, budget=budget, cache=cache, launch=launch,
+            implementation=implementation, mode=mode, budget=budget, launch=launch,
             split_changes=split_changes, json=json,
         )  # fmt: skip
         return
@@ -85,14 +89,17 @@ def predict(
     names = _algorithms(question, algorithm, imitated, flags)
     if tile is not None and tiles is not None:
         raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
-    asked = _Asked(names, imitated, tile, {"mode": mode, "budget": budget, "cache": cache, "launch": launch})
     from attnsim.api.baselines import check_baseline
     from attnsim.api.prediction import plain
     from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [options.changed(machine, changes) for machine in machines]
-    check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
+    refused = _refused(question, hypothetical, names, imitated)
+    conditions = {"mode": mode, "budget": budget, "cache": flags.l2, "launch": launch}
+    asked = _Asked(names, imitated, tile, conditions, refused)
+    if not any(refused.values()):
+        check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
     splits: list[Split[Prediction]] = []
@@ -109,14 +116,19 @@ def predict(
         if split_changes:
             show.print_json(item.to_dict() for item in splits)
             return
-        show.print_json(
+        rows = [
             item.to_dict()
             | {"bound": plain(item.bound)}
             | {"ratios": {one.over: ratio and ratio.to_dict() for one in columns for ratio in [one.ratios[place]]}}
             for group, columns in zip(groups, over, strict=True)
             if not group.same
             for place, item in enumerate(group.predictions)
-        )
+        ] + [
+            {"implementation": name, "gpu": machine, "time_s": None, "error": reason}
+            for machine, why in refused.items()
+            for name, reason in why.items()
+        ]
+        show.print_json(rows)
         return
     _print(question, groups, over, flags.title, splits, verbose)
 
@@ -167,6 +179,7 @@ class _Group:
     unchanged: list[Prediction]
     refusal: str = ""
     same: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -177,11 +190,13 @@ class _Asked:
     implementations: list[str]
     tile: str | None
     conditions: dict[str, Any]
+    refused: Mapping[str, Mapping[str, str]]
 
     def groups(self, question: Workload, base: Gpu, machine: Gpu, ways: list[str]) -> list[_Group]:
         """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
         if machine is base:
-            return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), []) for way in ways]
+            why = self.refused[base.base_id]
+            return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), [], refused=why) for way in ways]
         unchanged, refusal = [], ""
         try:
             unchanged = self.answers(question, base, "shipped")
@@ -195,7 +210,7 @@ class _Asked:
                 answers = self.answers(question, machine, way)
                 same = number > 0 and all(item.tiles == "shipped" for item in answers)
                 title = "the same changes: no other tiles are faster" if same else title
-                found.append(_Group(title, answers, unchanged, same=same))
+                found.append(_Group(title, answers, unchanged, same=same, refused=self.refused[base.base_id]))
             except InputError as error:
                 if way == ways[-1]:
                     raise
@@ -205,11 +220,15 @@ class _Asked:
     def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Prediction]:
         from attnsim.api import compare
 
+        able = [name for name in self.implementations if name not in self.refused[gpu.base_id]]
+        names = _of(able, self.names, self.implementations)
+        if not names:
+            return []
         return compare(
             question,
             gpu,
-            self.names,
-            implementation=self.implementations,
+            names,
+            implementation=able,
             tiles=way,
             tile=self.tile,
             **self.conditions,
@@ -252,7 +271,7 @@ def _print(
         elif group.same:
             out.print(f"{group.title}\n")
         else:
-            show.print_predictions(out, group.title, group.predictions, columns, verbose)
+            show.print_predictions(out, group.title, group.predictions, columns, verbose, group.refused)
             show.print_why(out, group.predictions)
     for split_up in splits:
         split.print_split(out, split_up, split.of_call(split_up.changed))
@@ -265,29 +284,73 @@ def _print(
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:
-    """The algorithm of each implementation that is none of the usual two."""
+    """The algorithm of each implementation that is none of the usual two; of those that are known."""
     from attnsim.models.implementations.choose import match
     from attnsim.models.mechanisms import running
 
-    return tuple(running(match(name, spoken=True).record)[0].name for name in implementations)
+    found = []
+    for name in implementations:
+        with suppress(InputError):
+            found.append(running(match(name).record)[0].name)
+    return tuple(found)
 
 
-_WITH_CASES = {"cases", "out", "maps", "time_unit", "tiles", "mode", "budget", "json"}
+def _of(able: list[str], names: list[str], wanted: list[str]) -> list[str]:
+    """The algorithms without those that only other implementations than these run."""
+    theirs = {*_run_by([name for name in wanted if name not in able])} - {*_run_by(able)}
+    return [name for name in names if name not in theirs]
+
+
+def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list[str]) -> dict[str, dict[str, str]]:
+    """Why implementations cannot answer, by GPU, where another can or does on another GPU; else the first says why.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.api.answering import compared
+    from attnsim.api.asking import read_conditions
+
+    found: dict[str, dict[str, str]] = {gpu.base_id: {} for gpu in gpus}
+    if len(wanted) * len(gpus) < 2:
+        return found
+    errors = []
+    for gpu in gpus:
+        for name in wanted:
+            try:
+                compared(question, gpu, _of([name], names, wanted), [name], read_conditions())
+            except InputError as error:
+                errors.append(error)
+                found[gpu.base_id][name] = str(error)
+    if len(errors) == len(wanted) * len(gpus):
+        raise errors[0]
+    return found
+
+
+_WITH_CASES = {
+    "cases", "out", "maps", "time_unit", "set_columns", "save_map", "implementation", "tiles", "mode", "budget", "json",
+}  # fmt: skip
 
 
 def _predict_cases(
-    cases: Path, naming: Naming, out: Path | None, tiles: str, mode: str, budget: int | None, json: bool
-) -> None:
+    cases: Path, naming: Naming, save_map: Path | None, out: Path | None, tiles: str, mode: str, budget: int | None,
+    json: bool,
+) -> None:  # fmt: skip
     """The table of answers; ends with 1 where a row has none."""
-    from attnsim.models.question.case_file import read_named, write_table
+    from attnsim.models.question.case_file import write_table
 
     if out is not None:
         table_flags.check_table(out)
-    frame, columns = read_named(cases, naming)
-    from attnsim.api import predict_table
+    from attnsim.api.asking import read_conditions
+    from attnsim.api.reading import read
+    from attnsim.api.tables import predict_rows, with_answers
 
-    result = predict_table(frame, tiles=tiles, mode=mode, budget=budget, naming=naming)
+    read_conditions(tiles, mode=mode, budget=budget)
+    frame, columns = read(cases, naming)
+    result = with_answers(frame, predict_rows(frame, columns, (tiles, mode, budget)), columns.time is not None)
     table_flags.print_columns(columns)
+    if save_map is not None:
+        table_flags.save(columns, naming, save_map)
     failed = int((result["error"] != "").sum())
     if out is not None:
         write_table(result, out)

@@ -47,6 +47,7 @@ class QuestionFlags:
     passes: options.Pass = "fwd"
     operations: options.OperationsText = None
     selection: options.SelectionText = None
+    cache: options.Cache = None
 
     @cached_property
     def filled(self) -> asked.Filled | None:
@@ -66,7 +67,12 @@ class QuestionFlags:
     @property
     def title(self) -> str:
         """What stands before the question: the model, how many GPUs share it, and a colon; or nothing."""
-        return asked.title_of(self.filled, self.tp)
+        return asked.title_of(self.filled, self.tp, self.cache, self.passes, self.lengths)
+
+    @property
+    def l2(self) -> str:
+        """State of the L2 before the call: cold or warm."""
+        return asked.cache_of(self.cache, self.filled, self.passes, self.lengths)
 
     def workload(self, **other: int | None) -> Workload:
         """The question; `other` values in place of those of the flags.
@@ -76,8 +82,23 @@ class QuestionFlags:
         InputError
         """
         filled = self.filled
-        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        values: dict[str, Any] = {name: getattr(self, name) for name in OF_THE_CALL}
         return asked.workload(**values | other | {"model": filled.model if filled else None})
+
+    def others(self, **other: int | None) -> list[tuple[Workload, int]]:
+        """The questions of a model's other layers that are cached, and how many they are; with the flags over them.
+
+        Raises
+        ------
+        InputError
+        """
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)} | other
+        rest = self.filled.rest if self.filled else ()
+        return [(asked.workload(**values | {"model": one}), one.layers) for one in rest]
+
+
+OF_THE_CALL = tuple(one.name for one in fields(QuestionFlags) if one.name != "cache")
+"""Fields that say what is called; the L2 is a condition."""
 
 
 def asking(

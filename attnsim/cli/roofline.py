@@ -34,11 +34,11 @@ def roofline(
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
+    set_columns: table_flags.Cells = [],  # noqa: B006
     levels: Annotated[str, flag(None, "Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
     ceilings: Annotated[str, flag(None, "Further roofs: some of exp,fp32,mma_sync.")] = "",
     look: outputs.Look,
@@ -63,11 +63,11 @@ def roofline(
     if measured is not None:
         unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
-        found, times = _measured(measured, table_flags.naming(maps, time_unit), unchanged)
+        found, times = _measured(measured, table_flags.naming(maps, time_unit, set_columns), unchanged)
         written = look.write(roofs(found, unchanged, measured=times), out)
         _print_measured(found, times, written, json)
         return
-    table_flags.check_without_table(maps, time_unit, "--measured")
+    table_flags.check_without_table("--measured", maps, time_unit, set_columns)
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
     question = flags.workload()
@@ -75,7 +75,7 @@ def roofline(
     names = options.drawn(algorithm, question)
     imitated = options.words([implementation], "--implementation") if implementation else []
     groups = [
-        (machine, compare(question, machine, names, implementation=imitated, cache=cache, launch=launch))
+        (machine, compare(question, machine, names, implementation=imitated, cache=flags.l2, launch=launch))
         for machine in machines
     ]
     predictions = [item for _, found in groups for item in found]
@@ -93,7 +93,8 @@ def roofline(
 
 
 _WITH_MEASURED = {
-    "gpu", "out", "measured", "maps", "time_unit", "levels", "ceilings", "style", "width", "caption", "json",
+    "gpu", "out", "measured", "maps", "time_unit", "set_columns", "levels", "ceilings", "style", "width",
+    "caption", "json",
 }  # fmt: skip
 
 MOST_ROWS = 40

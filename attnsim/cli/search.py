@@ -29,7 +29,6 @@ def tile(
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     top: Annotated[int, options.count("Tiles to print.", None)] = 12,
     verbose: options.Details = False,
@@ -42,7 +41,7 @@ def tile(
     w = flags.workload()
     machine = options.changed(load_gpu(gpu), changes)
     with progress.busy("replaying tiles"):
-        found = search_tiles(w, machine, algorithm, implementation=implementation, cache=cache, launch=launch)
+        found = search_tiles(w, machine, algorithm, implementation=implementation, cache=flags.l2, launch=launch)
     measured, reason = None, ""
     try:
         measured = measure_tiles(w)
@@ -82,7 +81,6 @@ def hardware(
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     split: Annotated[
         bool, switch("What each figure of the best machine brings: alone, last, on average.", "--split")
@@ -114,13 +112,12 @@ def hardware(
     cases = cases_of(flags, case, layer)
     if layer:  # as attnsim predict --layer asks
         algorithm = algorithm if given.is_given(context, "algorithm") else ""
-        cache = cache if given.is_given(context, "cache") else "cold"
     prices = Prices.parse(cost) if cost else None
     space = Space.read(options.changed(load_gpu(gpu), changes), vary, limit)
     with progress.rate("answering machines", min(points, space.size)) as done:
         found = search_hardware(
             cases, space, algorithm or None, implementation=implementation,
-            objectives=options.words([minimise], "--minimise"), prices=prices, points=points, seed=seed, cache=cache,
+            objectives=options.words([minimise], "--minimise"), prices=prices, points=points, seed=seed, cache=flags.l2,
             launch=launch, done=done,
         )  # fmt: skip
     rows = rows_of(found)
@@ -134,7 +131,7 @@ def hardware(
 
         look.write(front(found, "; ".join(questions)), plot)
     best = (
-        split_best(found, algorithm or None, implementation=implementation, cache=cache, launch=launch)
+        split_best(found, algorithm or None, implementation=implementation, cache=flags.l2, launch=launch)
         if split
         else None
     )

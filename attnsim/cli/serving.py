@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +59,7 @@ def serving(
     from attnsim.api.serving_steps import read_requests, serve
     from attnsim.cli.table_flags import check_table
     from attnsim.models.hardware.files import load_gpu
+    from attnsim.models.llm.asked import title_of
 
     if not gpu:
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
@@ -67,17 +69,18 @@ def serving(
     found = read_requests(trace)
     question = flags.workload(seq=1)
     machine = options.changed(load_gpu(gpu), changes)
-    layers = flags.filled.model.layers if flags.filled else 1
+    layers, others = flags.filled.model.layers if flags.filled else 1, flags.others(seq=1)
     with busy("stepping"):
         served = serve(
-            found, question, machine, implementation, layers=layers, tokens=tokens, sequences=sequences,
-            rest_s=1e-3 * rest, stride=stride, launch=launch,
+            found, question, machine, implementation, layers=layers, others=others, tokens=tokens, sequences=sequences,
+            rest_s=1e-3 * rest, stride=stride, launch=launch, cache=flags.cache,
         )  # fmt: skip
     written = _written(served, out, plot, look)
     if json:
         show.print_json(served.rows())
         return
-    _print(served, flags.title, len(found), written)
+    whole = replace(flags.filled, part="") if flags.filled else None
+    _print(served, title_of(whole, flags.tp), flags.cache, len(found), written)
 
 
 def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.Look) -> list[Path]:
@@ -96,7 +99,7 @@ def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.
     return written
 
 
-def _print(served: Served, title: str, requests: int, written: list[Path]) -> None:
+def _print(served: Served, title: str, cache: str | None, requests: int, written: list[Path]) -> None:
     from attnsim.api.serving_steps import LEFT_OUT
 
     out = show.console()
@@ -117,6 +120,7 @@ def _print(served: Served, title: str, requests: int, written: list[Path]) -> No
     total += f" (90 % range {wording.interval_text(*served.range_s, served.attention_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
     out.print(f"{total} of attention in {counted}; the trace ends at {end}.")
+    out.print(f"L2 before each layer: {cache or 'cold where sequences decode, since the other layers have run'}.")
     out.print(LEFT_OUT)
     for path in written:
         out.print(f"wrote {path}")

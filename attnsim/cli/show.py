@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any
 
 from attnsim.models.hardware.units import bound_text
@@ -80,9 +80,17 @@ class Column:
 
 
 def print_predictions(
-    out: Console, title: str, predictions: Sequence[Prediction], over: Sequence[Ratios] = (), verbose: bool = False
+    out: Console,
+    title: str,
+    predictions: Sequence[Prediction],
+    over: Sequence[Ratios] = (),
+    verbose: bool = False,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """A table of predictions, one a line, with a column for each kind of ratios that any of them has."""
+    """A table of predictions, one a line, with a column for each kind of ratios that any of them has.
+
+    Names that are `refused` have a line without figures, and their reason below.
+    """
     names = dict(zip(map(id, predictions), _names(predictions), strict=True))
 
     def ratios(one: Ratios) -> Column:
@@ -103,8 +111,12 @@ def print_predictions(
         Column("trust", lambda item: item.trust.level, right=False, detail=True),
     ]
     shown = [one for one in columns if verbose or not one.detail]
-    rows = [{one.head: one.cell(item) for one in shown} for item in predictions]
+    rows: list[dict[str, object]] = [{one.head: one.cell(item) for one in shown} for item in predictions]
+    nothing: dict[str, object] = {one.head: NOTHING for one in shown}
+    rows += [nothing | {shown[0].head: name} for name in refused]
     print_rows(out, title, rows, right=[one.head for one in shown if one.right], whole=[one.head for one in shown])
+    for name, reason in refused.items():
+        out.print(f"{reason if reason.startswith(name) else f'{name}: {reason}'}\n")
 
 
 def print_why(out: Console, predictions: Sequence[Prediction]) -> None:

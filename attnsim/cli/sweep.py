@@ -85,6 +85,7 @@ def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, A
         "points": len(study),
         "axes": {axis.column: len(axis.values) for axis in study.varying},
         "combine": study.combine,
+        "cache": study.cache,
         "answered": answered,
         "methods": counts["method"],
         "busiest": {name: number for name, number in counts["busiest"].items() if name},
@@ -100,7 +101,9 @@ def _print(summary: dict[str, Any]) -> None:
     out = show.console()
     axes = ", ".join(f"{name} ({count})" for name, count in summary["axes"].items()) or "nothing varies"
     out.print(
-        f"{summary['title'] or 'study'}: {summary['points']:,} points, {summary['combine']} of {axes}\n", soft_wrap=True
+        f"{summary['title'] or 'study'}: {summary['points']:,} points, {summary['combine']} of {axes}; "
+        f"{summary['cache']} L2\n",
+        soft_wrap=True,
     )
     rows = [{"answered by": name, "points": number} for name, number in sorted(summary["methods"].items())]
     show.print_rows(out, "", rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,41 +15,108 @@ from attnsim.errors import InputError
 if TYPE_CHECKING:
     from attnsim.models.question.columns import Columns, Naming
 
-Maps = Annotated[list[str], flag("OURS=THEIRS", "Which column of the table is ours, such as heads_q=n_heads.", "--map")]
-TimeUnit = Annotated[str | None, flag("UNIT", "s, ms, us or ns, where the column of times has none.", "--time-unit")]
+Maps = Annotated[
+    list[str],
+    flag(
+        "OURS=THEIRS", "Which column of the table is ours, such as heads_q=n_heads, or a file of --save-map.", "--map"
+    ),
+]
+TimeUnit = Annotated[
+    str | None,
+    flag("UNIT", "s, ms, us or ns, where times have none; tflops or gbs of kernels' columns.", "--time-unit"),
+]
+Cells = Annotated[list[str], flag("NAME=VALUE", "What all rows say, such as heads=32; repeat it.", "--set-column")]
+SaveMap = Annotated[Path | None, flag("FILE", "Write how the columns were read, for --map.", "--save-map")]
 
 
-def naming(maps: list[str], time_unit: str | None, gpu: str | None = None, implementation: str | None = None) -> Naming:
-    """What the flags say of a table's columns.
+def naming(
+    maps: list[str],
+    time_unit: str | None,
+    cells: Sequence[str] = (),
+    gpu: str | None = None,
+    implementation: str | None = None,
+) -> Naming:
+    """What the flags say of a table's columns; a file of ``--save-map`` says what the flags do not.
 
     Raises
     ------
     InputError
     """
+    from attnsim.files import read_typed
+    from attnsim.models.question.column_names import given_cells
     from attnsim.models.question.columns import Naming
 
+    files = [text for text in maps if text.lower().endswith((".yaml", ".yml")) and "=" not in text]
+    saved = [read_typed(Path(name), "map", SavedMap) for name in files]
+    given = _pairs([text for text in maps if text not in files], "--map", "OURS=THEIRS", "heads_q=n_heads")
+    set_here = given_cells(_pairs(cells, "--set-column", "NAME=VALUE", "heads=32"))
     found: dict[str, str] = {}
-    for text in maps:
-        ours, equals, theirs = (part.strip() for part in text.partition("="))
-        if not (ours and equals and theirs):
-            raise InputError(f"--map {text!r} is not OURS=THEIRS; write --map heads_q=n_heads")
-        if ours in found:
-            raise InputError(f"--map {ours} is given twice; keep one")
-        found[ours] = theirs
-    return Naming(found, time_unit, gpu, implementation)
+    all_rows: dict[str, str] = {}
+    for one in saved:
+        found, all_rows, time_unit = one.map | found, given_cells(one.set) | all_rows, time_unit or one.time_unit
+    return Naming(found | given, time_unit, gpu, implementation, all_rows | set_here)
 
 
-def check_without_table(maps: list[str], time_unit: str | None, flag: str) -> None:
-    """Refuse what is said of a table's columns where the flag with the table is not given.
+@dataclass(frozen=True)
+class SavedMap:
+    """How the columns of a table are read, as ``--save-map`` writes it.
+
+    Parameters
+    ----------
+    map : dict
+        Their column by ours.
+    set : dict
+        What all rows say, by our column.
+    time_unit : str, optional
+    """
+
+    map: dict[str, str] = field(default_factory=dict)
+    set: dict[str, str] = field(default_factory=dict)
+    time_unit: str | None = None
+
+
+def save(columns: Columns, said: Naming, path: Path) -> None:
+    """Write how the columns of a table were read.
+
+    Raises
+    ------
+    InputError
+        Where the file cannot be written.
+    """
+    import yaml
+
+    from attnsim.writing import writing
+
+    read = {one.ours: one.theirs for one in columns.columns if one.theirs != one.ours}
+    content = {"map": read | dict(said.maps), "set": dict(said.given), "time_unit": said.time_unit}
+    with writing(path) as file:
+        file.write_text(
+            yaml.safe_dump({name: part for name, part in content.items() if part}, sort_keys=False), "utf-8"
+        )
+
+
+def _pairs(texts: Sequence[str], flag: str, form: str, example: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"{flag} {text!r} is not {form}; write {flag} {example}")
+        if name in found:
+            raise InputError(f"{flag} {name} is given twice; keep one")
+        found[name] = value
+    return found
+
+
+def check_without_table(flag: str, *given: object) -> None:
+    """Refuse maps, unit, cells and file of a table's columns where the flag with the table is not given.
 
     Raises
     ------
     InputError
     """
-    if maps or time_unit is not None:
-        raise InputError(
-            f"{'--map' if maps else '--time-unit'} is about the table of {flag}; add {flag}, or leave it out"
-        )
+    for name, value in zip(("--map", "--time-unit", "--set-column", "--save-map"), given, strict=False):
+        if value:
+            raise InputError(f"{name} is about the table of {flag}; add {flag}, or leave it out")
 
 
 def check_table(out: Path) -> None:

@@ -30,7 +30,6 @@ def trace(
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
-    cache: options.Cache = "warm",
     launch: options.Launch = "stream",
     sms: Annotated[
         int, options.count("SMs in the trace, where the grid is small enough to be played whole.", None)
@@ -46,7 +45,7 @@ def trace(
     look.check_asked(context, picture, "--picture")
     if kernel is not None:
         _check(out, picture, len(options.words(gpu, "--gpu")))
-        lifted.trace(context, kernel, gpu, changes, out, picture, look, json, cache=cache, launch=launch, sms=sms)
+        lifted.trace(context, kernel, gpu, changes, out, picture, look, json, cache=flags.l2, launch=launch, sms=sms)
         return
     names = options.words([algorithm], "--algorithm")
     imitated = options.words([implementation], "--implementation") if implementation else []
@@ -64,7 +63,7 @@ def trace(
             (machine, name, one)
             for machine in machines
             for name, one in traces(
-                question, machine, names, implementation=imitated, cache=cache, launch=launch, sms=sms
+                question, machine, names, implementation=imitated, cache=flags.l2, launch=launch, sms=sms
             )
         ]
     written: list[Path] = []

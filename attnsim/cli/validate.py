@@ -43,6 +43,7 @@ def validate(
     measured: Annotated[list[Path], flag("PATH", "Your tables, or folders of attnsim measure; repeat it.")] = [],  # noqa: B006 Typer copies it
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
+    set_columns: table_flags.Cells = [],  # noqa: B006
     out: Annotated[Path | None, flag("DIR", "Write a picture, its table and an HTML page there.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -52,7 +53,7 @@ def validate(
     """
     _check(hypothetical=hypothetical, io=io, counters=counters, cases=cases, measured=measured, out=out)
     if not measured:
-        table_flags.check_without_table(maps, time_unit, "--measured")
+        table_flags.check_without_table("--measured", maps, time_unit, set_columns)
     if hypothetical:
         _hypothetical(sample, json)
         return
@@ -65,7 +66,7 @@ def validate(
     from attnsim.validation.checking.validate import validate as run
     from attnsim.validation.measured.own_runs import rows_of
 
-    naming = table_flags.naming(maps, time_unit)
+    naming = table_flags.naming(maps, time_unit, set_columns)
     given = [row for table in measured for row in rows_of(table, naming, table_flags.print_columns)]
     own, told = _own(minutes)
     with steps("validating", STEPS) as advance:

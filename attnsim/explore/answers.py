@@ -15,7 +15,7 @@ from attnsim.api.trust import assess
 from attnsim.errors import InputError
 from attnsim.explore.state import DEFAULTS, FIGURES, State, calibration
 from attnsim.models.calibrations.choose import built, choose
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -120,7 +120,7 @@ def catalogue(state: State) -> Answer:
         "version": attnsim.__version__,
         "calibration": calibration(),
         "defaults": DEFAULTS,
-        "gpus": [{"id": one, "label": load_gpu(one).name} for one in builtin_gpu_ids()],
+        "gpus": [{"id": one, "label": load_gpu(one).name} for one in known_gpu_ids()],
         "models": [_model(one) for one in builtin_model_ids()],
         "passes": [{"id": one, "label": label} for one, label in PASSES.items()],
         "dtypes": list(DTYPE_BYTES),

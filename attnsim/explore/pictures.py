@@ -113,7 +113,7 @@ def _both(state: State, **other: int) -> list[Prediction]:
     return [
         one
         for gpu in state.machines
-        for one in compare(w, gpu, [state.algorithm], implementation=state.implementations)
+        for one in compare(w, gpu, [state.algorithm], implementation=state.implementations, cache=state.cache)
     ]
 
 
@@ -127,7 +127,7 @@ def _units(state: State) -> Shown:
 
 def _split(state: State) -> Shown:
     one = _both(state)[-1]
-    parts = shared_out(one.workload, state.gpu, one.algorithm, implementation=one.implementation)
+    parts = shared_out(one.workload, state.gpu, one.algorithm, implementation=one.implementation, cache=state.cache)
     return _of(split([parts]), state)
 
 
@@ -149,7 +149,7 @@ def _timeline(state: State) -> Shown:
         (gpu, *one)
         for gpu in state.machines
         for one in traces(
-            state.question, gpu, [state.algorithm], implementation=state.implementations, cache="warm",
+            state.question, gpu, [state.algorithm], implementation=state.implementations, cache=state.cache,
             launch="stream", sms=2,
         )
     ]  # fmt: skip
@@ -158,7 +158,8 @@ def _timeline(state: State) -> Shown:
 
 
 def _explained(state: State, gpu: Gpu) -> Explanation:
-    return explain(state.question, gpu, state.algorithm, implementation=state.get("kernel") or None)
+    kernel = state.get("kernel") or None
+    return explain(state.question, gpu, state.algorithm, implementation=kernel, cache=state.cache)
 
 
 def _levers(state: State) -> Shown:
@@ -196,7 +197,7 @@ def compared_kernels(state: State) -> tuple[list[str], list[str]]:
     InputError
     """
     if named := state.get("kernels"):
-        records = [match(name.strip(), spoken=True).record for name in named.split(",")]
+        records = [match(name.strip()).record for name in named.split(",")]
     else:
         records = [one for one in kernels(state.unturned) if one.calls]
     if not records:
@@ -206,7 +207,10 @@ def compared_kernels(state: State) -> tuple[list[str], list[str]]:
 
 def _compare(state: State) -> Shown:
     algorithms, names = compared_kernels(state)
-    asked = [compare(state.question, gpu, algorithms, implementation=names) for gpu in reversed(state.machines)]
+    asked = [
+        compare(state.question, gpu, algorithms, implementation=names, cache=state.cache)
+        for gpu in reversed(state.machines)
+    ]
     found = [list({(one.algorithm, one.implementation): one for one in each}.values()) for each in asked]  # each once
     rows, *base = [[_row(item) for item in one] for one in found]
     times = [(one.time_s, one.implementation) for one in found[0] if one.time_s]

@@ -57,7 +57,11 @@ def _asked(state: State, *without: str) -> list[str]:
     named = [] if "algorithm" in without else ["--algorithm", state.algorithm]
     kernel = [part for one in state.implementations for part in ("--implementation", one)]
     turned = [part for path, value in state.changes.items() for part in ("--set", f"{path}={value}")]
-    return ["--gpu", state.base.id, *named, *kernel, *_question(state, *without), *turned]
+    return ["--gpu", state.base.id, *named, *kernel, *_question(state, *without), *turned, *_cache(state)]
+
+
+def _cache(state: State) -> list[str]:
+    return ["--cache", state.get("cache")] if state.get("cache") else []
 
 
 def _predict(state: State) -> list[str]:
@@ -79,7 +83,7 @@ def _compare(state: State) -> list[str]:
     algorithms, names = compared_kernels(state)
     turned = [part for path, value in state.changes.items() for part in ("--set", f"{path}={value}")]
     asked = ["--gpu", state.base.id, "--algorithm", ",".join(algorithms), "--implementation", ",".join(names)]
-    return ["predict", *asked, *_question(state), *turned, "--tiles", "shipped"]
+    return ["predict", *asked, *_question(state), *turned, *_cache(state), "--tiles", "shipped"]
 
 
 def _budget(state: State) -> list[str]:
@@ -114,6 +118,7 @@ def python(name: str, state: State) -> str:
     """
     changes = f".replace({state.changes!r})" if state.changes else ""
     kernel = f", implementation={state.get('kernel')!r}" if state.get("kernel") else ""
+    kernel += _l2(state.cache)
     lines = [
         f"base = attnsim.load_gpu({state.base.id!r})",
         f"gpu = base{changes}",
@@ -123,6 +128,10 @@ def python(name: str, state: State) -> str:
     used = [name for name in IMPORTED if any(f"{name}(" in line for line in lines)]
     imports = [f"from {IMPORTED[name]} import {name}" for name in used]
     return "\n".join(["import attnsim", *imports, "", *lines]) + "\n"
+
+
+def _l2(cache: str) -> str:
+    return f", cache={cache!r}" if cache != "warm" else ""
 
 
 def _workload(w: Workload) -> str:
@@ -159,7 +168,9 @@ def _drawn(name: str, state: State, kernel: str) -> list[str]:  # noqa: PLR0911 
     if name == "budget":
         space = f"attnsim.Space.read(base, {varied(state)!r}, {limits(state)!r})"
         minimise = [one.strip() for one in state.get("minimise").split(",")]
-        cases = [f"    Case({_workload(one.workload)}, {one.weight!r}, {one.name!r})," for one in state.cases]
+        cases = [
+            f"    Case({_workload(one.workload)}, {one.weight!r}, {one.name!r}{_l2(one.cache)})," for one in state.cases
+        ]
         asked = "cases" if state.case_texts else "question"
         return [
             *(["cases = [", *cases, "]"] if state.case_texts else []),
@@ -169,7 +180,8 @@ def _drawn(name: str, state: State, kernel: str) -> list[str]:  # noqa: PLR0911 
         ]
     if name == "compare":
         algorithms, names = compared_kernels(state)
-        return [f"print(attnsim.compare(question, {machines}, {algorithms!r}, implementation={names!r}).to_frame())"]
+        kernels = f"{algorithms!r}, implementation={names!r}{_l2(state.cache)}"
+        return [f"print(attnsim.compare(question, {machines}, {kernels}).to_frame())"]
     if name == "curve":
         if state.get("vary") == "density":
             sparse = f", sparse={state.implementations!r}" if state.implementations else ""

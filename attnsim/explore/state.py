@@ -56,6 +56,7 @@ OTHERS = (
     "kernel",
     "kernels",
     "tiles",
+    "cache",
     "density",
     "vary",
     "space",
@@ -197,7 +198,17 @@ class State:
     @property
     def title(self) -> str:
         """What stands before the question."""
-        return asked.title_of(self.filled, self.flags.get("tp", 1))
+        return asked.title_of(self.filled, self.flags.get("tp", 1), *self._l2)
+
+    @property
+    def cache(self) -> str:
+        """State of the L2 before the call: cold or warm."""
+        given, passes, lengths = self._l2
+        return asked.cache_of(given, self.filled, passes, lengths)
+
+    @property
+    def _l2(self) -> tuple[str | None, str, str | None]:
+        return self.get("cache") or None, self.flags["passes"], self.flags.get("lengths")
 
     @cached_property
     def question(self) -> Workload:
@@ -218,9 +229,8 @@ class State:
         InputError
         """
         told = [weighted(text) for text in self.case_texts]
-        return each_once([Case(self._with(what).question, weight, what) for what, weight in told]) or [
-            Case(self.question)
-        ]
+        mine = [(self._with(what), weight, what) for what, weight in told] or [(self, 1.0, "")]
+        return each_once([Case(one.question, weight, what, cache=one.cache) for one, weight, what in mine])
 
     def _with(self, what: str) -> State:
         """The question with what a case has of its own, over all flags of the command."""
@@ -228,7 +238,8 @@ class State:
             raise InputError(f"--case {shown(what)} is a file; the page reads none: the command line does")
         where = f"--case {shown(what)}"
         own = {flag_of(key, QUESTION, where): value for key, value in pairs_of(what).items()}
-        given = {key: self.texts[key] for key in QUESTION if key in self.texts} | {"mask": self.mask} | own
+        kept = (*QUESTION, "cache")
+        given = {key: self.texts[key] for key in kept if key in self.texts} | {"mask": self.mask} | own
         return read_state(given)
 
     @cached_property
@@ -237,7 +248,7 @@ class State:
         if name := self.get("algorithm"):
             return name
         if name := self.get("kernel"):
-            return running(match(name, spoken=True).record)[0].name
+            return running(match(name).record)[0].name
         return self.usual
 
     @cached_property
@@ -259,7 +270,9 @@ class State:
         InputError
         """
         tiles = "shipped" if self.changes and not gpu.changes else self.get("tiles")
-        return compared(self.question, gpu, [self.algorithm], self.implementations, read_conditions(tiles))[0]
+        return compared(
+            self.question, gpu, [self.algorithm], self.implementations, read_conditions(tiles, cache=self.cache)
+        )[0]
 
     @property
     def unturned(self) -> State:

@@ -202,7 +202,7 @@ def compile_kernel(kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool,
         latency = np.maximum(1.0, size / kernel.in_flight_bytes) * (costs.l2_latency + latency)
     latency = np.where(loads, latency, own_path)
     table[:, PORT], table[:, LATENCY], table[:, SIZE] = np.rint(size * costs.port_byte), np.rint(latency), size
-    levels = np.array([size * costs.l2 / np.where(loads, kernel.multicast, 1), size * miss * costs.hbm]).T
+    levels = np.array([size * np.where(loads, costs.l2 / kernel.multicast, costs.l2_write), size * miss * costs.hbm]).T
     return Program(table, levels, index, begins, tuple(number), kernel.warpgroups).shared_by(1.0)
 
 

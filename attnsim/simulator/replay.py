@@ -248,7 +248,7 @@ def _play(
     told: Told | None,
 ) -> Replay:  # fmt: skip
     """Replay at the full clock of `gpu`."""
-    overhead = {"graph": gpu.launch.graph_s, "kernel": 0.0}.get(launch, gpu.launch.stream_s)
+    overhead = gpu.launch.each_s(launch)
     grids: Grids = {}
     prepared = prepare(schedule, gpu, numbers, cache)
     units = [_units(item, gpu.sm.count) for item in prepared]
@@ -297,7 +297,8 @@ def _replay_kernel(
     program = item.compiled()
     steps = program.table.tobytes(), program.index.tobytes(), program.begins.tobytes()
     alike = grids.setdefault((steps, program.warpgroups, slots), [])
-    known, costs = _played.setdefault(kernel, {}), (steps, slots, sms, budget, item.costs.l2, item.costs.hbm, item.rows)
+    memory = item.costs.l2, item.costs.l2_write, item.costs.hbm, item.rows
+    known, costs = _played.setdefault(kernel, {}), (steps, slots, sms, budget, *memory)
     grid = next((played for other, played in alike if kernel.has_blocks_of(other)), None) or known.pop(costs, None)
     if grid is None:  # copies of a kernel, and passes over one matrix, take the same time
         ended = None if told is None else lambda blocks: told(kernel.name, blocks, kernel.blocks)
@@ -335,6 +336,6 @@ def _units(item: Prepared, sms: int) -> dict[str, float]:
     per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in told}
     amounts = {one: float(kernel.total(one.amount)) for one in told}
     on_sm = {one.name: amounts[one] * cost / sms / PS for one, cost in per_amount.items() if cost is not None}
-    l2_bytes = sum(row.l2_bytes / (1 if row.written else kernel.multicast) for row in item.rows)
+    l2 = sum(row.l2_bytes * (costs.l2_write if row.written else costs.l2 / kernel.multicast) for row in item.rows)
     hbm_bytes = sum(row.hbm_bytes for row in item.rows)
-    return on_sm | {L2.name: l2_bytes * costs.l2 / PS, HBM.name: hbm_bytes * costs.hbm / PS}
+    return on_sm | {L2.name: l2 / PS, HBM.name: hbm_bytes * costs.hbm / PS}

@@ -33,6 +33,8 @@ class UnitCosts:
         One byte on each pipe that the GPU has, by the amount of a tile operation that counts it.
     l2, hbm : float
         One byte through the whole chip's L2 and HBM.
+    l2_write : float
+        One byte written to the L2: with two partitions a write crosses between them more often than a read.
     port_byte : float
         One byte through one SM's port to the L2.
     l2_latency, hbm_latency : float
@@ -55,6 +57,7 @@ class UnitCosts:
     load_store: float
     pipes: Mapping[str, float]
     l2: float
+    l2_write: float
     hbm: float
     port_byte: float
     l2_latency: float
@@ -80,17 +83,19 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     beside = kernel.path in BESIDE
     rate = (gpu.mma_sync_flops_per_clk if kernel.path == "mma_sync" else gpu.tensor_flops_per_clk)(kernel.dtype)
     backward = fitted.back_clks if kernel.is_backward else None
+    l2 = PS / (gpu.l2.bandwidth_bytes_per_s * numbers.l2_share)
     return UnitCosts(
         clk=work,
-        tensor=work / (rate * (ASYNC_SHARE if beside else 1.0)),
+        tensor=work / (rate * (ASYNC_SHARE if beside else 1.0) * numbers.tensor_share),
         pipes={one.amount: work / per_clk for one in PIPES if (per_clk := gpu.get(one.figure))},
         exp=work / gpu.sm.exp_per_clk,
         fp32=work / (gpu.sm.fp32_flops_per_clk / 2),
         issue=work / gpu.sm.issues_per_clk,
         int32=work / gpu.sm.int32_per_clk,
         load_store=work / gpu.sm.load_stores_per_clk,
-        l2=PS / (gpu.l2.bandwidth_bytes_per_s * numbers.l2_share),
-        hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction),
+        l2=l2,
+        l2_write=l2 / gpu.l2.write_share,
+        hbm=PS / (gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction * numbers.hbm_share),
         port_byte=clk / SM_PORT_BYTES_PER_CLK,
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,

@@ -139,19 +139,18 @@ def estimate(
     vector, disturbs = vector_times((exp_s, fp32_s), list(counted_s.values()), work.issues > 0)
     slots = sms * of("blocks_per_sm")
     waves = work.blocks / slots
-    clk_of_slot = clk / slots
-    step = work.steps * of(fitted + "step_clks") * clk_of_slot
-    block = work.blocks * of(fitted + "block_clks") * clk_of_slot
-    split, persistent = of("split"), of("main.persistent")
+    step, block = (getattr(work, f"{one}s") * of(f"{fitted}{one}_clks") * clk / slots for one in ("step", "block"))
     compute = compute_time(
         tensor, vector, disturbs, interference=of("stall"), own_path=of("own_path"), sms=sms, groups=of("groups"),
-        step=step, block=block, waves=waves, even=(split > 0) | (persistent > 0) & (waves > 1),
+        step=step, block=block, waves=waves, even=(of("split") > 0) | (of("main.persistent") > 0) & (waves > 1),
     )  # fmt: skip
     l2_s = 1 / gpu["l2.bandwidth"]
     hbm_s = 1 / (gpu["hbm.bandwidth"] * gpu["hbm.achievable_fraction"])
     hbm_bytes = work.hbm_read_bytes + work.hbm_write_bytes
-    l2, hbm, launches = work.l2_bytes * l2_s, hbm_bytes * hbm_s, np.zeros_like(clk)
-    moving = np.maximum(work.pass_l2_bytes * l2_s, work.pass_hbm_bytes * hbm_s)
+    copied = work.pass_l2_bytes * (1 + 1 / gpu["l2.write_share"]) / 2  # passes write as much as they read
+    moving = np.maximum(copied * l2_s, work.pass_hbm_bytes * hbm_s)
+    l2 = (work.l2_bytes - work.pass_l2_bytes + copied) * l2_s
+    hbm, launches = hbm_bytes * hbm_s, np.zeros_like(clk)
     of_passes = _vector_of_passes(work, plans, which, gpu) * clk / sms
     computing = of_passes.sum(axis=0)  # nobody counted their instructions: a pipe's come after another's
     beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)

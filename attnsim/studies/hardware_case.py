@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask
@@ -20,6 +21,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.workload import Workload
+from attnsim.simulator.prepare import Cache
 
 Answered = Prediction | LayerPrediction
 """What a machine answers to a case."""
@@ -52,12 +54,15 @@ class Case:
         What a table calls it.
     layer : Layer, optional
         The layer of this attention call, where the whole of it is asked about.
+    cache : {"", "cold", "warm"}
+        State of the L2 before it; "" is that of the search.
     """
 
     workload: Workload
     weight: float = 1.0
     name: str = ""
     layer: Layer | None = None
+    cache: str = ""
 
     def algorithm(self, named: str | None) -> str:
         """The mechanism that is asked: the one named, else flash, and of a layer what plays its latent or mask."""
@@ -80,6 +85,8 @@ class Case:
         InputError
         """
         one = self.layer
+        if self.cache:
+            conditions = replace(conditions, cache=cast(Cache, self.cache))
         if one is None:
             return replace(
                 answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions)), run=None

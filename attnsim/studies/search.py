@@ -149,7 +149,7 @@ def search_tiles(
     for one in staged:
         schedules.setdefault(one.schedule.tile_text, one.schedule)
     if not schedules:
-        raise InputError(f"no tile of {record.name} fits {gpu.id}; take --algorithm naive")
+        raise InputError(f"no tile of {record.name} fits {gpu.id}; take another implementation or head_dim")
     found = []
     for text, schedule in schedules.items():
         result = replayed(schedule, gpu, numbers, conditions)

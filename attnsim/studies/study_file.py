@@ -13,6 +13,7 @@ from attnsim.errors import InputError, nearest, shown
 from attnsim.files import read_yaml
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import settled_name
+from attnsim.models.llm.asked import asked_layers
 from attnsim.models.llm.files import load_model
 from attnsim.models.question.words import FIELD_WORDS
 from attnsim.models.schedule.kernel_file import read_kernels
@@ -41,7 +42,7 @@ class StudyEntry(BaseModel):
     seed: StrictInt = Field(default=0, ge=0, le=(1 << 31) - 1)
     method: Literal["closed-form", "replay", "auto"] = "auto"
     replays: StrictInt | None = Field(default=None, ge=0)
-    cache: Literal["warm", "cold"] = "warm"
+    cache: Literal["warm", "cold"] | None = None
     launch: Literal["stream", "host", "graph", "kernel"] = "stream"
     # Of `attnsim report`, which reads the same file; a sweep does not need them.
     question: StrictStr = ""
@@ -97,7 +98,14 @@ def study_of(content: object) -> Study:
         axes += _questions(entry, entry.workload)
     else:
         raise InputError("workload is missing; a study needs gpu, and workload or kernel")
+    kept["cache"] = entry.cache or ("cold" if _decodes_of_models(entry.workload) else "warm")
     return Study(axes=tuple(axes), sample=entry.points, **kept)
+
+
+def _decodes_of_models(workload: Mapping[str, Any] | None) -> bool:
+    """Whether a study has decode of models, whose other layers leave nothing in the L2 (`attnsim.models.llm.asked`)."""
+    given = _of_record(workload or {})
+    return isinstance(given.get("shape"), (str, list)) and "decode" in (given.get(COLUMNS["passes"]) or "")
 
 
 def _kernels(entry: StudyEntry, given: str | list[str]) -> Axis:
@@ -153,7 +161,7 @@ def _models(given: str | list[Any], beside: Mapping[str, Any]) -> Axis:
     """The shapes of models by id, without the fields that the study gives itself."""
     if not all(isinstance(name, str) for name in given):
         raise InputError(f"workload.shape is {shown(given)}; write ids of models, or names with fields")
-    models = _read("workload.shape", given, load_model)
+    models = _read("workload.shape", given, lambda name: asked_layers(load_model(name), name))
     fields = [name for name in MODEL_FIELDS if name not in beside]
     shapes = tuple({name: getattr(model, name) for name in fields} for model in models)
     return Axis("shape", "shape", shapes, labels=tuple(model.id for model in models))

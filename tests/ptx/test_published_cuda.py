@@ -1,6 +1,6 @@
 """CUDA files as they are published: names of entries, host code that is left out, headers that stand for others.
 
-`benchmarks/strangers/cuda.yaml` has whole files with their answers.
+`benchmarks/inputs/cuda.yaml` has whole files with their answers.
 """
 
 from __future__ import annotations

@@ -272,6 +272,8 @@ CALIBRATION = Calibration(
     spread={"band": 0.03, "head_dim": 0.05},
 )
 OWN = Chosen(Numbers(), CALIBRATION, True, "")
+USERS = ("laboratory", "clock", "version")
+"""What every user's question carries."""
 
 
 def trust(question: Workload, gpu: Gpu | None = None, chosen: Chosen = OWN, tiles: str = "shipped") -> Trust:
@@ -281,7 +283,9 @@ def trust(question: Workload, gpu: Gpu | None = None, chosen: Chosen = OWN, tile
 def test_inside_the_domain_is_validated_with_its_error() -> None:
     found = trust(CAUSAL)
     assert (found.level, found.error) == ("validated", 0.03)
-    assert set(found.components) == {"within", "laboratory", "version"}, "a user's machine and version are others"
+    assert set(found.components) == {"within", *USERS}, "a user's machine, its clock and version are others"
+    at_a_clock = trust(CAUSAL, load_gpu(A100).replace("clock.sustained", "1200 MHz"))
+    assert "clock" not in at_a_clock.components, "a clock that is given is known"
     assert found.components["within"] == pytest.approx(widths().within * 0.03)
     assert math.log(found.high) == pytest.approx(widths().factor * math.hypot(*found.components.values()))
     assert found.to_dict()["components"] == found.components
@@ -341,7 +345,7 @@ def test_another_machine_is_trusted_less() -> None:
 
 def added(found: Trust) -> set[str]:
     """The components beyond those that every user's question carries."""
-    return {*found.components} - {"within", "laboratory", "version"}
+    return {*found.components} - {"within", *USERS}
 
 
 def test_what_separates_a_question_from_the_measurements_is_named() -> None:

@@ -118,7 +118,9 @@ def test_what_is_said_goes_over_the_names() -> None:
     assert mapped("t", maps={"time_s": "t"}, time_unit="us") == {"t": "time_s"}
     assert mapped("time_s", "time") == {"time_s": "time_s"}  # our own name counts
     columns = read_columns(pd.DataFrame({**MINE, "run": [1]}), Naming(gpu="l4"))
-    assert columns.unused == {"GPU": "gpu is given as l4", "run": "not known"} and columns.given == {"gpu": "l4"}
+    assert columns.unused == {"GPU": "gpu is given as l4", "run": "only describes a row"} and columns.given == {
+        "gpu": "l4"
+    }
     for name, unit in (("time/ms", "ms"), ("median / us", "us"), ("fwd_ms", "ms")):
         (time,) = read_columns(pd.DataFrame({**SHAPE, name: [1]}), Naming({"time_s": name})).columns[-1:]
         assert (time.ours, time.unit) == ("time_s", unit), name
@@ -136,7 +138,7 @@ def test_what_is_said_goes_over_the_names() -> None:
         ({**SHAPE, "ms": [0.9]}, {"time_unit": "us"}, ("--time-unit us", "'ms' says ms")),
         ({**SHAPE, "latency (ticks)": [0.9]}, {}, ("has the unit 'ticks'; allowed: s, ms, us, ns",)),
         ({**MINE, "time_us": [1]}, {}, ("'latency (ms)' and 'time_us' could both be time_s", "--map 'time_s=")),
-        ({**MINE, "seq_q": [1]}, {}, ("'N' and 'seq_q' could both be seq_q",)),
+        ({**MINE, "seq_len": [1]}, {}, ("'N' and 'seq_len' could both be seq_q",)),
         ({**MINE}, {"maps": {"heads": "H"}}, ("'heads' is no column of a case table", "heads_q")),
         ({**MINE}, {"maps": {"heads_q": "nh"}}, ("no column 'nh'",)),
         ({**MINE}, {"maps": {"heads_q": "H", "heads_kv": "H"}}, ("'H' twice",)),
@@ -277,7 +279,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     for words in (
         "latency (ms)",
-        "not used: not known",
+        "not used: only describes a row",
         "90 % range",
         "17 of 18",
         "flash_attn_v3 is flash-attn.3",
@@ -292,7 +294,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_some_rows_leave_open_is_said_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table, row = tmp_path / "mine.csv", "h100,flash-attn.3,4,16,4096,128,470"
+    table, row = tmp_path / "mine.csv", "h100,flash-attn.3,4,16,4096,128,940"
     table.write_text(f"gpu,kernel,B,H,N,d,us,causal,dtype\n{row},1,fp16\n{row}\n{row},1,\n{row},0,bf16\n")
     assert main(["check", str(table)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "left open" in line]
@@ -305,7 +307,7 @@ def test_what_some_rows_leave_open_is_said_with_their_lines(tmp_path: Path, caps
 
 def test_the_exit_code_says_whether_all_rows_were_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "mine.csv"
-    table.write_text("gpu,kernel,B,H,N,d,us\nH100,flash-attn.3,4,16,4096,128,475\nH100,flash-attn.3,4,16,4096,128,\n")
+    table.write_text("gpu,kernel,B,H,N,d,us\nH100,flash-attn.3,4,16,4096,128,950\nH100,flash-attn.3,4,16,4096,128,\n")
     assert main(["check", str(table)]) == 1
     assert "line 3 without an answer: us is empty" in capsys.readouterr().out
     assert main(["check", str(table), "--json"]) == 1

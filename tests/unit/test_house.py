@@ -30,6 +30,8 @@ READS_FOREIGN_TEXT = {
     "models/llm/huggingface.py": "names of models on the Hub",
     "models/mask/text.py": "masks that people write",
     "models/question/case_row.py": "numbers in tables that people give",
+    "models/question/headings.py": "headings in tables that people give, 'Flash Time (µs)'",
+    "models/question/printed.py": "what benchmarks print",
     "models/question/column_names.py": "names of columns in tables that people give, 'latency [us]'",
     "ptx/foreign/compilers.py": "messages of NVRTC, and CUDA that people wrote",
     "ptx/foreign/host_code.py": "messages of NVRTC, and CUDA that people wrote",

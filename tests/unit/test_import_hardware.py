@@ -60,6 +60,64 @@ def test_aiconfigurator_gives_the_sms_by_the_peak() -> None:
     assert set(found.lacking) == {"l2.capacity", "clock.boost", "hbm.achievable_fraction"}
 
 
+def test_aiconfigurator_has_one_16_bit_peak_under_either_key(tmp_path: Path) -> None:
+    path = changed("aiconfigurator_h100.yaml", tmp_path, "bfloat16_tc_flops", "float16_tc_flops")
+    assert import_hardware(path).gpu.sm == import_hardware(DATA / "aiconfigurator_h100.yaml").gpu.sm
+    both = changed("aiconfigurator_h100.yaml", tmp_path, "  power:", "  float16_tc_flops: 494000000000000\n  power:")
+    with pytest.raises(
+        InputError, match=r"bfloat16_tc_flops is 9\d+, gpu\.float16_tc_flops is 494.*correct or delete one"
+    ):
+        import_hardware(both)
+
+
+def test_fp8_that_is_no_faster_than_fp16_stays_so(tmp_path: Path) -> None:
+    """GB10 as aiconfigurator has it: 213 TFLOP/s in fp16, 214 in fp8, compute capability 12.1."""
+    path = tmp_path / "gb10.yaml"
+    path.write_text(
+        "gpu: {mem_bw: 273000000000, mem_capacity: 128538451968, float16_tc_flops: 213000000000000, "
+        "fp8_tc_flops: 214000000000000, power: 140, sm_version: 121}\n"
+    )
+    gpu = import_hardware(path).gpu
+    assert gpu.compute_capability == "12.1"
+    assert gpu.peak_tensor_flops_per_s("fp16") == pytest.approx(213e12)
+    assert gpu.peak_tensor_flops_per_s("fp8") == pytest.approx(214e12)
+
+
+def smi(tmp_path: Path, name: str, memory: str, clock: str = "1695 MHz") -> Path:
+    path = tmp_path / "log.xml"
+    path.write_text(
+        f"<nvidia_smi_log><gpu><product_name>{name}</product_name><fb_memory_usage><total>{memory}</total>"
+        f"</fb_memory_usage><max_clocks><sm_clock>{clock}</sm_clock></max_clocks></gpu></nvidia_smi_log>"
+    )
+    return path
+
+
+def test_what_a_card_s_own_datasheet_says_goes_before_what_it_is_likened_to(tmp_path: Path) -> None:
+    path, a10 = smi(tmp_path, "NVIDIA A10", "23028 MiB"), load_gpu("a10")
+    assert import_hardware(path).gpu.sm == a10.sm
+    found = import_hardware(path, like=load_gpu("a10g"))  # 80 SMs at half the tensor rate
+    for key in ("sm.count", "tensor.fp16", "tensor.bf16", "power.tdp", "hbm.bandwidth"):
+        assert found.gpu.get(key) == a10.get(key), key
+    assert found.gpu.provenance["sm.count"].kind == "datasheet"
+    assert found.remarks[-1].startswith("not as on a10g, by what is known of NVIDIA A10 itself: sm.count, tensor.fp16")
+    assert import_hardware(path, like=a10).lacking == ()
+
+
+def test_what_is_inherited_is_assumed_whatever_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, like = smi(tmp_path, "NVIDIA B9000", "81559 MiB", "1500 MHz"), load_gpu("h100-pcie-80gb")
+    found = import_hardware(path, like=like)
+    kinds = {key: one.kind for key, one in found.gpu.provenance.items()}
+    assert kinds["l2.bandwidth"] == kinds["hbm.bandwidth"] == kinds["sm.count"] == "assumed"
+    assert like.provenance["l2.bandwidth"].kind == "measured"
+    assert kinds["hbm.capacity"] == kinds["clock.boost"] == "measured"
+    assert kinds["sm.max_threads"] == "datasheet"  # of the compute capability
+    out = tmp_path / "mine.yaml"
+    assert main(["gpus", "import", str(path), "--like", like.id, "--out", str(out)]) == 0
+    mine = load_gpu(out)
+    assert (mine.base_id, mine.changes) == ("mine", ())  # no calibration of another chip as if it were measured
+    assert "assumed as on h100-pcie-80gb: sm.count" in capsys.readouterr().out
+
+
 def test_nvidia_smi_gives_a_known_gpu_as_it_is_set() -> None:
     found = import_hardware(DATA / "nvidia_smi_h100.xml")
     assert found.like == "h100-sxm5-80gb"  # not the PCIe card, whose clock and power limit are others
@@ -131,6 +189,7 @@ def test_a_wrong_file_leaves_nothing_behind(tmp_path: Path, capsys: pytest.Captu
         ("llmcompass_a100.json", '"SRAM_KB": 192', '"SRAM_KB": 8', "32 KiB and more"),
         ("llmcompass_a100.json", '"data_type": "fp16", "mac', '"data_type": "int8", "mac', "allowed: fp16, bf16"),
         ("llmcompass_a100.json", '"device": {', '"chip": {', "device is missing"),
+        ("llmcompass_a100.json", "NVIDIA A100(80GB)x4", "AMD MI210", "GPUs of NVIDIA only"),
         ("aiconfigurator_h100.yaml", "sm_version: 90", "sm_version: 9.0", "allowed: 70 to 129"),
         ("aiconfigurator_h100.yaml", "  sm_version: 90\n", "", "no CUDA GPU"),
         ("aiconfigurator_h100.yaml", "mem_bw: 3350000000000", "mem_bw: 3350", r"hbm\.bandwidth.*1 GB/s"),

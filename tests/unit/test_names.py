@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from attnsim.models.implementations.builds import BUILDS, build_speed
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match, settled_name
 from attnsim.models.implementations.names import MEANINGS
 from attnsim.models.question.case_row import parse_row
+from attnsim.tables import read_csv
 from attnsim.validation.checking.validate import assumed_table
 from attnsim.validation.measured.datasets import row_of
 
@@ -25,6 +27,8 @@ A100, H100, B200, RTX_4090, RTX_5090, V100 = (
     )
 )  # fmt: skip
 GPUS = {"A100": A100, "H100": H100, "B200": B200, "4090": RTX_4090, "5090": RTX_5090}
+B300 = load_gpu("b300-sxm-288gb")
+EQUAL = {"heads_kv": 16}
 PREFILL = Workload(batch=2, heads_q=16, heads_kv=4, seq_q=2048, head_dim=128, mask=Mask.causal())
 
 PUBLISHED = """
@@ -32,10 +36,8 @@ cudnn                         A100 H100 B200 5090  -       nvidia.cudnn
 cudnn_9.27                    A100 H100 B200       -       nvidia.cudnn
 cudnn_fe                      H100 B200            -       nvidia.cudnn
 cudnn_transformer_engine      H100                 -       transformer-engine.cudnn
-flash_attention               A100 4090            -       sglang.fa3-sm80
-flash_attention               H100                 -       sglang.fa3
-flash_attention               B200 5090            -       flash-attn.2
-flash_attention_v3            H100                 -       sglang.vit-fa3
+flash_attention               A100 H100 B200 5090  -       flash-attn.2
+flash_attention_v3            H100                 -       flash-attn.3
 flash_attn_v2                 A100 H100 B200       -       flash-attn.2
 flash_attn_v2                 A100 H100            2.1.2   flash-attn.2-unsplit
 flash_attn_v2                 A100                 2.3     flash-attn.2
@@ -50,7 +52,7 @@ flash_decoding_splitkv        A100                 -       flash-attn.2
 flash_mask                    A100                 -       paddle.flash-mask-2
 flash_mask                    H100                 -       paddle.flash-mask-3
 flashinfer                    H100                 -       flashinfer.fa3
-flashinfer                    A100 5090            -       flashinfer.fa2
+flashinfer                    A100 B200 5090       -       flashinfer.fa2
 flashinfer_fa2_paged          A100 H100            -       flashinfer.fa2
 flashinfer_fa3_ragged         H100                 -       flashinfer.fa3
 flex_attention                A100 H100 5090       -       torch.flex
@@ -98,10 +100,15 @@ def test_a_published_name_is_the_record_that_ran(name: str, gpu: str, version: s
 @pytest.mark.parametrize(
     ("name", "gpu", "said"),
     [
-        ("magi_ffa", "B200", "magi_ffa is not modelled on b200-sxm-180gb (sm_100); nearest that is: flash-attn.4"),
-        ("flash_mask", "5090", "flash_mask is not modelled on rtx-5090 (sm_120); nearest that is: flash-attn.2"),
-        ("flashinfer", "B200", "nearest that is: vllm.trtllm-gen"),
-        ("trtllm_mha", "H100", "nearest that is: tensorrt-llm.attention"),
+        (
+            "magi_ffa",
+            "B200",
+            "magi_ffa is not modelled on b200-sxm-180gb (sm_100): its kernels there are FlashAttention-4's; nearest "
+            "that is: flash-attn.4",
+        ),
+        ("flash_mask", "5090", "flash_mask is not modelled on rtx-5090 (sm_120): there is none for this GPU; nearest"),
+        ("sglang flashinfer", "B200", "nearest that is: sglang.trtllm-gen"),
+        ("trtllm_mha", "H100", "the back end is for sm_100; nearest that is: tensorrt-llm.attention"),
         ("ffpa_cutedsl", "B200", "nearest that is: torch.sdpa-math"),
     ],
 )
@@ -118,11 +125,79 @@ def test_what_is_not_modelled_is_refused_in_one_line_with_the_nearest_that_is(na
         ("FlashAttention 3", "flash-attn.3"),
         ("flash_attn_2", "flash-attn.2"),
         ("FA2", "flash-attn.2"),
-        ("fa3", "sglang.fa3"),
+        ("fa3", "flash-attn.3"),
     ],
 )
-def test_a_table_may_say_what_people_say_where_it_is_nothing_else(name: str, found: str) -> None:
+def test_a_table_means_what_people_say(name: str, found: str) -> None:
     assert match(name, "", H100, PREFILL).record.name == found
+
+
+FIELD = read_csv(Path(__file__).resolve().parents[1] / "data" / "names_of_the_field.csv")
+
+
+@pytest.mark.parametrize("row", FIELD, ids=[f"{row['name']} on {row['gpu']} {row['version']}" for row in FIELD])
+def test_a_name_of_the_field_means_what_its_owner_means(row: dict[str, str]) -> None:
+    """Each was seen where its line says; what has no schedule is refused with its reason and the nearest that has."""
+    passes, _, paged = row["pass"].partition("/")
+    queries = 1 if passes == "decode" else 2048
+    asked = Workload(
+        batch=2, heads_q=16, seq_q=queries, seq_kv=2048, head_dim=128, mask=Mask.causal(), passes=passes,
+        page_size=16 if paged else 0,
+    )  # fmt: skip
+    gpu = load_gpu("l40s") if row["gpu"] == "L40S" else GPUS[row["gpu"]]
+    if row["found"]:
+        assert match(row["name"], row["version"], gpu, asked).record.name == row["found"]
+        return
+    with pytest.raises(InputError, match=row["refused"]) as error:
+        match(row["name"], row["version"], gpu, asked)
+    assert "nearest that is: " in str(error.value)
+
+
+def test_at_least_150_names_of_the_field_are_tried_each_with_where_it_was_seen() -> None:
+    assert len({row["name"] for row in FIELD}) >= 150 and all(row["seen"] for row in FIELD)
+
+
+def test_a_name_is_its_owners_first_where_a_table_says_whose() -> None:
+    """By a column's own name, or by the version of the server that calls; PyTorch's version says nothing of others."""
+    for whose, name, found in (
+        ("transformers", "eager", "transformers.eager"),
+        ("", "eager", "torch.eager"),
+        ("transformers", "banana_split", ""),
+    ):
+        if found:
+            assert match(name, "", A100, PREFILL, whose).record.name == found
+        else:
+            with pytest.raises(InputError, match="is not known"):
+                match(name, "", A100, PREFILL, whose)
+    assert match("flash_attn", "vllm 0.24.0", H100, PREFILL).record.name == "vllm.flash-attn-3"
+    assert match("flash_attn", "torch 2.11.0", H100, PREFILL).record.name == "flash-attn.2"
+    assert match("sdpa", "vllm 0.24.0, torch 2.6.0", H100, PREFILL).record.name == "torch.sdpa-flash"
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({"algorithm": "banana"}, "algorithm 'banana' is not known"),
+        (
+            {"algorithm": "sparse"},
+            "algorithm is 'sparse' and implementation 'flash-attn.3', which is flash-attn.3 and runs",
+        ),
+        ({"algorithm": "naive"}, "write flash, leave one of them empty, or take one of torch.baddbmm"),
+        ({"algorithm": "naive", "implementation": "sdpa"}, "runs flash"),
+        ({"algorithm": "flash"}, ""),
+        ({"algorithm": "flash-3"}, ""),
+        ({"algorithm": "FA3"}, ""),
+        ({"algorithm": "mha"}, ""),
+        ({"algorithm": "flash", "implementation": "sdpa", "dtype": "fp32", "heads_kv": "4"}, ""),
+        ({}, ""),
+    ],
+)
+def test_an_algorithm_that_is_unknown_or_contradicts_its_implementation_is_refused(
+    cells: dict[str, str], said: str
+) -> None:
+    row = {"gpu": "h100-sxm5-80gb", "batch": "4", "heads_q": "16", "seq_q": "1024", "head_dim": "128"}
+    found = predict_case(parse_row(row | {"implementation": "flash-attn.3"} | cells))
+    assert said in str(found["error"]) if said else found["error"] == ""
 
 
 def test_the_table_of_names_names_records_alone() -> None:
@@ -154,11 +229,30 @@ def test_where_no_schedule_has_the_instructions_there_is_no_number() -> None:
         ({}, H100, "2.10", "torch.sdpa-flash"),
         ({}, A100, "2.1", "torch.sdpa-flash-1"),
         ({}, H100, "2.11", "torch.sdpa-cudnn"),
-        ({"head_dim": 320, "head_dim_v": 320}, H100, "", "torch.sdpa-efficient"),
-        ({"head_dim": 128, "head_dim_v": 64}, H100, "", "torch.sdpa-efficient"),
-        ({"dtype": "fp32"}, A100, "", "torch.sdpa-efficient"),
-        ({"head_dim": 127, "head_dim_v": 127}, A100, "", "torch.sdpa-math"),
-        ({"dtype": "fp16"}, V100, "", "torch.sdpa-efficient"),
+        ({}, H100, "2.5.0", "torch.sdpa-cudnn"),
+        ({}, H100, "2.5.1", "torch.sdpa-flash"),
+        ({}, B300, "2.11", "torch.sdpa-cudnn"),
+        ({"head_dim": 256, "head_dim_v": 256}, H100, "2.12", "torch.sdpa-cudnn"),
+        ({"head_dim": 256, "head_dim_v": 256}, B200, "2.12", "torch.sdpa-flash"),
+        ({"head_dim": 256, "head_dim_v": 256}, B200, "2.14", "torch.sdpa-cudnn"),
+        ({"head_dim": 192, "head_dim_v": 128}, B200, "2.12", "torch.sdpa-cudnn"),
+        ({"head_dim": 208, "head_dim_v": 208}, RTX_4090, "", "torch.sdpa-flash"),
+        ({"head_dim": 208, "head_dim_v": 208, "passes": "fwd+bwd", **EQUAL}, RTX_4090, "", "torch.sdpa-efficient"),
+        ({"head_dim": 320, "head_dim_v": 320}, H100, "", "torch.sdpa-math"),
+        ({"head_dim": 320, "head_dim_v": 320, **EQUAL}, H100, "", "torch.sdpa-efficient"),
+        ({"head_dim": 128, "head_dim_v": 64}, H100, "", "torch.sdpa-cudnn"),
+        ({"head_dim": 128, "head_dim_v": 64, **EQUAL}, A100, "", "torch.sdpa-efficient"),
+        ({"dtype": "fp32"}, A100, "", "torch.sdpa-math"),
+        ({"dtype": "fp32"}, A100, "2.14", "torch.sdpa-efficient"),
+        ({"dtype": "fp32", **EQUAL}, A100, "", "torch.sdpa-efficient"),
+        ({"head_dim": 127, "head_dim_v": 127}, A100, "", "torch.sdpa-flash"),
+        ({"head_dim": 127, "head_dim_v": 127, "dtype": "fp32", **EQUAL}, A100, "", "torch.sdpa-math"),
+        ({"mask": Mask.sliding_window(256), **EQUAL}, A100, "", "torch.sdpa-efficient"),
+        ({"mask": Mask.sliding_window(256)}, A100, "", "torch.sdpa-math"),
+        ({"mask": Mask.sliding_window(256)}, H100, "", "torch.sdpa-cudnn"),
+        ({"mask": Mask.sliding_window(4096)}, A100, "", "torch.sdpa-flash"),
+        ({"dtype": "fp16", **EQUAL}, V100, "", "torch.sdpa-efficient"),
+        ({"dtype": "fp16"}, V100, "", "torch.sdpa-math"),
         ({"dtype": "bf16"}, V100, "", "torch.sdpa-math"),
         ({"dtype": "bf16"}, V100, "2.4", "torch.sdpa-math-16bit"),
     ],
@@ -175,10 +269,33 @@ def test_a_call_that_chooses_is_answered_by_what_it_runs() -> None:
     assert found.implementation == "torch.sdpa-cudnn"
     assert "transformers.sdpa runs torch.sdpa-cudnn here" in found.trust.reason
     odd = replace(PREFILL, head_dim=127, head_dim_v=127)
-    assert predict(odd, A100, implementation="torch.sdpa", baseline=False).implementation == "torch.sdpa-math"
-    with pytest.raises(InputError, match=r"has no sliding window; nearest that has"):
-        windowed = replace(PREFILL, mask=Mask.sliding_window(256))
-        predict(windowed, A100, implementation="torch.sdpa", baseline=False)
+    padded, whole = (predict(one, A100, implementation="torch.sdpa", baseline=False) for one in (odd, PREFILL))
+    assert padded.implementation == "torch.sdpa-flash" and "copy K" in dict(padded.kernels)
+    assert "copy K" not in dict(whole.kernels)
+
+
+def test_a_window_is_a_mask_tensor_to_sdpa_which_computes_all_pairs_and_reads_it() -> None:
+    alike = replace(PREFILL, heads_kv=16, mask=Mask.full())
+    windowed = replace(alike, mask=Mask.sliding_window(256))
+    size = windowed.seq_q * windowed.seq_kv * windowed.element_bytes
+    for gpu, name in ((A100, "torch.sdpa-efficient"), (H100, "torch.sdpa-cudnn")):
+        for passes in ("fwd", "bwd"):
+            full, seen = (
+                predict(one.with_passes(passes), gpu, implementation=name, baseline=False, mode="exact")
+                for one in (alike, windowed)
+            )
+            assert seen.flops_executed == full.flops_executed and seen.flops_useful < full.flops_useful
+            heads = windowed.batch * windowed.heads_q
+            assert seen.l2_bytes and full.l2_bytes and seen.hbm_read_bytes and full.hbm_read_bytes
+            assert seen.l2_bytes - full.l2_bytes == pytest.approx(heads * size, rel=0.05)
+            assert seen.hbm_read_bytes - full.hbm_read_bytes >= size
+            assert seen.peak_memory_bytes == full.peak_memory_bytes + size
+            assert seen.time_s and full.time_s and (passes == "bwd" or seen.time_s >= full.time_s)
+            assert any("the window is a mask tensor" in note for note in seen.notes)
+    asked = predict(windowed, A100, implementation="torch.sdpa", baseline=False)
+    assert asked.implementation == "torch.sdpa-efficient"
+    called = predict(replace(windowed, heads_kv=4), A100, implementation="transformers.sdpa", baseline=False)
+    assert called.implementation == "torch.sdpa-efficient", "transformers repeats K and V where it gives a mask"
 
 
 def test_another_build_takes_its_speed_longer_where_the_sms_are_busy_and_no_longer_where_memory_is() -> None:

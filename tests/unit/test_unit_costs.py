@@ -177,6 +177,23 @@ def test_a_copy_takes_its_port_the_l2_and_hbm(given: dict[str, Any], numbers: Nu
     assert (hit[HBM], hit[LATENCY]) == (0, 200_000 * (4 if given.get("in_flight_bytes") else 1))
 
 
+@pytest.mark.parametrize(("share", "busy"), [(1.0, 640), (0.5, 1280)])
+def test_a_write_holds_the_l2_for_longer_by_what_writes_reach_of_its_bandwidth(share: float, busy: int) -> None:
+    load, store = TileOp("load", "K", bytes=640), TileOp("store", "O", bytes=640)
+    work = kernel(load, store, multicast=2)
+    found = compile_kernel(work, unit_costs(work, ROUND.with_values({"l2.write_share": share}), NUMBERS), {})
+    assert found.table[:, [PORT, L2]].tolist() == [[10_000, 320], [10_000, busy]]  # no cluster shares a write
+
+
+@pytest.mark.parametrize(
+    ("share", "costs"), [("l2_share", ("l2", "l2_write")), ("hbm_share", ("hbm",)), ("tensor_share", ("tensor",))]
+)
+def test_a_share_of_a_rate_lengthens_what_the_rate_serves_and_nothing_else(share: str, costs: tuple[str, ...]) -> None:
+    whole = unit_costs(kernel(GEMM), ROUND, NUMBERS)
+    half = unit_costs(kernel(GEMM), ROUND, replace(NUMBERS, **{share: 0.5}))  # type: ignore[arg-type]
+    assert half == replace(whole, **{cost: 2 * getattr(whole, cost) for cost in costs})
+
+
 def test_numbers_are_at_most_five_and_all_of_them_times() -> None:
     assert 0 < len(IMPLEMENTATION_NUMBERS) <= 5
     assert {number.unit for number in IMPLEMENTATION_NUMBERS.values()} <= {"clk", "s"}

@@ -16,7 +16,6 @@ from attnsim.cli.help import commands
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.errors import InputError
 from attnsim.models.implementations.choose import match
-from attnsim.models.implementations.names import SPOKEN
 from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.words import whole
@@ -129,22 +128,19 @@ H100, A100 = attnsim.load_gpu("h100-sxm5-80gb"), attnsim.load_gpu("a100-sxm4-80g
         ("flash-attn", "flash-attn.2", "flash-attn.2"), ("sdpa", "torch.sdpa-cudnn", "torch.sdpa-flash"),
         ("vllm", "vllm.flash-attn-3", "vllm.flash-attn-2"), ("sglang", "sglang.fa3", "sglang.flashinfer"),
         ("tensorrt-llm", "tensorrt-llm.attention", "tensorrt-llm.attention"),
-        ("flashinfer", "flashinfer.fa3", "flashinfer.fa2"), ("FlexAttention", "torch.flex", "torch.flex"),
+        ("flashinfer", "flashinfer.fa2", "flashinfer.fa2"), ("FlexAttention", "torch.flex", "torch.flex"),
         ("cudnn", "nvidia.cudnn", "nvidia.cudnn"),
     ],
 )  # fmt: skip
 def test_what_people_call_an_implementation(said: str, hopper: str, ampere: str) -> None:
     w = attnsim.Workload(batch=8, heads_q=32, heads_kv=8, seq_q=1, seq_kv=4096, head_dim=128, passes="decode")
-    assert match(said, gpu=H100, w=w, spoken=True).record.name == hopper
-    assert match(said, gpu=A100, w=w, spoken=True).record.name == ampere
+    assert match(said, gpu=H100, w=w).record.name == hopper
+    assert match(said, gpu=A100, w=w).record.name == ampere
 
 
-def test_a_table_keeps_what_its_columns_mean() -> None:
-    assert match("fa3", gpu=H100).record.name == "sglang.fa3"
-    assert match("fa2", gpu=H100).record.name == "flash-attn.2", "nothing else is called that"
+def test_the_name_of_a_record_is_that_record() -> None:
     for name in IMPLEMENTATIONS:
-        assert match(name, spoken=True).record.name == name
-    assert {one.implementation for one in SPOKEN if one.implementation} <= IMPLEMENTATIONS.keys()
+        assert match(name).record.name == name
 
 
 QUESTION = [
@@ -219,7 +215,7 @@ def test_every_question_command_has_every_question_flag_with_one_default() -> No
     flags = {name: {flag: one for one in found[name].params for flag in one.opts} for name in found}
     for name in ASKING:
         assert not set(EVERYWHERE) - flags[name].keys(), name
-        for flag, default in (("--dtype", "bf16"), ("--pass", "fwd"), ("--cache", "warm"), ("--launch", "stream")):
+        for flag, default in (("--dtype", "bf16"), ("--pass", "fwd"), ("--cache", None), ("--launch", "stream")):
             assert flags[name][flag].default == default, (name, flag)
     assert {"--model", "--dtype", "--cache", "--launch", "--set"} <= flags["breakeven"].keys()
     for name in DRAWING:
@@ -267,15 +263,6 @@ def test_algorithms_are_those_of_a_gpu_and_a_pass(capsys: pytest.CaptureFixture[
     assert "vllm.flash-attn-2" in names and "flash-attn.3" not in names
     assert main(["algorithms", "-v"]) == 0
     assert "Dao-AILab/flash-attention" in capsys.readouterr().out
-
-
-def test_what_is_said_means_what_tables_mean_but_for_columns_of_other_projects() -> None:
-    """FlashAttention by itself is its package; in tables the word is a column of SGLang's or a fork's."""
-    other = {"fa3", "flash_attention", "flash_attention_v3"}
-    for record in IMPLEMENTATIONS.values():
-        for name in {*record.aliases} - other:
-            if "*" not in name and A100.compute_capability_number <= record.compute_capability[1]:
-                assert match(name, gpu=H100, spoken=True).record is match(name, gpu=H100).record, name
 
 
 SMALL = ["--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1k", "--head-dim", "64"]

@@ -35,6 +35,7 @@ export class Controls {
       this.rows,
       (this.reset = make("button", { type: "button", onclick: () => this.turn(blank(Object.keys(this.figures)), this.reset) }, "GPU as it is")),
       this.#row("tiles", "Tiles", this.#select("tiles")),
+      this.#row("cache", "L2 before", this.#select("cache")),
     );
     this.about = make("p", { class: "note", id: "about-kernel" });
     kernel.append(this.#row("kernel", "Whose kernel", this.#select("kernel")), this.about);
@@ -78,6 +79,7 @@ export class Controls {
     fill(this.inputs.pass, catalogue.passes);
     fill(this.inputs.dtype, catalogue.dtypes.map((id) => ({ id, label: id })));
     fill(this.inputs.tiles, [{ id: "shipped", label: "as shipped" }, { id: "retuned", label: "retuned for the changed GPU" }]);
+    fill(this.inputs.cache, [{ id: "", label: "cold at decode of a model, else warm" }, { id: "cold", label: "cold" }, { id: "warm", label: "warm: the call has just run" }]);
     fill(this.inputs.kernel, [{ id: "", label: "the usual one" }, ...catalogue.kernels]);
     this.masks.replaceChildren(...catalogue.masks.filter((mask) => mask.id).map((mask) => make("option", { value: mask.id }, mask.label)));
     this.defaults = defaults;

@@ -258,7 +258,7 @@ def attached(device_id: int) -> Attached:
 def _gpu_of(device_id: int) -> Gpu:
     found = attached(device_id)
     try:
-        from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+        from attnsim.models.hardware.files import known_gpu_ids, load_gpu
     except ImportError:  # a bare GPU machine: no YAML, no pydantic
         return gpu_of_attached(found)
-    return gpu_of_attached(found, map(load_gpu, builtin_gpu_ids()))
+    return gpu_of_attached(found, map(load_gpu, known_gpu_ids()))

@@ -20,7 +20,8 @@ PRIORS = "priors"
 """The component of numbers of which none is fitted."""
 
 COMPONENTS = {
-    "laboratory": "another laboratory's machine, clock and script",
+    "laboratory": "another laboratory's machine and script",
+    "clock": "the clock under load of another laboratory's card, where none is given",
     "version": "a version or build of the software that is not known to be the one measured",
     "shape": "shapes far from those measured",
     "chip": "another chip of the architecture",

@@ -25,9 +25,9 @@ class Number:
     prior, low, high : float
         Value without a fit, and the bounds of a fit.
     meaning : str
-    scale : {"linear", "log", "square root"}
-        How the unit coordinate, in which the number is fitted, runs from `low` (0) to `high` (1): ratios by their
-        logarithm, latencies, which span decades down to zero, by their square root.
+    scale : {"linear", "square root"}
+        How the unit coordinate, in which the number is fitted, runs from `low` (0) to `high` (1): latencies, which span
+        decades down to zero, by their square root.
     """
 
     unit: str
@@ -35,19 +35,15 @@ class Number:
     low: float
     high: float
     meaning: str
-    scale: Literal["linear", "log", "square root"] = "linear"
+    scale: Literal["linear", "square root"] = "linear"
 
     def coordinate(self, value: float) -> float:
         """The unit coordinate of a value."""
-        if self.scale == "log":
-            return math.log(value / self.low) / math.log(self.high / self.low)
         part = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
         return math.sqrt(part) if self.scale == "square root" else part
 
     def value(self, coordinate: float) -> float:
         """The value at a unit coordinate."""
-        if self.scale == "log":
-            return float(self.low * (self.high / self.low) ** coordinate)
         part = coordinate * coordinate if self.scale == "square root" else coordinate
         return self.low + (self.high - self.low) * part
 
@@ -69,11 +65,15 @@ IMPLEMENTATION_NUMBERS: dict[str, Number] = {
 
 RATES: dict[str, Number] = {
     "l2_share": Number("1", 1.0, 0.7, 1.0, "share of a microbenchmark's L2 bandwidth that a kernel reaches"),
+    "hbm_share": Number("1", 1.0, 0.93, 1.0, "share of the achievable memory bandwidth that a kernel reaches"),
+    "tensor_share": Number("1", 1.0, 0.95, 1.05, "tensor rate over that of the kernel's instruction path"),
 }
 """Between which a rate of the chip that nobody fits is taken to be: alternatives of a calibration move it.
 
-Microbenchmarks of one card differ: 5.5 of 6.9 TB/s (Chips and Cheese over gpu-l2-cache, H100 PCIe), 5.21 of 6.16
-(gpu-l2-cache over gpu-l2-stream, L40), 2.44 of 3.09 (A40).
+Microbenchmarks of the L2 of one card differ: 5.5 of 6.9 TB/s (Chips and Cheese over gpu-l2-cache, H100 PCIe), 5.21 of
+6.16 (gpu-l2-cache over gpu-l2-stream, L40), 2.44 of 3.09 (A40). Of products that read weights from HBM the tenth best
+percent are at 0.93 to 0.99 of the best (``benchmarks/memory_share.py``). Instruction shapes of wgmma and of mma.sync
+are 5 % about their mean (Luo et al., arXiv 2402.13499).
 """
 
 
@@ -98,8 +98,8 @@ class Numbers:
     Parameters
     ----------
     implementation : ImplementationNumbers
-    l2_share : float
-        Of the L2's bandwidth in the GPU's file. Never fitted; an alternative of a calibration moves it.
+    l2_share, hbm_share, tensor_share : float
+        Of the rates in the GPU's file (:data:`RATES`). Never fitted; an alternative of a calibration moves one.
     speed : float
         Of the SMs' work in the build that is asked about, over the one that the numbers were fitted on. Never fitted.
     counts : str
@@ -109,5 +109,7 @@ class Numbers:
 
     implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)
     l2_share: float = 1.0
+    hbm_share: float = 1.0
+    tensor_share: float = 1.0
     speed: float = 1.0
     counts: str = ""

@@ -67,7 +67,7 @@ def gpu_of_attached(attached: Attached, known: Iterable[Gpu] = ()) -> Gpu:
     ----------
     attached : Attached
     known : iterable of Gpu
-        Of files. One matches when compute capability and number of SMs agree, and memory within
+        Of files. One matches when compute capability, number of SMs and the model's name agree, and memory within
         :data:`MEMORY_MARGIN`; of several the one whose name shares the most words.
 
     Raises
@@ -85,6 +85,7 @@ def _match(attached: Attached, known: Iterable[Gpu]) -> Gpu | None:
             gpu.compute_capability_number == attached.capability
             and gpu.sm.count == attached.attributes.get("MultiProcessorCount")
             and abs(memory - 1) <= MEMORY_MARGIN
+            and not model_words(words).isdisjoint(model_words(words_of(gpu.name)))
         )
 
     words = words_of(attached.name)
@@ -114,11 +115,19 @@ def gpu_of_name(name: str, known: Iterable[Gpu]) -> Gpu | None:
 
 _PLAIN = {"GPU", "GENERATION", "CORE", "TENSOR"}
 """Words of a driver's name that tell no model."""
+_EVERYBODYS = ("NVIDIA", "TESLA", "GEFORCE", "DGX", "HGX")
+
+
+def spoken_words(name: str) -> tuple[str, ...]:
+    """A name's words in capitals, without those that every card has: ("A100", "PCIE", "40GB")."""
+    text = re.sub(r"\b([RG]TX)(?=\d)|(?<=\d{4})(?=TI\b|SUPER\b)", r"\1 ", name.upper().replace("_", " "))
+    words = re.findall(r"[\w.]+", re.sub(r"\b(\d+) ?G(I?B)?\b", r"\1GB", text))
+    return tuple(word for word in words if word not in _EVERYBODYS)
 
 
 def words_of(name: str) -> set[str]:
     """The words of a GPU's name that tell it from another."""
-    return set(re.findall(r"[A-Z]+\d*[A-Z]*|\d+[A-Z]*", name.upper())) - {"NVIDIA", "TESLA", "GEFORCE"}
+    return set(re.findall(r"[A-Z]+\d*[A-Z]*|\d+[A-Z]*", name.upper())).difference(_EVERYBODYS)
 
 
 def model_words(words: Iterable[str]) -> set[str]:

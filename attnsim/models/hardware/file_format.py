@@ -26,7 +26,8 @@ from attnsim.models.hardware.sections import FIELDS, SECTIONS
 
 KINDS = get_args(Kind)
 ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-CAPABILITIES = tuple(f"{number // 10}.{number % 10}" for number in ARCHITECTURES)
+CAPABILITIES = tuple(f"{number // 10}.{number % 10}" for number in sorted({*ARCHITECTURES, 121}))
+"""Those of the table, and GB10's 12.1, which runs the code of 12.0 and is modelled by it."""
 
 _FIGURE = f"{{value: ..., kind: {'|'.join(KINDS)}, source: '...'}}"
 _FIGURE_DEPTH = 2  # hbm.bandwidth

@@ -21,9 +21,10 @@ from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import Figure, show
 from attnsim.models.hardware.file_format import GpuFile, read_document
 from attnsim.models.hardware.gpu import Gpu, inconsistency
-from attnsim.models.hardware.names import named, usual
+from attnsim.models.hardware.names import called, named, unknown, usual
 from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
 from attnsim.models.hardware.sections import FIELDS, SECTIONS, field_of
+from attnsim.models.hardware.variants import VARIANTS
 
 _builtin_paths = functools.partial(shipped, Path(__file__).parent / "gpus")
 
@@ -31,6 +32,11 @@ _builtin_paths = functools.partial(shipped, Path(__file__).parent / "gpus")
 def builtin_gpu_ids() -> list[str]:
     """Ids of the GPUs that come with attnsim, sorted."""
     return sorted(_builtin_paths())
+
+
+def known_gpu_ids() -> list[str]:
+    """Those, and then the ids of their variants: cards that differ from a GPU in a few figures."""
+    return [*builtin_gpu_ids(), *VARIANTS]
 
 
 def load_gpu(name_or_path: str | Path) -> Gpu:
@@ -51,26 +57,45 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     if not isinstance(name_or_path, (str, Path)):
         raise InputError(f"gpu is {shown(name_or_path)}; give an id such as 'h100-sxm5-80gb', a path or a Gpu")
     name_or_path = str(name_or_path)
-    if name_or_path in _builtin_paths():
+    if _known(name_or_path):
         return _load_builtin(name_or_path)
     if name_or_path.lower().endswith((".yaml", ".yml")):
         return _load(Path(name_or_path), ())
-    try:
-        found = named(name_or_path, _builtin_paths())
-    except InputError:
-        if (driven := gpu_of_name(name_or_path, map(_load_builtin, _builtin_paths()))) is None:
-            raise
-        return driven
-    gpu = max(map(_load_builtin, usual(found)), key=lambda one: one.hbm.capacity_bytes)
-    if len(found) > 1:
-        others = ", ".join(one for one in found if one != gpu.id)
-        warnings.warn(f"{name_or_path} taken as {gpu.id}; others: {others}", Taken, stacklevel=2)
+    gpu, *others = gpus_called(name_or_path)
+    if others:
+        told = ", ".join(one.id for one in others)
+        warnings.warn(f"{name_or_path} taken as {gpu.id}; others: {told}", Taken, stacklevel=2)
     return gpu
 
 
-@functools.lru_cache(maxsize=64)
+def gpus_called(name: str) -> list[Gpu]:
+    """The GPUs and variants that a name may mean, the usual one first.
+
+    Raises
+    ------
+    InputError
+        When there is none: why, or the nearest.
+    """
+    everything = known_gpu_ids()
+    if listed := called(name, everything):
+        return list(map(_load_builtin, listed))
+    for ids in (_builtin_paths(), everything):
+        if found := named(name, ids):
+            first = max(map(_load_builtin, usual(found)), key=lambda one: one.hbm.capacity_bytes)
+            return [first, *(_load_builtin(one) for one in found if one != first.id)]
+        if driven := gpu_of_name(name, map(_load_builtin, ids)):
+            return [driven]
+    raise unknown(name, everything)
+
+
+@functools.lru_cache(maxsize=256)
 def _load_builtin(name: str) -> Gpu:
-    return _load(_builtin_paths()[name], ())
+    variant = VARIANTS.get(name)
+    return variant.of(_load_builtin(variant.extends)) if variant else _load(_builtin_paths()[name], ())
+
+
+def _known(name: str) -> bool:
+    return name in _builtin_paths() or name in VARIANTS
 
 
 def _load(path: Path, trail: tuple[Path, ...]) -> Gpu:
@@ -84,8 +109,9 @@ def _load(path: Path, trail: tuple[Path, ...]) -> Gpu:
     if "extends" in document:
         return _derived(path, gpu_id, document, figures, (*trail, resolved))
     gpu = _whole(path.name, gpu_id, document, figures)
-    builtin = _builtin_paths().get(gpu_id)
-    if builtin is not None and builtin.resolve() != resolved and gpu != _load_builtin(gpu_id):
+    builtin = _builtin_paths().get(gpu_id, path)
+    shadows = gpu_id in VARIANTS or builtin.resolve() != resolved
+    if _known(gpu_id) and shadows and gpu != _load_builtin(gpu_id):
         # Calibrations are kept by id: another machine under this name would be trusted as if measured.
         raise InputError(f"{path.name}: id {gpu_id!r} is a built-in GPU's with other figures; give it an id of its own")
     return gpu
@@ -114,7 +140,7 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
     base_id, changes = document.get("base_id", gpu_id), document.get("changes", ())
     for sentence in filter(lambda one: isinstance(one, str), changes):
         raise InputError(f"{file}: changes: {shown(sentence)}; write {{figure: sm.count, value: 160, was: 132}}")
-    if base_id != gpu_id and base_id in _builtin_paths():
+    if base_id != gpu_id and _known(base_id):
         raise InputError(f"{file}: base_id is the built-in {base_id!r}; write 'extends: {base_id}' instead")
     capability = int(document["compute_capability"].replace(".", ""))
     name = architecture_of(capability).name
@@ -202,7 +228,7 @@ def _keys(changes: Iterable[Change]) -> set[str]:
 
 
 def _base(path: Path, name: str, trail: tuple[Path, ...]) -> Gpu:
-    if name in _builtin_paths():
+    if _known(name):
         return _load_builtin(name)
     candidate = path.parent / name
     if name.lower().endswith((".yaml", ".yml")):
@@ -211,7 +237,7 @@ def _base(path: Path, name: str, trail: tuple[Path, ...]) -> Gpu:
         return _load(candidate, trail)
     raise InputError(
         f"{path.name}: extends is {shown(name)}, neither a built-in id nor a .yaml file; "
-        f"{nearest(name, _builtin_paths())}"
+        f"{nearest(name, known_gpu_ids())}"
     )
 
 
@@ -227,7 +253,7 @@ def gpu_to_yaml(gpu: Gpu) -> str:
 
     A changed built-in is written with `extends` and only what was changed; anything else in full.
     """
-    base = _load_builtin(gpu.base_id) if gpu.base_id in _builtin_paths() else None
+    base = _load_builtin(gpu.base_id) if _known(gpu.base_id) else None
     derived = base is not None and gpu != base
     document: dict[str, Any] = {"id": gpu.id, "name": gpu.name}
     if derived:

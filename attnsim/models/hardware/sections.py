@@ -72,12 +72,16 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class L2:
-    """The L2 cache; `partitions` is 2 where half of it lies behind the far crossbar (A100 and its heirs)."""
+    """The L2 cache; `partitions` is 2 where half of it lies behind the far crossbar (A100 and its heirs).
+
+    `bandwidth_bytes_per_s` is that of reads; `write_share` is what writes reach of it.
+    """
 
     capacity_bytes: int = figure("capacity", "B", _KIB, 2**50, integer=True)
     bandwidth_bytes_per_s: float = figure("bandwidth", "B/s", _GB, 1e18)
     latency_clk: float = figure("latency", "clk", 0, 1e6, "replay")
     partitions: int = figure("partitions", "1", 1, 64, integer=True)
+    write_share: float = figure("write_share", "1", 0.01, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,10 @@ class Launch:
 
     stream_s: float = figure("stream", "s", 0, 1)
     graph_s: float = figure("graph", "s", 0, 1)
+
+    def each_s(self, mode: str) -> float:
+        """Seconds of one launch: in a CUDA graph, of a kernel alone, which has none, or in a stream, of Python too."""
+        return {"graph": self.graph_s, "kernel": 0.0}.get(mode, self.stream_s)
 
 
 @dataclass(frozen=True, slots=True)

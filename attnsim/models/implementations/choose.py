@@ -16,12 +16,17 @@ from attnsim.models.implementations.builds import told_apart
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.implementations.names import (
     MEANINGS,
-    SPOKEN,
+    OWNERS,
+    SERVING,
     Meaning,
     meanings_of,
+    plain,
     version_distance,
+    version_in,
     version_number,
+    version_of,
     version_parts,
+    versions_of,
 )
 from attnsim.models.implementations.registry import (
     IMPLEMENTATIONS,
@@ -50,6 +55,7 @@ __all__ = [
 ]
 
 _NAMES = {name: record for record in IMPLEMENTATIONS.values() for name in (*record.aliases, record.name)}
+_PLAIN = {plain(name): record for name, record in _NAMES.items() if "*" not in name}
 _LIBRARIES = {record.library for record in IMPLEMENTATIONS.values()}
 
 
@@ -92,6 +98,15 @@ def find_implementation(name: str) -> Implementation:
     return match(name).record
 
 
+def is_named(name: str) -> bool:
+    """Whether a name is that of an implementation or a library on some GPU, in the words of a table or of a person."""
+    try:
+        return bool(name and match(name, spoken=True))
+    except InputError:
+        key = name.strip().lower()
+        return key.replace("_", "-") in _LIBRARIES or bool(meanings_of(key, spoken=True))
+
+
 def settled_name(name: str) -> str:
     """The name of the record behind a name; the name itself where a version, the GPU or the workload decides.
 
@@ -100,55 +115,52 @@ def settled_name(name: str) -> str:
     InputError
         Naming the nearest known names.
     """
-    found, key = match(name, spoken=True).record, name.strip().lower()
-    known = key in IMPLEMENTATIONS
-    return key if "@" in key or (not known and meanings_of(key, spoken=True)) else found.name
+    found, key = match(name).record, name.strip()
+    if "@" in key or (key.lower() not in IMPLEMENTATIONS and meanings_of(key)):
+        return key
+    return found.name
 
 
-def match(
-    name: str, version: str = "", gpu: Gpu | None = None, w: Workload | None = None, *, spoken: bool = False
-) -> Match:
+def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | None = None, whose: str = "") -> Match:
     """The record that a name stands for in a version, on a GPU and for a workload where they are known.
 
-    Names whose meaning depends on them stand in ``names.csv``, what people say in ``spoken.csv``. The others are names
-    of records, aliases, or a library with the nearest version. What follows an @ is a number of features or projected
-    keys where the record has one to choose (`sized`), and a version of the library everywhere else. A call that chooses
-    among implementations (`picks`) is the one it runs.
+    Names as their owners mean them stand in ``names.csv``. The others are names of records, aliases, or a library with
+    the nearest version. What follows an @ is a number of features or projected keys where the record has one to choose
+    (`sized`), and a version of the library everywhere else. A call that chooses among implementations (`picks`) is the
+    one it runs.
 
     Parameters
     ----------
     name : str
-        ``library.kernel``, ``library.kernel@version``, an alias, or a library alone.
+        ``library.kernel``, ``library.kernel@version``, an alias, a library alone, or what people call it.
     version : str
-        As a measurement table states it: "2.8.3", "vllm 0.24.0".
+        As a measurement table states it: "2.8.3", "vllm 0.24.0", "torch 2.6, flash-attn 2.7".
     gpu : Gpu, optional
     w : Workload, optional
-    spoken : bool
-        Whether a person says it, who means FlashAttention-3 by "fa3"; in tables it is a column of SGLang's, and only
-        a name that is nothing else there is what people say.
+    whose : str
+        Whose name it is first of all, where the name does not say: "transformers". Otherwise of what the version is.
 
     Raises
     ------
     InputError
         Naming the nearest known names.
     """
-    key, at, number = name.strip().lower().partition("@")
-    record = _NAMES.get(key)
+    key, at, number = name.strip().partition("@")
+    record = _NAMES.get(key.lower())
     if record is not None and record.sized is not None and at:
         twin = record.sized(sizing(number, name))
         return Match(replace(twin, build=normalising(twin)), _taken(twin, version))
     if at and not version_number(number):
         raise InputError(f"{name!r} has {number!r} after the @; write a version such as 0.24")
-    if number and version.strip() not in ("", number):
-        raise InputError(f"implementation {name!r} and version {version!r} name two versions; leave one of them out")
-    version = number or version.strip()
-    meant = spoken or key in _LIBRARIES  # a library alone is no kernel of a table
-    lines = meanings_of(key, meant and not version and key not in IMPLEMENTATIONS)
-    found = _in_table(key, lines, version, gpu, w) or _by_record(key, version, name)
-    if found is None and not version:  # in a table, too, what nothing else is called
-        found = _in_table(key, meanings_of(key, spoken=True), version, gpu, w)
+    stated = version.strip()
+    found = _found(key, number or stated, gpu, w, whose)
+    if found is None and not at:
+        key, number = version_in(key)
+        found = _found(key, number, gpu, w, whose) if number else None
+    if number and stated not in ("", number) and not versions_of(stated):
+        raise InputError(f"implementation {name!r} and version {stated!r} name two versions; leave one of them out")
     if found is None:
-        raise InputError(_unknown(key, name))
+        raise InputError(_unknown(key.lower(), name))
     if at and not found.record.versions:
         sized = ", ".join(f"{one.name}@N" for one in IMPLEMENTATIONS.values() if one.sized)
         raise InputError(
@@ -158,34 +170,49 @@ def match(
     picks = found.record.picks
     if picks is None or w is None or gpu is None:
         return found
-    name = picks(w, gpu, version)
+    chooses = version_of("torch" if found.record.library == "transformers" else found.record.library, found.version)
+    given = chooses if versions_of(found.version) or found.record.library != "transformers" else ""
+    name = picks(w, gpu, given)
     same = IMPLEMENTATIONS[name].library == found.record.library  # otherwise the version is that of the caller
-    picked = match(name, version if same else "", gpu, w)
-    newest = f", as in version {found.record.versions[-1]}" if found.record.versions and not version else ""
+    picked = match(name, found.version if same else "", gpu, w)
+    newest = f", as in version {found.record.versions[-1]}" if found.record.versions and not given else ""
     said = (found.taken, f"{found.record.name} runs {picked.record.name} here{newest}", picked.taken)
-    return Match(picked.record, "; ".join(filter(None, said)), True, version)
+    return Match(picked.record, "; ".join(filter(None, said)), True, found.version)
 
 
-def _in_table(key: str, lines: Sequence[Meaning], version: str, gpu: Gpu | None, w: Workload | None) -> Match | None:
+def _found(key: str, version: str, gpu: Gpu | None, w: Workload | None, whose: str) -> Match | None:
+    """What a name stands for; None where nothing is called so."""
+    low = key.lower()
+    whose = whose or next((what for what in versions_of(version) if OWNERS.get(what) in SERVING), "")
+    if low in IMPLEMENTATIONS:
+        lines = tuple(one for one in MEANINGS if low in one.spellings)
+    else:
+        lines = meanings_of(key, whose, bare=low in _NAMES)
+    return _in_table(key, lines, version, gpu, w) or _by_record(low, version, key)
+
+
+def _in_table(name: str, lines: Sequence[Meaning], version: str, gpu: Gpu | None, w: Workload | None) -> Match | None:
     """What the lines of a name say; None where there are none, or of other versions alone."""
-    held = [one for one in lines if one.holds("" if _is_foreign(version, one.implementation) else version, gpu)]
+    held = [one for one in lines if one.holds(version_of(one.whose, version), gpu, w)]
     able = [one for one in held if not one.implementation or w is None or _suits(_of(one), w)] or held
     if gpu is None:  # on some GPU it is this
         able = [one for one in able if one.implementation] or able
     if able and able[0].implementation:
-        record, told = _of(able[0]), able[0].taken
-        said = f"{record.name} taken for {key}: {told}" if told else ""
+        record, told = _of(able[0]), able[0].note
+        said = f"{record.name} taken for {name}: {told}" if told else ""
         taken = "; ".join(filter(None, (said, _taken(record, version))))
         return Match(_versioned(record, version), taken, version=version)
-    if not lines or (not held and key in _NAMES):
+    if not lines or (not held and name.lower() in _NAMES):
         return None
     where = "" if gpu is None else f" on {gpu.id} ({gpu.sm_arch})"
     nearest = able[0].nearest if able else lines[0].implementation or lines[0].nearest
-    raise InputError(f"{key} is not modelled{where}; nearest that is: {nearest}")
+    why = f": {able[0].note}" if able and able[0].note else ""
+    raise InputError(f"{name} is not modelled{where}{why}; nearest that is: {nearest}")
 
 
 def _suits(record: Implementation, w: Workload) -> bool:
-    return w.passes in record.passes and max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
+    paged = not w.page_size or record.pages is not None
+    return paged and w.passes in record.passes and max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
 
 
 def _of(meaning: Meaning) -> Implementation:
@@ -194,7 +221,7 @@ def _of(meaning: Meaning) -> Implementation:
 
 def _by_record(key: str, version: str, name: str) -> Match | None:
     """The record of a name, an alias or a library; None where it is none of these."""
-    record, library = _NAMES.get(key), key.replace("_", "-")
+    record, library = _NAMES.get(key) or _PLAIN.get(plain(key)), key.replace("_", "-")
     if library in _LIBRARIES and (record is None or version):
         record = _of_library(library, version, record)
     if record is not None:
@@ -202,15 +229,15 @@ def _by_record(key: str, version: str, name: str) -> Match | None:
     for record in IMPLEMENTATIONS.values():
         for alias in record.aliases:
             if alias.endswith("*") and key.startswith(alias[:-1]):
-                told = version_number(key.removeprefix(alias[:-1].rstrip("0123456789.")))
-                taken = _taken(record, told) if told else f"{record.name} taken for {name}"
-                return Match(_versioned(record, told), taken, version=told)
+                told = key.removeprefix(alias[:-1].rstrip("0123456789.")).lstrip("_.-")
+                if version_number(told) == told != "":
+                    return Match(_versioned(record, told), _taken(record, told), version=told)
     return None
 
 
 def _unknown(key: str, name: str) -> str:
     """That a name is not known, and the nearest that are."""
-    known = {one.name for one in (*SPOKEN, *MEANINGS)} | {one for one in _NAMES if not one.endswith("*")}
+    known = {spelling for one in MEANINGS for spelling in one.spellings} | set(_NAMES)
     alike = difflib.get_close_matches(key, sorted(known), 3, 0.4)
     near = ", ".join(dict.fromkeys(_NAMES[one].name if one in _NAMES else _told(one) for one in alike))
     return (
@@ -221,7 +248,7 @@ def _unknown(key: str, name: str) -> str:
 
 def _told(name: str) -> str:
     """A record that a name stands for somewhere, or the nearest to it."""
-    first = meanings_of(name, spoken=True)[0]
+    first = meanings_of(name)[0]
     return first.implementation or first.nearest
 
 
@@ -241,15 +268,10 @@ def _of_library(library: str, version: str, usual: Implementation | None) -> Imp
     )
 
 
-def _is_foreign(version: str, name: str) -> bool:
-    """Whether a version is that of another library than an implementation's: "vllm 0.24.0"."""
-    named = {word.strip(",;").lower() for word in version.split()} & _LIBRARIES
-    return bool(named - {name.partition(".")[0]})
-
-
 def _versioned(record: Implementation, version: str) -> Implementation:
     """The record as asked about a version, where versions differ in what is known here."""
-    return replace(record, version=version) if version and told_apart(record) else record
+    own = version_of(record.library, version)
+    return replace(record, version=own) if own and told_apart(record) else record
 
 
 def _taken(record: Implementation, version: str) -> str:
@@ -262,9 +284,10 @@ def _taken(record: Implementation, version: str) -> str:
         return f"{record.name} has one version here, taken for {version}"
     if not version_number(version):
         raise InputError(f"version is {version!r}; write numbers, such as 2.8.3 or 'vllm 0.24.0', or leave it empty")
-    nearest = min(record.versions, key=lambda known: version_distance(known, version))
-    wanted, have = version_parts(version), version_parts(nearest)
+    own = version_of(record.library, version)
+    nearest = min(record.versions, key=lambda known: version_distance(known, own)) if own else record.versions[-1]
+    wanted, have = version_parts(own), version_parts(nearest)
     common = min(len(wanted), len(have))
-    if wanted[:common] == have[:common] and not _is_foreign(version, record.name):
+    if own and wanted[:common] == have[:common]:
         return ""
     return f"{record.name} of version {nearest} taken for {version}"

@@ -129,6 +129,10 @@ class Implementation:
         Features or projected keys of a twin ``NAME@N``; 0: as many as the mechanism says.
     sized : callable, optional
         Its twin ``NAME@N``, where the algorithm has a number to choose (random features, projected keys).
+    masks : bool
+        Whether a window is a tensor to it, which it reads, and hides nothing from its loop.
+    pads : int
+        What it pads a head_dim to a multiple of, by copies.
     launches : str
         Implementation whose kernels it launches, compiled by itself; "" where they are its own.
     changed : bool
@@ -175,6 +179,8 @@ class Implementation:
     peak_bytes: Callable[[Workload], int] | None = None
     number: int = 0
     sized: Callable[[int], Implementation] | None = None
+    masks: bool = False
+    pads: int = 1
     launches: str = ""
     changed: bool = False
     picks: Picks | None = None

@@ -31,6 +31,7 @@ from attnsim.models.implementations.frameworks import (
     efficient,
     gather,
     linformer,
+    mask_tensor,
     performer,
     picking,
     pytorch,
@@ -130,7 +131,10 @@ def _launching(name: str) -> Implementation:
     """The record of an implementation that launches another's kernels: what it says itself stands in its TOML file."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        return replace(IMPLEMENTATIONS[one.launches].build(w, gpu, shape), implementation=name)
+        masked = one.masks and w.bounded().mask.is_windowed
+        asked = mask_tensor.without_mask(w) if masked else w
+        schedule = replace(IMPLEMENTATIONS[one.launches].build(asked, gpu, shape), implementation=name)
+        return mask_tensor.with_mask_tensor(schedule, w) if masked else schedule
 
     def peak_bytes(w: Workload) -> int:
         return (IMPLEMENTATIONS[one.launches].peak_bytes or flash_peak_bytes)(w)

@@ -57,13 +57,15 @@ def check_operations(record: Implementation, w: Workload) -> None:
     elif not (record.runs in FUSED and given.is_around):
         around = " but copies and accumulate around it" if record.runs in FUSED else ""
         raise InputError(
-            f"{record.name} takes no operations{around}, they are '{given}'; take torch.eager (--algorithm naive)"
+            f"{record.name} takes no operations{around}, they are '{given}'; take --implementation torch.eager"
         )
 
 
 def surrounded(record: Implementation, w: Workload, schedule: Schedule) -> Schedule:
     """A schedule with the operations around its kernels, and the time that its launches take the host."""
-    own = Operations.parse(record.operations) if record.operations else Operations(())
+    padded = "copies" if w.head_dim % record.pads else ""
+    told = record.operations or padded
+    own = Operations.parse(told) if told else Operations(())
     operations = own if w.operations is None else w.operations
     kernels = schedule.kernels
     if "copies" in operations and not record.unfused:

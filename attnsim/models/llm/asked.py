@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from attnsim.errors import InputError
+from attnsim.errors import InputError, Taken, shown
 from attnsim.models.question.words import mask_of
 
 if TYPE_CHECKING:
@@ -94,10 +95,15 @@ def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv:
 
 @dataclass(frozen=True)
 class Filled:
-    """A model with the flags applied that were given beside it, and a heading that says so."""
+    """A model with the flags applied that were given beside it, and a heading that says so.
+
+    Of a model whose layers differ it is some of them, `part` says how many, and `rest` has the others that are cached.
+    """
 
     model: Model
     title: str
+    part: str = ""
+    rest: tuple[Model, ...] = ()
 
 
 def filled(
@@ -121,7 +127,8 @@ def filled(
     """
     from attnsim.models.llm.files import load_model
 
-    model = load_model(name)
+    whole = load_model(name)
+    model = asked_layers(whole, name)
     flags: dict[str, int | str | None] = {
         "--heads": heads,
         "--kv-heads": kv_heads,
@@ -130,23 +137,83 @@ def filled(
     }
     flags |= {"--window": window, "--mask": mask}
     told = [f"{flag} {value}" for flag, value in flags.items() if value is not None] + ["--causal"] * causal
-    width = head_dim or model.head_dim
-    figures: dict[str, Any] = {
-        "heads_q": heads or model.heads_q,
-        "heads_kv": kv_heads or (heads if heads and model.heads_kv == model.heads_q else model.heads_kv),
-        "head_dim": width,
-        "head_dim_v": head_dim_v or (width if model.head_dim_v == model.head_dim else model.head_dim_v),
-        "rotary": width if model.rotary == model.head_dim else min(model.rotary, width),
-        "mask": mask_of(mask, causal, window, model.mask),
-    }
-    over = f" with {', '.join(told)}" if told else ""
-    return Filled(replace(model, **figures), f"{model.id}{over}")
+
+    def over(model: Model) -> Model:
+        width = head_dim or model.head_dim
+        figures: dict[str, Any] = {
+            "heads_q": heads or model.heads_q,
+            "heads_kv": kv_heads or (heads if heads and model.heads_kv == model.heads_q else model.heads_kv),
+            "head_dim": width,
+            "head_dim_v": head_dim_v or (width if model.head_dim_v == model.head_dim else model.head_dim_v),
+            "rotary": width if model.rotary == model.head_dim else min(model.rotary, width),
+            "mask": mask_of(mask, causal, window, model.mask),
+        }
+        return replace(model, **figures)
+
+    over_it = f" with {', '.join(told)}" if told else ""
+    part = f", {model.layers} of {whole.layers} layers" if whole.kinds else ""
+    rest = [whole.only(kind) for kind in whole.kinds if kind.is_cached and kind is not whole.own_kind]
+    return Filled(over(model), f"{model.id}{over_it}", part, tuple(map(over, rest)))
 
 
-def title_of(model: Filled | None, tp: int) -> str:
-    """What stands before a question: the model, how many GPUs share it, and a colon; or nothing."""
-    told = ", ".join(filter(None, (model.title if model else "", shared_text(tp))))
-    return f"{told}: " if told else ""
+def asked_layers(model: Model, name: str = "") -> Model:
+    """The layers that a question about a model is about: all, or of several kinds those that the model's figures name.
+
+    Warns
+    -----
+    Taken
+        Which layers they are and what the others have, and what of the model is not modelled.
+    """
+    if model.unmodelled:
+        warnings.warn(f"{model.id}: not modelled: {'; '.join(model.unmodelled)}", Taken, stacklevel=3)
+    if not model.kinds:
+        return model
+    mine = model.own_kind
+    others = [
+        f"{one.layers} layers {one}" + (f" (--model {name or model.id}:{at})" if one.mask else "")
+        for at, one in enumerate(model.kinds, 1)
+        if one is not mine
+    ]
+    warnings.warn(
+        f"{model.id}: a call is of {mine.layers} of {model.layers} layers, {mine}; others: {'; '.join(others)}",
+        Taken, stacklevel=3,
+    )  # fmt: skip
+    return model.only(mine)
+
+
+def cache_of(given: str | None, model: Filled | None, passes: str, lengths: str | None) -> str:
+    """State of the L2 before a call: as given, else cold for decode of a model, and warm.
+
+    Between two tokens of a model all its other layers run, so that neither K and V nor weights are left from the last.
+
+    Raises
+    ------
+    InputError
+    """
+    if given not in (None, "cold", "warm"):
+        raise InputError(f"cache is {shown(given)}; allowed: cold, warm")
+    return given or ("cold" if _decodes(model, passes, lengths) else "warm")
+
+
+def _decodes(model: Filled | None, passes: str, lengths: str | None) -> bool:
+    """Whether it is decode of a model, or a batch in which some sequences decode."""
+    from attnsim.models.question.length_sources import read_lengths
+
+    if model is None or lengths is None:
+        return model is not None and passes == "decode"
+    return passes == "decode" or any(one.queries == 1 < one.keys for one in read_lengths(lengths, False))
+
+
+def title_of(
+    model: Filled | None, tp: int, given: str | None = None, passes: str = "fwd", lengths: str | None = None
+) -> str:
+    """What stands before a question: the model, how many GPUs share it, the L2 of its decode, a colon; or nothing."""
+    told = [model.title + model.part if model else "", shared_text(tp)]
+    if _decodes(model, passes, lengths):
+        cold = cache_of(given, model, passes, lengths) == "cold"
+        told.append("cold L2" if cold else "warm L2, as if no other layer had run since")
+    found = ", ".join(filter(None, told))
+    return f"{found}: " if found else ""
 
 
 def shared_text(tp: int) -> str:

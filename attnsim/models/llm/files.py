@@ -16,7 +16,7 @@ from attnsim.files import read_yaml, shipped
 from attnsim.models.hardware.file_format import ID_PATTERN
 from attnsim.models.llm.huggingface import import_config
 from attnsim.models.llm.mlp import Experts, Mlp
-from attnsim.models.llm.model import Model
+from attnsim.models.llm.model import ATTENTION, LayerKind, Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
 
@@ -47,6 +47,22 @@ class ExpertsEntry(BaseModel):
     dense_layers: Annotated[StrictInt, Field(ge=0)] = 0
 
 
+class KindEntry(BaseModel):
+    """Layers that are alike; without a mask no attention, and then the parameters of one of them."""
+
+    model_config = _STRICT
+
+    kind: StrictStr = Field(default=ATTENTION, min_length=1, max_length=60)
+    at: list[Annotated[StrictInt, Field(ge=0)]] = Field(min_length=1, max_length=4096)
+    heads: Annotated[StrictInt, Field(ge=0)] = 0
+    kv_heads: Annotated[StrictInt, Field(ge=0)] = 0
+    head_dim: Annotated[StrictInt, Field(ge=0)] = 0
+    head_dim_v: Annotated[StrictInt, Field(ge=0)] = 0
+    mask: StrictStr | None = Field(default=None, max_length=2000)
+    weights: Annotated[StrictInt, Field(ge=0)] = 0
+    shared: Annotated[StrictInt, Field(ge=0)] = 0
+
+
 class ModelFile(BaseModel):
     """What a model file may contain; the figures' ranges are checked by :class:`attnsim.models.llm.model.Model`."""
 
@@ -59,7 +75,7 @@ class ModelFile(BaseModel):
     kv_heads: Count
     head_dim: Count
     head_dim_v: Count | None = None
-    mask: StrictStr = Field(min_length=1, max_length=2000)
+    mask: Annotated[StrictStr, Field(min_length=1, max_length=2000)] | Annotated[list[StrictStr], Field(min_length=1)]
     max_length: Count | None = None
     rotary: Count | None = None
     qkv_bias: StrictBool = False
@@ -69,6 +85,12 @@ class ModelFile(BaseModel):
     gated: StrictBool | None = None
     experts: ExpertsEntry | None = None
     vocabulary: Count | None = None
+    kinds: list[KindEntry] = Field(default_factory=list)
+    outside: Annotated[StrictInt, Field(ge=0)] | None = None
+    gate: StrictBool = False
+    sinks: StrictBool = False
+    softcap: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    left_out: list[StrictStr] = Field(default_factory=list)
     source: StrictStr = Field(min_length=1, max_length=2000)
 
 
@@ -86,13 +108,16 @@ def load_model(name_or_path: str) -> Model:
     Parameters
     ----------
     name_or_path
-        "llama-3-8b", or a path that ends in .yaml, .yml or .json.
+        "llama-3-8b", or a path that ends in .yaml, .yml or .json; with ":2" behind it the second kind of its layers.
 
     Raises
     ------
     InputError
         Unknown id (names the nearest), or whatever is wrong with the file, in one line.
     """
+    name, _, number = name_or_path.rpartition(":")
+    if name and number.isdecimal():
+        return _numbered(load_model(name), number)
     if name_or_path in _builtin_paths():
         return _load_builtin(name_or_path)
     path = Path(name_or_path)
@@ -107,6 +132,15 @@ def load_model(name_or_path: str) -> Model:
     )
 
 
+def _numbered(model: Model, number: str) -> Model:
+    kinds = model.layer_kinds
+    chosen = kinds[int(number) - 1] if 1 <= int(number) <= len(kinds) else None
+    if chosen is None or chosen.mask is None:
+        attend = [f"{at} ({one.layers} layers: {one})" for at, one in enumerate(kinds, 1) if one.mask]
+        raise InputError(f"{model.id}:{number} is no kind of layer that attends; allowed: {', '.join(attend)}")
+    return model.only(chosen)
+
+
 @functools.lru_cache(maxsize=64)
 def _load_builtin(name: str) -> Model:
     return _load(_builtin_paths()[name])
@@ -119,7 +153,7 @@ def _load(path: Path) -> Model:
     name = _id_of(path)
     try:
         checked = ModelFile.model_validate(content)
-        latent = checked.latent
+        latent, kinds = checked.latent, _kinds(checked)
         return Model(
             id=name,
             name=checked.name,
@@ -129,7 +163,7 @@ def _load(path: Path) -> Model:
             heads_kv=checked.kv_heads,
             head_dim=checked.head_dim,
             head_dim_v=checked.head_dim_v or checked.head_dim,
-            mask=Mask.parse(checked.mask),
+            mask=Mask.parse(checked.mask) if isinstance(checked.mask, str) else _widest(kinds),
             max_length=checked.max_length or 0,
             rotary=checked.rotary or 0,
             qkv_bias=checked.qkv_bias,
@@ -138,12 +172,43 @@ def _load(path: Path) -> Model:
             query_rank=(latent.query_rank or 0) if latent else 0,
             mlp=_mlp(checked),
             vocabulary=checked.vocabulary or 0,
+            kinds=kinds,
+            left_out=tuple(checked.left_out),
             source=checked.source,
+            **{name: getattr(checked, name) for name in _AS_WRITTEN},
         )
     except ValidationError as error:
         raise InputError(f"{path.name}: {_reworded(error)}") from None
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
+
+
+_AS_WRITTEN = ("outside", "gate", "sinks", "softcap")
+
+
+def _kinds(checked: ModelFile) -> tuple[LayerKind, ...]:
+    """The kinds of layers: those that the file lists, or those of a list of masks that goes round the layers."""
+    width = checked.head_dim_v or checked.head_dim
+    if isinstance(checked.mask, list):
+        if checked.kinds:
+            raise InputError("mask is a list beside kinds, which have their own; keep one")
+        every = len(checked.mask)
+        at = {text: [n for n in range(checked.layers) if checked.mask[n % every] == text] for text in checked.mask}
+        shape = (checked.heads, checked.kv_heads, checked.head_dim, width)
+        return tuple(LayerKind(ATTENTION, tuple(n), *shape, Mask.parse(text)) for text, n in at.items() if n)
+    return tuple(
+        LayerKind(
+            one.kind, tuple(one.at), one.heads, one.kv_heads, one.head_dim, one.head_dim_v or one.head_dim,
+            None if one.mask is None else Mask.parse(one.mask), one.weights, one.shared,
+        )
+        for one in checked.kinds
+    )  # fmt: skip
+
+
+def _widest(kinds: tuple[LayerKind, ...]) -> Mask:
+    """The mask that a question about the model has: one without a window, where there is one."""
+    masks = [one.mask for one in kinds if one.mask]
+    return next((mask for mask in masks if not mask.is_windowed), masks[0])
 
 
 def _mlp(checked: ModelFile) -> Mlp | None:
@@ -191,7 +256,7 @@ def _reworded(error: ValidationError) -> str:
     """The first of pydantic's complaints: the key, what was given, what is allowed."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
-    parts: dict[str, type[BaseModel]] = {"latent.": LatentEntry, "experts.": ExpertsEntry}
+    parts: dict[str, type[BaseModel]] = {"latent.": LatentEntry, "experts.": ExpertsEntry, "kinds.": KindEntry}
     names = next((kind for start, kind in parts.items() if where.startswith(start)), ModelFile).model_fields
     match first["type"]:
         case "extra_forbidden":
@@ -228,5 +293,19 @@ def model_to_yaml(model: Model) -> str:
             document["experts"] = asdict(model.mlp.experts)
     if model.vocabulary:
         document["vocabulary"] = model.vocabulary
+    if model.kinds:
+        document["kinds"] = [_written(kind) for kind in model.kinds]
+    document |= {name: getattr(model, name) for name in _AS_WRITTEN if getattr(model, name) not in (None, False)}
+    if model.left_out:
+        document["left_out"] = list(model.left_out)
     document["source"] = model.source
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _written(kind: LayerKind) -> dict[str, object]:
+    names = {"heads_q": "heads", "heads_kv": "kv_heads"} | {
+        n: n for n in ("head_dim", "head_dim_v", "weights", "shared")
+    }
+    figures = {theirs: getattr(kind, ours) for ours, theirs in names.items() if getattr(kind, ours)}
+    mask = {"mask": str(kind.mask)} if kind.mask else {}
+    return {"kind": kind.kind, "at": list(kind.at), **figures, **mask}

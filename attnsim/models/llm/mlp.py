@@ -59,5 +59,14 @@ class Mlp:
     gated: bool
     experts: Experts | None = None
 
+    def parameters(self, hidden: int, layers: int, active: bool = False) -> int:
+        """Parameters in so many layers; `active`: those that a token goes through."""
+        matrices, experts = (2 + self.gated) * hidden, self.experts
+        if experts is None:
+            return layers * matrices * self.width
+        reached = (experts.active if active else experts.count) + experts.shared
+        sparse = (layers - experts.dense_layers) * (matrices * reached * experts.width + hidden * experts.count)
+        return experts.dense_layers * matrices * self.width + sparse
+
     def __str__(self) -> str:
         return f"{self.experts or f'width {self.width}'}{', gated' if self.gated else ''}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from attnsim.errors import InputError
@@ -16,6 +16,57 @@ SHARINGS: tuple[Sharing, ...] = ("MHA", "GQA", "MQA", "MLA")
 
 LARGEST_COUNT = {"layers": 4096, "hidden": 1 << 20, "max_length": 1 << 27, "rotary": 1024, "query_rank": 1 << 16}
 LARGEST_COUNT |= {"vocabulary": 1 << 24}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """Layers of a model that have the same in the place of attention.
+
+    Parameters
+    ----------
+    kind : str
+        "attention"; "encoder", "decoder" or "cross-attention"; or what is no attention, such as "mamba-2".
+    at : tuple of int
+        Which layers, from 0.
+    heads_q, heads_kv, head_dim, head_dim_v : int
+        As in :class:`Model`; 0 of what is no attention.
+    mask : Mask, optional
+        None of what is no attention.
+    weights : int
+        Parameters in one layer of what is no attention.
+    shared : int
+        How many of the layers take keys and values of an earlier one.
+    """
+
+    kind: str
+    at: tuple[int, ...]
+    heads_q: int = 0
+    heads_kv: int = 0
+    head_dim: int = 0
+    head_dim_v: int = 0
+    mask: Mask | None = None
+    weights: int = 0
+    shared: int = 0
+
+    @property
+    def layers(self) -> int:
+        """How many layers."""
+        return len(self.at)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether each token adds to what these layers keep."""
+        return self.mask is not None and self.mask.is_causal
+
+    def __str__(self) -> str:
+        if self.mask is None:
+            return self.kind
+        heads = str(self.heads_q) if self.heads_q == self.heads_kv else f"{self.heads_q}/{self.heads_kv}"
+        named = "" if self.kind == ATTENTION else f"{self.kind}, "
+        return f"{named}{self.mask}, heads {heads} of {self.head_dim}"
+
+
+ATTENTION = "attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +99,18 @@ class Model:
         Tokens that the LM head tells apart, 0 where that is not known or there is none.
     source : str
         Paper, or repository and file, that state the figures.
+    kinds : tuple of LayerKind
+        Where layers differ, or are not all attention; heads, widths and mask above are then those of one kind.
+    outside : int, optional
+        Parameters outside the layers: embeddings, positions, the LM head. None where they are not known.
+    gate : bool
+        Whether a gate as wide as the queries multiplies the output (Qwen3-Next).
+    sinks : bool
+        Whether each head's softmax has a learnt term more in its sum (gpt-oss).
+    softcap : float, optional
+        Bound of a tanh on every score (Gemma 2).
+    left_out : tuple of str
+        What else the model has that changes its attention and is not modelled.
 
     Raises
     ------
@@ -73,13 +136,20 @@ class Model:
     mlp: Mlp | None = None
     vocabulary: int = 0
     source: str = ""
+    kinds: tuple[LayerKind, ...] = ()
+    outside: int | None = None
+    gate: bool = False
+    sinks: bool = False
+    softcap: float | None = None
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST_COUNT.items():
             value, least = getattr(self, name), 1 if name in ("layers", "hidden") else 0
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
                 raise InputError(f"{name} is {value!r}; allowed: a whole number from {least} to {largest}")
-        self.workload(batch=1, seq=1)  # which checks heads, widths and the latent
+        for model in (self, *(self.only(kind) for kind in self.kinds if kind.mask)):
+            model.workload(batch=1, seq=1)  # which checks heads, widths and the latent
         if self.rotary > self.head_dim:
             raise InputError(f"rotary is {self.rotary}; it is a part of head_dim = {self.head_dim}")
         if self.query_rank and self.latent is None:
@@ -93,9 +163,38 @@ class Model:
         return "MHA" if self.heads_kv == self.heads_q else "MQA" if self.heads_kv == 1 else "GQA"
 
     @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """What the layers have, in the order in which it comes first."""
+        shape = (self.heads_q, self.heads_kv, self.head_dim, self.head_dim_v, self.mask)
+        return self.kinds or (LayerKind(ATTENTION, tuple(range(self.layers)), *shape),)
+
+    @property
+    def own_kind(self) -> LayerKind:
+        """The kind of layers that the model's own heads, widths and mask are of."""
+        shape = (self.heads_q, self.heads_kv, self.head_dim, self.head_dim_v, self.mask)
+        kinds = self.layer_kinds
+        return next(
+            one for one in kinds if shape == (one.heads_q, one.heads_kv, one.head_dim, one.head_dim_v, one.mask)
+        )
+
+    def only(self, kind: LayerKind) -> Model:
+        """A model of these layers alone, which attend."""
+        assert kind.mask is not None
+        heads = {name: getattr(kind, name) for name in ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask")}
+        rotary = min(self.rotary, kind.head_dim)
+        return replace(self, layers=kind.layers, **heads, rotary=rotary, kinds=(), outside=None)
+
+    @property
+    def unmodelled(self) -> tuple[str, ...]:
+        """What the model has beside what a question can say."""
+        sinks = ("attention sinks",) if self.sinks else ()
+        softcap = (f"soft-capping of scores at {self.softcap:g}",) if self.softcap else ()
+        return (*sinks, *softcap, *self.left_out)
+
+    @property
     def has_cache(self) -> bool:
         """Whether tokens are generated one by one, so that keys and values are kept: not in an encoder."""
-        return self.mask.is_causal
+        return any(kind.is_cached for kind in self.layer_kinds)
 
     def kv_bytes_per_token(self, dtype: str = "fp16", sharing: Sharing | None = None) -> int | None:
         """Bytes that one token adds to the KV cache, over all layers.
@@ -118,13 +217,50 @@ class Model:
         sharing = sharing or self.sharing
         if not self.has_cache or (sharing in ("GQA", "MLA") and sharing != self.sharing):
             return None
+        cached = [kind for kind in self.layer_kinds if kind.is_cached]
+        return (
+            sum((kind.layers - kind.shared) * self._cached_width(kind, sharing) for kind in cached)
+            * (DTYPE_BYTES[dtype])
+        )
+
+    def _cached_width(self, kind: LayerKind, sharing: Sharing) -> int:
         if sharing == "MLA":
             assert self.latent is not None
-            width = self.latent.width
-        else:
-            heads = {"MHA": self.heads_q, "GQA": self.heads_kv, "MQA": 1}[sharing]
-            width = heads * (self.head_dim + self.head_dim_v)
-        return self.layers * width * DTYPE_BYTES[dtype]
+            return self.latent.width
+        heads = {"MHA": kind.heads_q, "GQA": kind.heads_kv, "MQA": 1}[sharing]
+        return heads * (kind.head_dim + kind.head_dim_v)
+
+    def cache_bytes(self, seq: int, dtype: str = "bf16") -> int:
+        """Bytes of the keys and values of a sequence; a layer with a window keeps no more than it sees."""
+        cached = [kind for kind in self.layer_kinds if kind.is_cached and kind.mask]
+        return DTYPE_BYTES[dtype] * sum(
+            (kind.layers - kind.shared) * self._cached_width(kind, self.sharing) * _kept(kind.mask, seq)
+            for kind in cached
+            if kind.mask
+        )
+
+    def parameters(self, active: bool = False) -> int | None:
+        """Parameters of the model, without norms; `active`: those that a token goes through, embeddings left out.
+
+        None where what is outside the layers, or the MLP of a model that should have one, is not known.
+        """
+        if self.outside is None:
+            return None
+        total = sum(kind.layers * (self._attention_weights(kind) if kind.mask else kind.weights) for kind in self.kinds)
+        if not self.kinds:
+            total = self.layers * self._attention_weights(self.layer_kinds[0])
+        total += self.mlp.parameters(self.hidden, self.layers, active) if self.mlp else 0
+        return total + (self.vocabulary * self.hidden if active else self.outside)
+
+    def _attention_weights(self, kind: LayerKind) -> int:
+        queries, keys = kind.heads_q * kind.head_dim, kind.heads_kv * kind.head_dim
+        values, out = kind.heads_kv * kind.head_dim_v, kind.heads_q * kind.head_dim_v
+        into = self.hidden * (queries * (1 + self.gate) + keys + values)
+        if self.latent is not None:
+            rank, rope, nope = self.latent.rank, self.latent.rope, kind.head_dim - self.latent.rope
+            turned = self.query_rank * (self.hidden + queries) if self.query_rank else self.hidden * queries
+            into = turned + self.hidden * (rank + rope) + rank * kind.heads_q * (nope + kind.head_dim_v)
+        return into + out * self.hidden + self.qkv_bias * (queries + keys + values) + self.out_bias * self.hidden
 
     def workload(
         self, *, batch: int, seq: int, seq_kv: int | None = None, passes: str = "fwd", dtype: str = "bf16"
@@ -159,3 +295,9 @@ class Model:
             mask=self.mask,
             latent=self.latent,
         )
+
+
+def _kept(mask: Mask, seq: int) -> int:
+    """Keys that a layer keeps of so many."""
+    first, past = mask.columns(seq - 1, seq - 1, seq, seq)
+    return past - first

@@ -125,27 +125,24 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if w.operations is not None and "accumulate" in w.operations and "bwd" not in w.directions:
         raise InputError(f"operation 'accumulate' follows a backward pass, the pass is {w.passes}; leave it out")
     if w.dtype not in record.dtypes:
-        allowed = f"{', '.join(record.dtypes)} (or --algorithm naive)"
-        raise InputError(f"{record.name} has no {w.dtype} kernels; allowed: {allowed}")
+        allowed = ", ".join(record.dtypes)
+        raise InputError(f"{record.name} has no {w.dtype} kernels; allowed: {allowed}; or {_instead(record, w, gpu)}")
     if w.mask.is_windowed and not record.windows:
         near = default_implementation(FUSED, w, gpu).name
         raise InputError(f"{record.name} has no sliding window; nearest that has: {near}")
 
 
 def _instead(record: Implementation, w: Workload, gpu: Gpu) -> str:
-    """What to take for a head_dim that an implementation has no kernels for: those of its library first."""
-    width = max(w.head_dim, w.head_dim_v)
-    able = [
-        one
-        for one in IMPLEMENTATIONS.values()
-        if one.runs == record.runs
-        and one.largest_head_dim >= width
-        and w.dtype in one.dtypes
-        and w.passes in one.passes
-        if runs_on(one, gpu) and one.picks is None and (one.windows or not w.mask.is_windowed) and _fits(one, w, gpu)
-    ]
-    names = [one.name for one in sorted(able, key=lambda one: one.library != record.library)]
-    return f"take {some(names, 'attnsim implementations')}" if names else f"no kernels of {record.runs} are so wide"
+    """What to take for a width or number format that it has no kernels for: its own library first, unfused last."""
+
+    def able(one: Implementation) -> bool:
+        alike = one.unfused or (FUSED.run_by(one) and FUSED.run_by(record)) or one.runs == record.runs
+        known = alike and runs_on(one, gpu) and not one.picks and one.library != "ideal"
+        wide = max(w.head_dim, w.head_dim_v) <= one.largest_head_dim and w.dtype in one.dtypes
+        return known and wide and w.passes in one.passes and _suits(one, FUSED, w, gpu) and _fits(one, w, gpu.tiled_for)
+
+    found = sorted(filter(able, IMPLEMENTATIONS.values()), key=lambda one: (one.unfused, one.library != record.library))
+    return f"take --implementation {' or '.join(one.name for one in found[:3])}" if found else "ask another"
 
 
 def _check_format(w: Workload, gpu: Gpu) -> None:

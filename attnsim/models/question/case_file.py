@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnsim.errors import InputError
-from attnsim.models.question.case_row import EMPTY, NUMBER, Case, parse_row
+from attnsim.models.question.case_row import NUMBER, Case, parse_row
 from attnsim.models.question.column_names import read_columns
-from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
+from attnsim.models.question.columns import EMPTY, Columns, key, known_columns
+from attnsim.models.question.printed import read_printed
 from attnsim.writing import writing
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def read_table(path: str | Path) -> pd.DataFrame:
     Parameters
     ----------
     path : str or Path
-        A CSV file (UTF-8, commas, a header line) or a Parquet file, told apart by content.
+        A CSV file (UTF-8, commas, a header line), what a benchmark printed or a table of Markdown, or a Parquet file,
+        told apart by content.
 
     Returns
     -------
@@ -51,21 +52,6 @@ def read_table(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     content = _content(path)
     return _from_parquet(path, content) if content.startswith(b"PAR1") else _from_csv(path, content)
-
-
-def read_named(path: str | Path, naming: Naming = NOTHING_SAID) -> tuple[pd.DataFrame, Columns]:
-    """Read a table whose columns may have other people's names, and say which is which.
-
-    Raises
-    ------
-    InputError
-        As `read_table` and `read_columns` do.
-    """
-    frame = read_table(path)
-    try:
-        return frame, read_columns(frame, naming)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def _content(path: Path) -> bytes:
@@ -110,9 +96,17 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
         text = "\0"
     if "\0" in text:
         raise InputError(f"{path} is not a CSV file in UTF-8; save the table as CSV with commas, or as Parquet")
+    first = next(csv.reader(text.lstrip().splitlines()[:1]), [])
+    names = {*known_columns(), *(name for known in known_columns().values() for name in known.names)} - {""}
+    own = "|" not in text.lstrip().partition("\n")[0] and any(
+        key(name) in names or name.strip().casefold() in names for name in first
+    )
+    if printed := [] if own else read_printed(text):
+        lines = pd.Index([line for line, _ in printed], name="line")
+        return pd.DataFrame([row for _, row in printed], index=lines, dtype=object).fillna("")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
-    lines: list[int] = []
+    numbers: list[int] = []
     header: list[str] = []
     try:
         for cells in reader:
@@ -128,35 +122,39 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
                         f"{path}, line {reader.line_num}: {len(cells)} cells under {len(header)} column "
                         "names; put quotes around a cell that contains a comma"
                     )
-                lines.append(reader.line_num)
+                numbers.append(reader.line_num)
                 rows.append((cells + [""] * (len(header) - len(cells)))[: len(header)])
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
     if header and all(NUMBER.fullmatch(name) or name.casefold() in EMPTY for name in header):
         raise InputError(f"{path}: the first line holds numbers; it must hold column names")
-    return pd.DataFrame(rows, index=pd.Index(lines, name="line", dtype=int), columns=pd.Index(header), dtype=str)
+    return pd.DataFrame(rows, index=pd.Index(numbers, name="line", dtype=int), columns=pd.Index(header), dtype=str)
 
 
-def read_cases(
-    path: str | Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns], None] = lambda _: None
-) -> list[Case]:
+def read_cases(path: str | Path) -> list[Case]:
     """The cases of a table, every row one.
-
-    Parameters
-    ----------
-    path : str or Path
-    naming : Naming
-        What is known of the columns' names.
-    told : callable
-        Called with how the columns were read.
 
     Raises
     ------
     InputError
         Naming the first line that is not a case.
     """
-    frame, columns = read_named(path, naming)
-    told(columns)
+    frame = read_table(path)
+    try:
+        columns = read_columns(frame)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return cases_of(path, frame, columns)
+
+
+def cases_of(path: str | Path, frame: pd.DataFrame, columns: Columns) -> list[Case]:
+    """The cases of a table that was read, every row one.
+
+    Raises
+    ------
+    InputError
+        Naming the first line that is not a case.
+    """
     cases = []
     for line, row in zip(frame.index, records(frame), strict=True):
         try:

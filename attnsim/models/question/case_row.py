@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.columns import OPTIONS, OWN, Columns, key, known_columns
+from attnsim.models.question.columns import EMPTY, OPTIONS, OWN, VERSIONS, Columns, key, known_columns
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.words import read_dtype, read_pass, whole
@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 CACHES = ("cold", "warm")
 LAUNCHES = ("stream", "host", "graph", "kernel")
 
-EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 _NEEDED = "every row needs it"
+COLUMN_OWNERS = {"attnimplementation": "transformers"}
+"""Whose names a column of implementations holds, by what it is called: transformers' argument of from_pretrained."""
+_NO = EMPTY | {"0", "0.0", "-1", "false", "no", "off", "noop", "auto", "no_bias", "dense"}
+"""Cells of a column that is not modelled that ask nothing of it."""
+_SIDE = re.compile(r"-?\d+")
+_ABSORBED, _DECOMPRESSED = (576, 512), (192, 128)
+"""Widths of a latent of 512 with a rotary key of 64 in FlashMLA's words, and those of DeepSeek-V3's heads
+(arXiv 2405.04434, section 2.1, and 2412.19437, section 4.2)."""
 FLOPS = "useful FLOPs, 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward"
 """What a throughput counts."""
 
@@ -59,6 +66,8 @@ class Case:
     source: str
     assumed: Mapping[str, str] = field(hash=False)
     lengths: tuple[Length, ...] = ()
+    whose: str = ""
+    not_understood: tuple[str, ...] = ()
 
 
 def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
@@ -81,8 +90,9 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         Where a cell is empty: ``heads_kv``, ``seq_kv`` and ``head_dim_v`` as the query's, pass fwd, dtype
         bf16, algorithm flash, causal 0, cache warm, launch stream; each is noted in ``assumed``. ``seq`` is the length
         of queries and keys, or in a decode row without ``seq_kv`` that of the keys of one query; ``lengths`` in place
-        of all says those of each sequence. A throughput, ``tflops``, is a time by the useful FLOPs of
-        softmax attention, 2 B H pairs (d + dv) forward.
+        of all says those of each sequence. ``embed_dim`` is that of all heads together. A throughput, ``tflops``, is
+        a time by the useful FLOPs of softmax attention, 2 B H pairs (d + dv) forward, and ``gbs`` one by the bytes of
+        Q, K, V and O. Columns that nobody knows are in ``not_understood``.
 
     Raises
     ------
@@ -93,12 +103,16 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     gpu = cells.text("gpu", needed=_NEEDED)
     passes = cells.choice("pass", PASSES, read_pass) or cells.assume("pass", "fwd")
     lengths = cells.lengths("lengths", passes == "decode")
+    if lengths and "pass" in cells.assumed and all(one.queries == 1 for one in lengths):
+        passes = cells.assume("pass", "decode")
     batch = cells.count("batch", LARGEST["batch"], needed="" if lengths else _NEEDED)
     heads_q = cells.count("heads_q", LARGEST["heads_q"], needed=_NEEDED)
     length = cells.count("seq", LARGEST["seq_q"], needed=_NEEDED if columns.find("seq") and not lengths else "")
-    told = length or lengths or columns.find("seq")
+    told = length or lengths or columns.find("seq") or (passes == "decode" and not columns.find("seq_q"))
     seq_q = cells.count("seq_q", LARGEST["seq_q"], needed="" if told else _NEEDED)
-    head_dim = cells.count("head_dim", LARGEST["head_dim"], needed=_NEEDED)
+    embed_dim = cells.count("embed_dim", LARGEST["head_dim"] * LARGEST["heads_q"])
+    head_dim = cells.count("head_dim", LARGEST["head_dim"], needed="" if embed_dim else _NEEDED)
+    head_dim = head_dim or cells.share(embed_dim, heads_q)
     seq_kv = cells.count(
         "seq_kv",
         LARGEST["seq_kv"],
@@ -106,12 +120,15 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     )
     if length and not seq_kv:
         seq_q, seq_kv = 1 if passes == "decode" else length, length
+    if passes == "decode" and seq_kv and not (seq_q or lengths or columns.find("seq_q")):
+        seq_q = cells.assume("seq_q", 1)
     causal = cells.flag("causal")
     if lengths:
         batch, seq_q, seq_kv = cells.derive(lengths, batch=batch, seq=length, seq_q=seq_q, seq_kv=seq_kv)
+    name, theirs = cells.text("implementation"), columns.name_of("pass") == "routine"  # of FlashInfer's benchmark
     case = Case(
         gpu=_file_or_id(gpu or ""),
-        implementation=cells.text("implementation"),
+        implementation=f"flashinfer.{name}" if name and theirs and "." not in name else name,
         algorithm=(cells.text("algorithm") or cells.assume("algorithm", "flash")).lower(),
         passes=passes,
         dtype=cells.choice("dtype", tuple(DTYPE_BYTES), read_dtype) or cells.assume("dtype", "bf16"),
@@ -123,29 +140,50 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         head_dim=head_dim or 0,
         head_dim_v=cells.count("head_dim_v", LARGEST["head_dim"]) or cells.assume("head_dim_v", head_dim or 0),
         causal=bool(cells.assume("causal", 0)) if causal is None else causal,
-        window=cells.count("window", LARGEST["seq_kv"]),
+        window=cells.window(causal),
         cache=cells.choice("cache", CACHES) or cells.assume("cache", "warm"),
         launch=cells.choice("launch", LAUNCHES) or cells.assume("launch", "stream"),
-        version=cells.text("version"),
+        version=cells.versions() or None,
         clock_mhz=cells.number("clock_mhz", "MHz"),
-        page_size=cells.count("page_size", LARGEST["seq_kv"]),
+        page_size=cells.pages(),
         options=cells.options(),
         time_s=cells.number("time_s", "seconds"),
         source=cells.text("source") or "",
         assumed=cells.assumed,
         lengths=lengths,
+        whose=COLUMN_OWNERS.get(key(columns.name_of("implementation")), ""),
+        not_understood=columns.not_understood(row),
     )
-    rate = cells.number("tflops", "TFLOP/s")
+    rate, bandwidth = cells.number("tflops", "TFLOP/s"), cells.number("gbs", "GB/s")
+    cells.check_modelled(case.dtype)
     if cells.problems:
         raise InputError("; ".join(cells.problems))
-    return case if rate is None or case.time_s is not None else _timed(case, rate * 1e12)
+    absorbed = (case.head_dim, case.head_dim_v) == _ABSORBED and case.heads_kv == 1 and "latent" not in case.options
+    if case.time_s is None and (rate or bandwidth):
+        case = _timed(case, (rate or 0.0) * 1e12, (bandwidth or 0.0) * 1e9)
+    return _decompressed(case) if absorbed else case
 
 
-def _timed(case: Case, flops_per_s: float) -> Case:
-    """A case with the time that its throughput says."""
+def _timed(case: Case, flops_per_s: float, bytes_per_s: float) -> Case:
+    """A case with the time that its throughput says, of FLOPs or else of bytes."""
     w = workload_of(case)
-    said = {"tflops": f"time from the throughput by {FLOPS}"}
-    return replace(case, time_s=w.matrix_flops(w.visible_pairs) / flops_per_s, assumed={**case.assumed, **said})
+    if flops_per_s:
+        said = {"tflops": f"time from the throughput by {FLOPS}"}
+        return replace(case, time_s=w.matrix_flops(w.visible_pairs) / flops_per_s, assumed={**case.assumed, **said})
+    if case.passes not in ("fwd", "decode"):
+        raise InputError(f"a bandwidth says no time of pass {case.passes}; give a time or a throughput of FLOPs")
+    queries = sum(one.queries * one.times for one in w.parts) * w.heads_q * (w.head_dim + w.head_dim_v)
+    said = {"gbs": "time from the bandwidth by the bytes of Q, K, V and O, each once"}
+    size = queries * w.element_bytes + w.kv_cache_bytes
+    return replace(case, time_s=size / bytes_per_s, assumed={**case.assumed, **said})
+
+
+def _decompressed(case: Case) -> Case:
+    """A case of FlashMLA's widths in those of the heads that its latent stands for."""
+    widths = {"heads_kv": case.heads_q, "head_dim": _DECOMPRESSED[0], "head_dim_v": _DECOMPRESSED[1]}
+    told = "head_dim 576 on 512 and one key head, taken as latent 512x64 under heads of 192 and 128, as DeepSeek-V3's"
+    assumed = {**case.assumed, "latent": told}
+    return replace(case, **widths, options={**case.options, "latent": "512x64"}, assumed=assumed)
 
 
 def _file_or_id(gpu: str) -> str:
@@ -174,6 +212,11 @@ class _Cells:
             self.problems.append(f"{self.columns.name_of(column)} is empty; {needed}")
         return None
 
+    def versions(self) -> str:
+        """The version, and those of other columns with what they are of: "2.7, torch 2.6"."""
+        others = ((name.removesuffix("_version"), self.text(name)) for name in VERSIONS)
+        return ", ".join(filter(None, [self.text("version"), *(f"{what} {text}" for what, text in others if text)]))
+
     def count(self, column: str, largest: int, needed: str = "") -> int | None:
         text = self.text(column, needed)
         if text is None:
@@ -183,6 +226,42 @@ class _Cells:
             return int(value)
         self._bad(column, text, f"a whole number from 1 to {largest}")
         return None
+
+    def share(self, embed_dim: int | None, heads: int | None) -> int | None:
+        """The head_dim of a width of all heads."""
+        if not embed_dim or not heads:
+            return None
+        if embed_dim % heads:
+            self._bad("embed_dim", str(embed_dim), f"a multiple of {self.columns.name_of('heads_q')}, {heads}")
+        return embed_dim // heads
+
+    def pages(self) -> int | None:
+        """The keys of a page; 0 is none."""
+        none = self.text("page_size") in ("0", "0.0")
+        return None if none else self.count("page_size", LARGEST["seq_kv"])
+
+    def window(self, causal: bool | None) -> int | None:
+        """The keys of a window, the query's own included; -1 and (-1, -1) are none.
+
+        A pair is flash_attn_func's window_size, keys before and after the query's own, of which a causal call has none.
+        """
+        text = (self.text("window") or "").strip("()[] ")
+        sides = [part.strip() for part in text.split(",")]
+        if {*sides} <= {"-1", ""}:
+            return None
+        if len(sides) == 1:
+            return self.count("window", LARGEST["seq_kv"])
+        before, after = ([int(part) for part in sides] if all(map(_SIDE.fullmatch, sides)) else (-1, -1))[:2]
+        if len(sides) != 2 or before < 0 or not (causal or after == before):
+            self._bad("window", text, "one number of keys, (keys before, 0) of a causal call, (n, n) of others, or -1")
+        return before + 1
+
+    def check_modelled(self, dtype: str) -> None:
+        """Name what a row asks for that is not modelled."""
+        for name, known in known_columns().items():
+            text = (self.text(name) or "") if known.unmodelled else ""
+            if text.casefold() not in _NO and read_dtype(text) != dtype:
+                self._bad(name, text, f"none, because it is not modelled: {known.unmodelled}")
 
     def lengths(self, column: str, decode: bool) -> tuple[Length, ...]:
         text = self.text(column)

@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnsim.by_hand import by_hand
@@ -14,10 +15,13 @@ from attnsim.models.question.columns import (
     ADDED_COLUMNS,
     MEASURED,
     MEASURED_COLUMNS,
+    NOT_KNOWN,
     NOTHING_SAID,
+    VERSIONS,
     Column,
     Columns,
     Naming,
+    is_described,
     key,
     known_columns,
     spelt,
@@ -31,6 +35,8 @@ LENGTHS_SAY = ("batch", "seq_q")
 """Columns that no table needs which has the lengths of each sequence."""
 _INSTEAD = {"seq_q": "seq"}
 """A column that may stand for another."""
+_TOLD_BY = {"seq_q": ("seq", "seq_kv"), "head_dim": ("embed_dim",)}
+"""Columns from which a row may derive one that it lacks."""
 
 _ANSWERED = (*ADDED_COLUMNS, *MEASURED_COLUMNS)
 _BRACKETS = re.compile(r"(.*?)[\[(]([^\])]*)[\])]\s*", re.DOTALL)
@@ -61,13 +67,16 @@ def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
     if repeated:
         raise InputError(f"column {shown(repeated[0])} appears more than once; keep one")
     _check_maps(naming.maps, names)
+    naming = _with_rivals(naming, names)
     claims: dict[str, list[Column]] = {ours: [_mapped(ours, theirs)] for ours, theirs in naming.maps.items()}
     for name in names:
         for one in _read(name) if name not in naming.maps.values() else ():
             claims.setdefault(one.ours, []).append(one)
+    if "implementation" not in {*claims, *naming.given}:  # a time for each, where no column says whose
+        claims.pop(VERSIONS[0], None)
     for ours, found in claims.items():
         claims[ours] = found[:1] if ours in naming.maps else [one for one in found if one.theirs == ours] or found
-    reasons = {one.theirs: why for one, why in _set_aside(claims, naming)}
+    reasons = {one.theirs: why for one, why in _set_aside(claims, naming, frame)}
     columns = [one for ours, found in claims.items() for one in found if one.theirs not in reasons]
     _check_claims(columns)
     columns = sorted((_with_unit(one, naming, frame) for one in columns), key=lambda one: names.index(one.theirs))
@@ -76,6 +85,40 @@ def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
     left = {name: reasons.get(name) or _why_not(name, claims) for name in names if name not in used}
     _check_needed({one.ours for one in columns} | naming.given.keys(), list(left))
     return Columns(tuple(columns), left, naming.given)
+
+
+def meanings(name: str) -> list[str]:
+    """Our columns that a name can mean."""
+    return [one.ours for one in _read(name)]
+
+
+def given_cells(cells: Mapping[str, str]) -> dict[str, str]:
+    """What all rows say, by our column; a name is ours or another's, with a unit where it needs one.
+
+    Raises
+    ------
+    InputError
+    """
+    found: dict[str, str] = {}
+    for name, cell in cells.items():
+        meant = _read(name)
+        if len(meant) != 1 or meant[0].ours in (*MEASURED, "unit"):
+            said = nearest(name, [ours for ours in known_columns() if ours not in MEASURED])
+            raise InputError(f"--set-column {name}={cell}: {shown(name)} is no column that is set; {said}")
+        ours, factor = meant[0].ours, meant[0].factor
+        if ours in found:
+            raise InputError(f"--set-column gives {ours} twice; keep one")
+        found[ours] = cell if factor == 1.0 else repr(_number(cell) * factor)
+    return found
+
+
+def _with_rivals(naming: Naming, names: Sequence[str]) -> Naming:
+    """One length beside the number of queries is that of the keys: vLLM's seq_len and query_len."""
+    meant = {ours: [name for name in names if ours in meanings(name)] for ours in ("seq", "seq_q", "seq_kv")}
+    alone = {"seq", "seq_q", "seq_kv"}.isdisjoint(naming.maps) and not meant["seq_kv"] and len(meant["seq"]) == 1
+    if not (alone and (meant["seq_q"] or "seq_q" in naming.given)):
+        return naming
+    return replace(naming, maps={**naming.maps, "seq_kv": meant["seq"][0]})
 
 
 def _read(name: str) -> list[Column]:
@@ -141,7 +184,9 @@ def _mapped(ours: str, theirs: str) -> Column:
     return Column(theirs, ours, unit, known.units.get(unit, 1.0))
 
 
-def _set_aside(claims: Mapping[str, Sequence[Column]], naming: Naming) -> Iterator[tuple[Column, str]]:
+def _set_aside(
+    claims: Mapping[str, Sequence[Column]], naming: Naming, frame: pd.DataFrame
+) -> Iterator[tuple[Column, str]]:
     """Columns that are understood but do not count, and why."""
     for ours, found in claims.items():
         known, said = known_columns()[ours], naming.given.get(ours)
@@ -151,10 +196,16 @@ def _set_aside(claims: Mapping[str, Sequence[Column]], naming: Naming) -> Iterat
                 yield one, f"{ours} is given as {said}"
             elif rival and ours not in naming.maps:
                 yield one, f"{shown(naming.maps[rival])} counts as {rival}"
-            elif ours == MEASURED[1] and claims.get(MEASURED[0]):
-                yield one, f"the time counts, {shown(claims[MEASURED[0]][0].theirs)}"
+            elif ours in MEASURED[1:] and (first := _filled(ours, claims, frame)):
+                yield one, f"the {'time' if first.ours == MEASURED[0] else 'rate'} counts, {shown(first.theirs)}"
             elif known.needs_unit and not one.unit and ours not in (*naming.maps, MEASURED[0]):
                 yield one, f"no unit in its name; for {ours} one of {_units_text(known.units)}"
+
+
+def _filled(ours: str, claims: Mapping[str, Sequence[Column]], frame: pd.DataFrame) -> Column | None:
+    """A column that counts before a rate, where every row has it."""
+    before = (one for name in MEASURED[: MEASURED.index(ours)] for one in claims.get(name, ())[:1])
+    return next((one for one in before if all(str(cell).strip() for cell in frame[one.theirs])), None)
 
 
 def _check_claims(columns: Sequence[Column]) -> None:
@@ -182,21 +233,23 @@ def _with_unit(one: Column, naming: Naming, frame: pd.DataFrame) -> Column:
         return one
     units = known_columns()[one.ours].units
     if naming.time_unit is None:
-        raise InputError(f"column {shown(one.theirs)} has no unit in its name{_offer(frame[one.theirs], units)}")
+        raise InputError(f"column {shown(one.theirs)} has no unit in its name{offer(frame[one.theirs], units)}")
     unit = key(naming.time_unit)
     if unit not in units:
         raise InputError(f"--time-unit {shown(naming.time_unit)} is not known; allowed: {_units_text(units)}")
     return Column(one.theirs, one.ours, unit, units[unit])
 
 
-def _offer(cells: Iterable[object], units: Mapping[str, float]) -> str:
-    """What its unit looks like."""
+def offer(cells: Iterable[object], units: Mapping[str, float] | None = None) -> str:
+    """What the unit of times looks like; without `units` they may be rates."""
+    rates = "" if units else f", one of {_units_text(known_columns()[MEASURED[0]].units)}, or tflops or gbs for a rate"
+    units = units or known_columns()[MEASURED[0]].units
     numbers = [number for number in map(_number, cells) if number > 0]
     if not numbers:
         return f"; give --time-unit {_units_text(units)}"
     median = statistics.median(numbers)
     unit = min(units, key=lambda one: abs(math.log(median * units[one] / TYPICAL_S)))
-    return f", median {median:.3g}: looks like {unit}; give --time-unit {unit}, or what it is"
+    return f", median {median:.3g}: looks like {unit}; give --time-unit {unit}, or what it is{rates}"
 
 
 def _units_text(units: Mapping[str, float]) -> str:
@@ -244,7 +297,7 @@ def _check_maps(maps: Mapping[str, str], names: Sequence[str]) -> None:
 
 def _check_needed(have: Collection[str], left: Sequence[str]) -> None:
     told = {*have, *(LENGTHS_SAY if "lengths" in have else ())}
-    missing = [ours for ours in REQUIRED_COLUMNS if ours not in told and _INSTEAD.get(ours) not in told]
+    missing = [ours for ours in REQUIRED_COLUMNS if ours not in told and told.isdisjoint(_TOLD_BY.get(ours, ()))]
     if missing:
         hints = [f"{ours} ({nearest(ours, left)})" if left else ours for ours in missing]
         for_all = ", or --gpu ID for all rows" if "gpu" in missing else ""
@@ -259,4 +312,6 @@ def _why_not(name: str, claims: Mapping[str, Sequence[Column]]) -> str:
     ours = next((one.ours for one in _read(name)), None)
     if ours and ours in claims:
         return f"{shown(claims[ours][0].theirs)} counts as {ours}"
-    return "the answer has a column of this name in its place" if name in _ANSWERED else "not known"
+    if name in _ANSWERED:
+        return "the answer has a column of this name in its place"
+    return "only describes a row" if not name or is_described(name) else NOT_KNOWN

@@ -7,9 +7,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-MEASURED = ("time_s", "tflops")
+EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
+"""What a cell without a value says, in small letters."""
+
+MEASURED = ("time_s", "tflops", "gbs")
 """Columns that say how long a call took; the first counts where a table has both."""
 
 ADDED_COLUMNS = (
@@ -30,12 +33,18 @@ MEASURED_COLUMNS = ("measured_s", "error_percent", "in_range")
 whether it lies in the prediction's 90 % range."""
 
 
+NOT_KNOWN = "not known"
+"""Why a column is not used that nobody knows."""
+
+
 class Known(NamedTuple):
-    """What the data file says of a column; names, units and words as :func:`key` gives them."""
+    """What a data file says of a column; names, units and words as :func:`key` gives them."""
 
     names: frozenset[str]
     units: Mapping[str, float]
     words: Mapping[str, str]
+    unmodelled: str = ""
+    """What it asks for that is not modelled, and what a person can do."""
 
     @property
     def needs_unit(self) -> bool:
@@ -54,14 +63,32 @@ def spelt(name: str) -> str:
 
 
 @functools.cache
+def heading_words() -> dict[str, Any]:
+    """Words of headings that are no names, and programs that print tables, ``headings.toml``."""
+    return tomllib.loads(Path(__file__).with_name("headings.toml").read_text("utf-8"))
+
+
+def is_described(heading: str) -> bool:
+    """Whether a heading only describes a row or a run."""
+    words = "".join(sign if sign.isalnum() else " " for sign in spelt(heading)).split()
+    return not {*words, spelt(heading)}.isdisjoint(heading_words()["described"])
+
+
+@functools.cache
 def known_columns() -> dict[str, Known]:
-    """The columns of a case table and the names that others have for them, ``columns.toml``."""
+    """The columns of a case table and the names that others have for them, ``columns.toml``.
+
+    What it lacks of ``unmodelled.toml`` is known and refused.
+    """
+    here = Path(__file__)
+    files = (here.with_name("unmodelled.toml"), here.with_suffix(".toml"))
+    both = [tomllib.loads(file.read_text("utf-8")) for file in files]
     found = {}
-    for ours, said in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items():
+    for ours, said in (both[0] | both[1]).items():
         words = {key(word): meant for meant, others in said.get("words", {}).items() for word in others}
         units = said.get("units", {})
         own = [] if ours.rpartition("_")[2] in units else [ours]  # "times" says no seconds
-        found[ours] = Known(frozenset(map(key, [*own, *said["names"]])), units, words)
+        found[ours] = Known(frozenset(map(key, [*own, *said["names"]])), units, words, said.get("do", ""))
     return found
 
 
@@ -92,7 +119,13 @@ class Column:
 OPTIONS = ("dropout", "latent", "mask", "operations", "prefix", "selection", "tree")
 """What changes a prediction and is a column of its own or a key of `options`, whose other keys only describe a row."""
 
+VERSIONS = tuple(
+    f"{what}_version" for what in ("torch", "vllm", "sglang", "tensorrt_llm", "flashinfer", "flash_attn", "cudnn")
+)
+"""Versions with what they are of."""
+
 _WORDS = (
+    *VERSIONS,
     *("gpu", "implementation", "algorithm", "version", "pass", "dtype", "causal", "cache", "launch", "options"),
     *OPTIONS,
 )
@@ -110,18 +143,21 @@ class Naming:
         Of a column of times whose name has none.
     gpu, implementation : str, optional
         Of all rows, whatever the table says.
+    cells : mapping of str to str
+        What all rows say of our columns that the table leaves empty or does not have.
     """
 
     maps: Mapping[str, str] = field(default_factory=dict)
     time_unit: str | None = None
     gpu: str | None = None
     implementation: str | None = None
+    cells: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def given(self) -> dict[str, str]:
         """Cells of all rows, by our column."""
         pairs = (("gpu", self.gpu), ("implementation", self.implementation))
-        return {ours: cell for ours, cell in pairs if cell}
+        return {**self.cells, **{ours: cell for ours, cell in pairs if cell}}
 
 
 NOTHING_SAID = Naming()
@@ -139,11 +175,14 @@ class Columns:
         The others, and why.
     given : mapping of str to str
         Cells that are the same in all rows, by our column.
+    gathered : tuple of (str, str)
+        Headings of the table as it was given whose cells are rows of their own, and what each is.
     """
 
     columns: tuple[Column, ...] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
+    gathered: tuple[tuple[str, str], ...] = ()
 
     def find(self, ours: str) -> Column | None:
         """Their column for ours; None where the table has none."""
@@ -154,6 +193,11 @@ class Columns:
         found = self.find(ours)
         return found.theirs if found else ours
 
+    def not_understood(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        """Columns of which nobody knows what they ask, and which a row fills."""
+        unknown = (name for name, why in self.unused.items() if why == NOT_KNOWN)
+        return tuple(name for name in unknown if str(row.get(name, "")).strip().casefold() not in EMPTY)
+
     def cell(self, row: Mapping[str, object], ours: str) -> object:
         """What a row says of our column; "" where it says nothing."""
         name = self.name_of(ours)
@@ -162,7 +206,7 @@ class Columns:
     @property
     def foreign(self) -> bool:
         """Whether a column has another name than ours, or is not used."""
-        return bool(self.unused) or any(one.theirs != one.ours for one in self.columns)
+        return bool(self.unused or self.gathered) or any(one.theirs != one.ours for one in self.columns)
 
     @property
     def time(self) -> Column | None:
@@ -172,6 +216,7 @@ class Columns:
     def table(self) -> list[dict[str, object]]:
         """The mapping, a line for each column of the table and each thing given: ``column, read_as, unit``."""
         lines = [{"column": one.theirs, "read_as": one.ours, "unit": one.unit} for one in self.columns]
+        lines += [{"column": name, "read_as": what, "unit": ""} for name, what in self.gathered]
         lines += [{"column": name, "read_as": f"not used: {why}", "unit": ""} for name, why in self.unused.items()]
         lines += [{"column": f"(given: {cell})", "read_as": ours, "unit": ""} for ours, cell in self.given.items()]
         return [dict(line) for line in lines]

@@ -35,12 +35,19 @@ class Length(NamedTuple):
 def parse_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
     """Read ``6:85 70:15489`` or ``1:4096 x 63, 512:2560``: queries:keys of each sequence, `x N` for N of them.
 
-    A number alone is the length of queries and keys, or in decoding that of the keys of one query.
+    A number alone is the length of queries and keys, or in decoding that of the keys of one query. vLLM's
+    ``8q1s16k_2q2k`` is 8 requests of 1 query on 16384 keys and 2 of 2048 of both (vllm-project/vllm,
+    benchmarks/attention_benchmarks/README.md).
 
     Raises
     ------
     InputError
     """
+    requests = [
+        (one.partition("q")[0], one.partition("q")[2].partition("s")) for one in text.strip().lower().split("_")
+    ]
+    if all(whole(count or "1") and whole(queries) for count, (queries, _, _) in requests):
+        text = ", ".join(f"{new}:{keys or new} x {count or 1}" for count, (new, _, keys) in requests)
     words = text.replace("×", "x").replace(",", " ").lower().split()
     found: list[Length] = []
     colons: set[str] = set()

@@ -19,4 +19,6 @@ def padded(head_dim: int) -> int:
     for width in FLASH_WIDTHS:
         if head_dim <= width:
             return width
-    raise InputError(f"head_dim is {head_dim}; fused kernels are played up to 512; take --algorithm naive")
+    raise InputError(
+        f"head_dim is {head_dim}; fused kernels are played up to 512; take --implementation torch.eager (unfused)"
+    )

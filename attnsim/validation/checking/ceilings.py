@@ -35,13 +35,13 @@ def least_s(schedule: Schedule, gpu: Gpu, cache: str) -> Mapping[str, float]:
 
     A warm L2 holds what is read, and an L2 what was written last, up to its capacity.
     """
-    clks = gpu.sm.count * gpu.clock.boost_hz
+    clks, l2 = gpu.sm.count * gpu.clock.boost_hz, gpu.l2.bandwidth_bytes_per_s
     found = dict.fromkeys(("tensor", "exp", "l2", "hbm"), 0.0)
     for kernel in schedule.kernels:
         found["tensor"] += kernel.total("flops") / (_flops_per_clk(kernel, gpu) * clks)
         found["exp"] += kernel.total("exps") / (gpu.sm.exp_per_clk * clks)
         for (kind, _), size in kernel.requested().items():
-            found["l2"] += size / (kernel.multicast if kind == "load" else 1) / gpu.l2.bandwidth_bytes_per_s
+            found["l2"] += size / (kernel.multicast if kind == "load" else gpu.l2.write_share) / l2
     for kind, kept in (("load", cache != "cold"), ("store", True)):
         moved = sum(size for (_, way, _), size in schedule.compulsory().items() if way == kind)
         found["hbm"] += max(0, moved - kept * gpu.l2.capacity_bytes) / gpu.hbm.bandwidth_bytes_per_s

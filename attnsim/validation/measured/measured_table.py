@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.models.hardware.attached import gpu_of_attached
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.question.case_file import COLUMNS
@@ -109,7 +109,7 @@ def machines_of(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
     InputError
         When there is none.
     """
-    known = [load_gpu(name) for name in builtin_gpu_ids()]
+    known = [load_gpu(name) for name in known_gpu_ids()]
     found = {
         record["session"]: {**record, "gpu_id": gpu_of_attached(attached_of(record), known).id}
         for record in records

@@ -12,10 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from attnsim.api.reading import read
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.mechanisms.choosing import check_runs
-from attnsim.models.question.case_file import read_cases, write_table
+from attnsim.models.question.case_file import cases_of, read_cases, write_table
 from attnsim.models.question.case_row import Case, parse_row
 from attnsim.models.question.columns import NOTHING_SAID, Columns, Naming
 from attnsim.ptx import compile_cache
@@ -121,9 +122,9 @@ def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns]
         When it cannot be read, or a row has no time or cannot be predicted.
     """
     if not table.is_dir():
-        read: list[Columns] = []
-        rows = [_row(table, case) for case in read_cases(table, naming, read.append)]
-        told(*read)
+        frame, columns = read(table, naming)
+        rows = [_row(table, case) for case in cases_of(table, frame, columns)]
+        told(columns)
         return rows
     if not (table / FILE_NAME).is_file():
         raise InputError(f"{table} has no {FILE_NAME}; give the folder of attnsim measure, or a table")

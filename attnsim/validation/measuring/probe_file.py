@@ -17,7 +17,7 @@ from attnsim.kernels.gpu.probe import Rate
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.figure import Figure
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.units import format_quantity
@@ -137,7 +137,7 @@ def probed_of(records: Iterable[Mapping[str, Any]]) -> Probed:
     except TypeError as error:
         raise InputError(f"the microbenchmarks are of another version ({error}); probe again") from None
     attached, machine = attached_of(machines[-1]), machines[-1]
-    base = gpu_of_attached(attached, [load_gpu(name) for name in builtin_gpu_ids()])
+    base = gpu_of_attached(attached, [load_gpu(name) for name in known_gpu_ids()])
     return Probed(base, rates, machine["date"], machine["driver"], attached.attributes.get("L2CacheSize", 0))
 
 

@@ -16,9 +16,10 @@ from typing import Literal
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import modelled
-from attnsim.models.hardware.attached import MEMORY_MARGIN, model_words, words_of
+from attnsim.models.hardware.attached import MEMORY_MARGIN
 from attnsim.models.hardware.figure import Figure
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.file_format import CAPABILITIES
+from attnsim.models.hardware.files import gpus_called, known_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
 from attnsim.models.hardware.importing import aiconfigurator as import_aiconfigurator
 from attnsim.models.hardware.importing import llmcompass as import_llmcompass
@@ -26,6 +27,7 @@ from attnsim.models.hardware.importing import nvidia_smi as import_nvidia_smi
 from attnsim.models.hardware.importing.sections import Found, read_text
 from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.variants import inherited
 
 Format = Literal["llmcompass", "aiconfigurator", "nvidia-smi"]
 SUFFIXES: dict[str, Format] = {
@@ -78,7 +80,10 @@ def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None
     if kind is None:
         kind = SUFFIXES.get(path.suffix.lower())
     if kind not in FORMATS:
-        raise InputError(f"{path.name}: not a known format; give --format {', '.join(FORMATS)}")
+        raise InputError(
+            f"{path.name}: not a known format; give --format {', '.join(FORMATS)}; XML of nvidia-smi is what "
+            "nvidia-smi -q -x writes"
+        )
 
     def by(rule: Callable[..., Gpu]) -> Callable[..., Gpu]:
         return rule if like is None else lambda *_: like
@@ -91,7 +96,7 @@ def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None
         if kind == "llmcompass":
             found = import_llmcompass.read(text, by(_of_rate))
         else:
-            found = import_nvidia_smi.read(text, by(_of_name))
+            found = import_nvidia_smi.read(text, _of_name, like)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
     return _checked(path.name, kind, found)
@@ -112,12 +117,14 @@ def _checked(file: str, kind: str, found: Found) -> Imported:
 
 
 def _same(found: Found) -> tuple[Gpu, tuple[str, ...]]:
-    """The known GPU, with what is set otherwise on this one."""
+    """The known GPU, with what is set otherwise on this one; of a GPU that it is only likened to, all is assumed."""
     gpu = found.like
     for key, figure in found.figures.items():
         # The highest clock that can be set; GeForce cards do not run at it.
-        gpu = gpu.with_change(key, figure.value, keep=("clock.free",))
-    return replace(gpu, name=found.name, provenance=MappingProxyType({**gpu.provenance, **found.figures})), ()
+        gpu = gpu.with_change(key, figure.value, keep=("clock.free", *found.figures))
+    kept = inherited(gpu, found.like) if found.likened else gpu.provenance
+    lacking = tuple(key for key in FIELDS if found.likened and key not in found.figures)
+    return replace(gpu, name=found.name, provenance=MappingProxyType({**kept, **found.figures})), lacking
 
 
 def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
@@ -127,7 +134,7 @@ def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
     lacking = tuple(key for key in needed if key not in figures)
     for key in lacking:
         figures[key] = Figure(like.get(key), FIELDS[key].unit, "assumed", f"as on {like.id}: the file is silent")
-    capability = modelled(found.capability) or found.capability
+    capability = found.capability if f"{found.capability / 10}" in CAPABILITIES else modelled(found.capability) or 0
     name = found.name or stem
     figures = with_rules(capability, found.memory, figures)
     gpu = gpu_of_figures(
@@ -140,7 +147,7 @@ def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
 
 
 def _known() -> Iterable[Gpu]:
-    return map(load_gpu, builtin_gpu_ids())
+    return map(load_gpu, known_gpu_ids())
 
 
 def _of_capability(capability: int, peak: float, bandwidth: float) -> Gpu:
@@ -166,22 +173,23 @@ def _of_rate(flops_per_clk: float, bandwidth: float) -> Gpu:
 
 
 def _of_name(card: import_nvidia_smi.Card) -> Gpu:
-    """The built-in GPU of an nvidia-smi name: model and memory agree, then most words, then clock and power limit."""
-    words = words_of(card.name)
+    """The known GPU of an nvidia-smi name: of several whose memory agrees, that with the clock and the power limit."""
 
     def same(gpu: Gpu) -> bool:
-        memory = card.memory_bytes
-        near = memory is None or abs(memory / gpu.hbm.capacity_bytes - 1) <= MEMORY_MARGIN
-        return near and model_words(words) & model_words(words_of(gpu.name)) != set()
+        return card.memory_bytes is None or abs(card.memory_bytes / gpu.hbm.capacity_bytes - 1) <= MEMORY_MARGIN
 
-    def unlike(gpu: Gpu) -> tuple[int, float]:
+    def unlike(gpu: Gpu) -> float:
         pairs = ((card.boost_hz, gpu.clock.boost_hz), (card.power_w, gpu.power.tdp_w))
-        apart = sum(abs(math.log(found / known)) for found, known in pairs if found)
-        return -len(words & words_of(gpu.name)), apart
+        return sum(abs(math.log(found / known)) for found, known in pairs if found)
 
-    best = min(filter(same, _known()), key=unlike, default=None)
+    why = "its memory is not that of the card of this name"
+    try:
+        best = min(filter(same, gpus_called(card.name)), key=unlike, default=None)
+    except InputError as error:
+        best, why = None, str(error)
     if best is None:
         raise InputError(
-            f"{card.name!r} is not a built-in GPU, and nvidia-smi tells neither SMs nor rates; give --like ID for these"
+            f"{card.name!r} is not a built-in GPU ({why}), and nvidia-smi tells neither SMs nor rates; give --like ID "
+            "for these"
         )
     return best

@@ -16,6 +16,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.importing.sections import Found, Section, figure
 
 _OLDEST, _NEWEST = 70, 129
+_PEAKS = ("bfloat16_tc_flops", "float16_tc_flops")
 _LARGEST_RATIO = 8.0
 """Largest plausible ratio of two formats' peaks."""
 
@@ -55,30 +56,40 @@ def _system(gpu: Section, name: str, liken: Callable[[int, float, float], Gpu]) 
             ("power.tdp", "power", "W"),
         )
     }
-    peak = gpu.number("bfloat16_tc_flops", "FLOP/s")
+    peak_key = _peak_key(gpu)
+    peak = gpu.number(peak_key, "FLOP/s")
     like = liken(capability, peak, stated["hbm.bandwidth"].value)
-    return Found(name, stated | _of_peak(gpu, peak, like), like, capability)
+    return Found(name, stated | _of_peak(gpu, peak_key, peak, like), like, capability)
 
 
-def _of_peak(gpu: Section, peak: float, like: Gpu) -> dict[str, Figure]:
+def _peak_key(gpu: Section) -> str:
+    """The key of the 16-bit peak: newer files have one for bf16, older ones for fp16; both, if they agree."""
+    given = [key for key in _PEAKS if key in gpu.content]
+    if len({gpu.number(key, "FLOP/s") for key in given}) > 1:
+        values = ", ".join(f"{gpu.path(key)} is {shown(gpu.content[key])}" for key in given)
+        raise InputError(f"{values}; no GPU that attnsim models has two 16-bit rates; correct or delete one")
+    return given[0] if given else _PEAKS[0]
+
+
+def _of_peak(gpu: Section, peak_key: str, peak: float, like: Gpu) -> dict[str, Figure]:
     """The SMs and the clock that give the peak with SMs like those of a known GPU."""
     rate = like.tensor.fp16_flops_per_clk
     count = figure(
         "sm.count", peak / (rate * like.clock.tensor_hz), "derived",
-        f"bfloat16_tc_flops over {rate:g} FLOP/clk at {like.clock.tensor_hz / 1e6:g} MHz as on {like.id}",
+        f"{peak_key} over {rate:g} FLOP/clk at {like.clock.tensor_hz / 1e6:g} MHz as on {like.id}",
     )  # fmt: skip
     clock = round(peak / (rate * count.value))
     figures = {
         "tensor.fp16": figure("tensor.fp16", rate, "assumed", f"as on {like.id}"),
         "sm.count": count,
-        "clock.tensor": figure("clock.tensor", clock, "derived", "bfloat16_tc_flops over SMs and FLOP/clk"),
+        "clock.tensor": figure("clock.tensor", clock, "derived", f"{peak_key} over SMs and FLOP/clk"),
     }
     if "fp8_tc_flops" in gpu.content and like.tensor.fp8_flops_per_clk:
         ratio = gpu.number("fp8_tc_flops", "FLOP/s") / peak
         if not 1 / _LARGEST_RATIO <= ratio <= _LARGEST_RATIO:
             raise InputError(
-                f"gpu.fp8_tc_flops is {shown(gpu.content['fp8_tc_flops'])}, {ratio:.3g} times bfloat16_tc_flops; write "
-                "both in FLOP/s"
+                f"gpu.fp8_tc_flops is {shown(gpu.content['fp8_tc_flops'])}, {ratio:.3g} times {peak_key}; write both "
+                "in FLOP/s"
             )
         figures["tensor.fp8"] = figure("tensor.fp8", rate * ratio, "derived", "fp8_tc_flops over SMs and clock")
     return figures

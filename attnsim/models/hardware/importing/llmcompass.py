@@ -11,6 +11,7 @@ from collections.abc import Callable
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.importing.sections import Found, Section, figure
+from attnsim.models.hardware.names import is_anothers
 from attnsim.models.hardware.rules import MEMORY_KINDS
 
 LEAST_L1_KIB = 28
@@ -33,6 +34,8 @@ def read(text: str, liken: Callable[[float, float], Gpu]) -> Found:
     InputError
     """
     whole = Section(_parsed(text))
+    if is_anothers(name := whole.text("name")):
+        raise InputError(f"name is {shown(name)}; attnsim models GPUs of NVIDIA only; rename a design of your own")
     device = whole.section("device")
     chiplet, io = device.section("compute_chiplet"), device.section("io")
     core = chiplet.section("core")
@@ -78,7 +81,7 @@ def read(text: str, liken: Callable[[float, float], Gpu]) -> Found:
     like = liken(figures["tensor.fp16"].value, figures["hbm.bandwidth"].value)
     remarks += (f"compute capability {like.compute_capability} assumed, that of {like.id}: LLMCompass has none",)
     memory = memory if memory in MEMORY_KINDS else "HBM2e"
-    return Found(whole.text("name"), figures, like, like.compute_capability_number, memory, remarks)
+    return Found(name, figures, like, like.compute_capability_number, memory, remarks)
 
 
 def _parsed(text: str) -> object:

@@ -54,14 +54,16 @@ class Card:
     power_w: float | None
 
 
-def read(text: str, liken: Callable[[Card], Gpu]) -> Found:
+def read(text: str, identify: Callable[[Card], Gpu], like: Gpu | None = None) -> Found:
     """The GPU of a log, the first where there are several.
 
     Parameters
     ----------
     text : str
-    liken : callable
-        To the known GPU that a card is.
+    identify : callable
+        To the known GPU that a card is; an InputError where it is none.
+    like : Gpu, optional
+        What the card is likened to instead. What a datasheet of the card itself says goes before.
 
     Raises
     ------
@@ -77,21 +79,40 @@ def read(text: str, liken: Callable[[Card], Gpu]) -> Found:
         raise InputError("product_name is missing; write the file with: nvidia-smi -q -x")
     memory = _quantity(card, ("fb_memory_usage/total",), "B")
     shipped = _quantity(card, ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"), "W")
-    like = liken(Card(name, memory, _quantity(card, _SM_CLOCKS, "Hz"), shipped))
-    figures = _different(card, like)
-    if memory is not None and abs(memory / like.hbm.capacity_bytes - 1) > MEMORY_MARGIN:
+    named = Card(name, memory, _quantity(card, _SM_CLOCKS, "Hz"), shipped)
+    own = _own(named, identify, like)
+    likened = like is not None and (own is None or own.id != like.id)
+    base = like or own
+    assert base is not None
+    stated = {key: one for key, one in own.provenance.items() if one.kind != "assumed"} if own and likened else {}
+    figures = stated | _different(card, own or base, _DIFFERENCE if own else -1)
+    if memory is not None and (own is None or abs(memory / own.hbm.capacity_bytes - 1) > MEMORY_MARGIN):
         figures["hbm.capacity"] = figure("hbm.capacity", memory, "measured", f"{_SOURCE}, fb_memory_usage")
     others = {(other.findtext("product_name") or "").strip() for other in cards[1:]} - {name}
-    remarks = (f"the first of {len(cards)} GPUs{', of several kinds' if others else ''}",) if len(cards) > 1 else ()
-    return Found(name, figures, like, like.compute_capability_number, "", remarks)
+    remarks: tuple[str, ...] = ()
+    if len(cards) > 1:
+        remarks = (f"the first of {len(cards)} GPUs{', of several kinds' if others else ''}",)
+    if contradicted := [key for key, one in stated.items() if one.value != base.get(key)]:
+        remarks += (f"not as on {base.id}, by what is known of {name} itself: {', '.join(contradicted)}",)
+    return Found(name, figures, base, base.compute_capability_number, "", remarks, likened)
 
 
-def _different(card: ElementTree.Element, like: Gpu) -> dict[str, Figure]:
-    """Clocks and power limit that are not those of the known GPU."""
+def _own(card: Card, identify: Callable[[Card], Gpu], like: Gpu | None) -> Gpu | None:
+    """The known GPU that a card is; none where it is likened to another because it is not known."""
+    try:
+        return identify(card)
+    except InputError:
+        if like is None:
+            raise
+        return None
+
+
+def _different(card: ElementTree.Element, like: Gpu, most: float) -> dict[str, Figure]:
+    """Clocks and power limit that are further from those of the known GPU than `most`, relatively."""
     found = {}
     for key, paths, unit in (("clock.boost", _SM_CLOCKS, "Hz"), ("power.limit", _POWER_LIMITS, "W")):
         value = _quantity(card, paths, unit)
-        if value is not None and abs(value / like.get(key) - 1) > _DIFFERENCE:
+        if value is not None and abs(value / like.get(key) - 1) > most:
             found[key] = figure(key, value, "measured", f"{_SOURCE}, {paths[0]}")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
-from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.hardware.importing import Imported
 
 _FEWER_CORES = (70, 75, 80)
@@ -24,8 +24,8 @@ def import_attached() -> Imported:
     InputError
         Without nvidia-ml-py, driver or GPU.
     """
-    gpu = gpu_of_attached(_attached(), map(load_gpu, builtin_gpu_ids()))
-    if gpu.id in builtin_gpu_ids():
+    gpu = gpu_of_attached(_attached(), map(load_gpu, known_gpu_ids()))
+    if gpu.id in known_gpu_ids():
         return Imported(gpu, "nvml", gpu.id, (), ())
     figures = {key: replace(one, source=one.source.replace(_BORROWED, "NVML")) for key, one in gpu.provenance.items()}
     return Imported(replace(gpu, provenance=MappingProxyType(figures)), "nvml", "", (), ())

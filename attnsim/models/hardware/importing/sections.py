@@ -34,6 +34,8 @@ class Found:
         Kind of memory as in GPU files; "" where the file does not say.
     remarks : tuple of str
         What was read in a way that a person should know.
+    likened : bool
+        Whether it is another GPU than the known one, so that what it takes from that is assumed.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Found:
     capability: int
     memory: str = ""
     remarks: tuple[str, ...] = ()
+    likened: bool = False
 
 
 class Section:

@@ -1,37 +1,81 @@
 """Calls that choose among implementations by themselves: which one runs for a workload, a GPU and a version.
 
-PyTorch: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (`priority_order`, `select_sdp_backend`, commit
-21c3369e). Transformer Engine: ``transformer_engine/pytorch/attention/dot_product_attention/utils.py``
+PyTorch: ``sdpa.csv``, after ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (`priority_order`,
+`select_sdp_backend`). Transformer Engine: ``transformer_engine/pytorch/attention/dot_product_attention/utils.py``
 (`get_attention_backend`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from pathlib import Path
+
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Picks
-from attnsim.models.implementations.names import version_parts
-from attnsim.models.question.workload import Workload
+from attnsim.models.implementations.names import in_bounds, span
+from attnsim.models.question.workload import LARGEST, Workload
+from attnsim.tables import read_csv
 
-CUDNN_FIRST = (2, 11)
-"""PyTorch from which SDPA prefers cuDNN on sm_90 and sm_100: it asks for more than 9.15.0, 2.11 is the first wheel that
-brings it (huggingface/transformers pull request 48163)."""
-LARGEST_FUSED = 256
-"""Largest head_dim of the flash and cuDNN back ends (`check_head_dim_size_flash`, `check_cudnn_tensor_shapes`)."""
+NEWEST = "2.13"
+"""PyTorch where the version is left open: the newest of which a table was measured here."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackEnd:
+    """A line of ``sdpa.csv``: which questions a back end of PyTorch's SDPA takes."""
+
+    implementation: str
+    bounds: tuple[str, ...]
+    on: tuple[int, int]
+    dtypes: tuple[str, ...]
+    widths: str
+    aligned: int
+    masked: bool
+    grouped: bool
+    passes: tuple[str, ...]
+
+    def takes(self, w: Workload, gpu: Gpu, version: str) -> bool:
+        """Whether it answers this call; a window is a mask tensor to it, where the window hides anything."""
+        low, high = self.on
+        return (
+            in_bounds(version, self.bounds)
+            and low <= gpu.compute_capability_number <= high
+            and w.dtype in (self.dtypes or (w.dtype,))
+            and w.passes in (self.passes or (w.passes,))
+            and self._fits(w)
+            and (self.masked or not (w.bounded().mask.is_windowed or not w.mask.is_band))
+            and (self.grouped or w.heads_q == w.heads_kv)
+        )
+
+    def _fits(self, w: Workload) -> bool:
+        widths = (w.head_dim, w.head_dim_v)
+        if any(width * w.element_bytes % self.aligned for width in widths):
+            return False
+        if "x" in self.widths:
+            return self.widths == f"{w.head_dim}x{w.head_dim_v}"
+        least, most = span(self.widths.split()[0], LARGEST["head_dim"])
+        return least <= min(widths) and max(widths) <= most and ("equal" not in self.widths or len({*widths}) == 1)
+
+
+def _back_end(row: dict[str, str]) -> BackEnd:
+    bounds, dtypes, passes = (tuple(row[name].split()) for name in ("versions", "dtypes", "passes"))
+    yes = (row["masked"] == "yes", row["grouped"] == "yes")
+    return BackEnd(
+        row["implementation"], bounds, span(row["on"]), dtypes, row["widths"], int(row["aligned"]), *yes, passes
+    )
+
+
+BACK_ENDS = tuple(map(_back_end, read_csv(Path(__file__).with_name("sdpa.csv"))))
 
 
 def sdpa(w: Workload, gpu: Gpu, version: str) -> str:
     """The back end that PyTorch's SDPA takes by itself; a version left open is the newest."""
-    capability = gpu.compute_capability_number
-    fused = w.dtype in ("fp16", "bf16") and capability >= 80 and w.head_dim % 8 == 0
-    fused = fused and w.head_dim == w.head_dim_v <= LARGEST_FUSED
-    newest = not version or version_parts(version) >= CUDNN_FIRST
-    if fused and capability in (90, 100) and newest:
-        return "torch.sdpa-cudnn"
-    if fused:
-        return "torch.sdpa-flash"
-    aligned = all(width % (16 // w.element_bytes) == 0 for width in (w.head_dim, w.head_dim_v))
-    able = capability >= 80 or w.dtype != "bf16"
-    return "torch.sdpa-efficient" if aligned and able else "torch.sdpa-math"
+    return next(one.implementation for one in BACK_ENDS if one.takes(w, gpu, version or NEWEST))
+
+
+def transformers_sdpa(w: Workload, gpu: Gpu, version: str) -> str:
+    """The same as transformers calls it: with a mask tensor it repeats K and V first (`use_gqa_in_sdpa`)."""
+    return sdpa(replace(w, heads_kv=w.heads_q) if w.bounded().mask.is_windowed else w, gpu, version)
 
 
 def transformer_engine(w: Workload, gpu: Gpu, version: str) -> str:
@@ -41,7 +85,7 @@ def transformer_engine(w: Workload, gpu: Gpu, version: str) -> str:
 
 CALLS: dict[str, Picks] = {
     "torch.sdpa": sdpa,
-    "transformers.sdpa": lambda w, gpu, version: sdpa(w, gpu, ""),
+    "transformers.sdpa": transformers_sdpa,
     "transformer-engine.attention": transformer_engine,
 }
 """Their names and how they choose."""

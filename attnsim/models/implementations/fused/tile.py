@@ -358,7 +358,8 @@ def check_tile(tile: FlashTile, w: Workload, gpu: Gpu) -> None:
     d, dv = tile.compiled(w)
     needed = tile.shared_memory_bytes(d, dv, w.element_bytes)
     near = next(candidates(tile, w, gpu), None)
-    advice = f"{near.rows} x {near.keys} fits" if near else "no tile of this kernel fits; take --algorithm naive"
+    other = "no tile of this kernel fits; take another --implementation, or the unfused one, torch.eager"
+    advice = f"{near.rows} x {near.keys} fits" if near else other
     stages = f" with {tile.stages} stages" if tile.stages > 1 else ""
     what = f"the tile {tile.rows} x {tile.keys} at head_dim {w.head_dim}{stages}"
     if needed <= gpu.sm.shared_memory_per_block_bytes:

@@ -1,0 +1,223 @@
+"""Tables with a column a kernel: what a heading says of kernel, pass, format and unit; each such cell is a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from attnsim.errors import InputError, shown
+from attnsim.models.question.column_names import meanings, offer
+from attnsim.models.question.columns import EMPTY, MEASURED, Naming, heading_words, is_described, key, known_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IsKernel = Callable[[str], bool]
+NUMBER = r"\d[\d,]*\.?\d*(?:e[+-]?\d+)?"
+UNIT = r"[a-zµμ]+(?:\s?/\s?s(?:ec)?)?"
+_QUANTITY = re.compile(rf"({NUMBER})\s*({UNIT})\.?", re.IGNORECASE)
+_SHAPE = re.compile(r"[^()]*\(([^()]+,[^()]+)\)\s*")
+_NOTHING = EMPTY | {"-", "--", "—", "–", "x", "n.a."}
+
+
+class Heading(NamedTuple):
+    """What a heading says: whose kernel, in which pass and format, and what is measured; "" where it does not."""
+
+    kernel: str = ""
+    passes: str = ""
+    dtype: str = ""
+    measured: str = ""
+    unit: str = ""
+    plain: bool = True
+    """Whether no word says that it is measured."""
+
+    def told(self, unit: str) -> str:
+        """In words, with the unit of headings that have none."""
+        unit = self.unit or unit
+        ours, _ = unit_of(unit) or (self.measured or MEASURED[0], 1.0)
+        unit = f" in {unit}" if unit and ours == MEASURED[0] else ""
+        parts = (f"{ours}{unit}", self.kernel and f"of {self.kernel}", self.passes, self.dtype)
+        return " ".join(filter(None, parts))
+
+
+def unit_of(text: str) -> tuple[str, float] | None:
+    """Which measured column a unit is of, and what its numbers are multiplied with: "TFLOPs/s" is ``tflops``, 1."""
+    units = {ours: known_columns()[ours].units for ours in MEASURED}
+    name = key(text)
+    return next(((ours, found[name]) for ours, found in units.items() if name in found), None)
+
+
+def read_heading(text: str) -> Heading | None:
+    """The name of a kernel and the words around it; None where a heading is no time, rate or pass of one."""
+    rest = re.sub(r"(\s*/\s*|[_ ]per[_ ])(?=s(ec)?\b)", "", text, flags=re.IGNORECASE)
+    if "/" in rest or "%" in rest:
+        return None
+    found, tokens = Heading(), list(re.finditer(r"[^\W_]+", rest))
+    for at in (0, -1):
+        while tokens and (taken := _take(found, tokens[at][0], (at == -1) + rest.endswith(")"))):
+            found = taken
+            tokens.pop(at)
+    kernel = rest[tokens[0].start() : tokens[-1].end()] if tokens else ""
+    return found._replace(kernel=kernel) if kernel or found != Heading() else None
+
+
+def _take(found: Heading, word: str, least: int) -> Heading | None:
+    """A heading with what one more word says; None where the word is a part of a name.
+
+    A unit stands at the end, `least` 1, and that of one letter in brackets, 2.
+    """
+    name = key(word)
+    passes, dtype = (word_of(column, name) for column in ("pass", "dtype"))
+    if passes:
+        return found._replace(passes="fwd+bwd" if {found.passes, passes} == {"fwd", "bwd"} else passes)
+    if dtype:
+        return found._replace(dtype=dtype)
+    if least and len(name) + least > 2 and (unit := unit_of(name)):
+        return found._replace(measured=unit[0], unit=name, plain=False)
+    if name in heading_words()["measures"]:
+        return found._replace(measured=found.measured or MEASURED[0], plain=False)
+    return None
+
+
+def word_of(column: str, word: str) -> str:
+    """What a word says of a column; "" where it says nothing."""
+    meant = known_columns()[column].words
+    return meant.get(word, word if word in meant.values() else "")
+
+
+def long_form(
+    frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel
+) -> tuple[pd.DataFrame, Naming, list[tuple[str, str]]]:
+    """A table in which each row is one call, and what is then known of its columns.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    naming : Naming
+    is_kernel : callable
+        Whether a name is that of an implementation or a library.
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+        Times in seconds in ``time_s``, rates in ``tflops`` or ``gbs`` where cells were gathered or had their own unit.
+    naming : Naming
+        Without the cells of all rows that the table now has.
+    told : list of (str, str)
+        Each heading that was gathered, and what it is.
+
+    Raises
+    ------
+    InputError
+        For columns without a unit, and for what is given and stands in the table.
+    """
+    import pandas as pd
+
+    frame, told = _apart(frame), []
+    names = {key(str(name)): str(name) for name in frame.columns}
+    programs = (one["unit"] for one in heading_words()["programs"] if names.keys() >= {*map(key, one["columns"])})
+    if naming.time_unit is None and naming.maps.keys().isdisjoint(MEASURED):
+        naming = replace(naming, time_unit=next(programs, None))
+    unit = next((names[name] for name in names.keys() & known_columns()["unit"].names), "")
+    chosen = _chosen(frame, naming, is_kernel, bool(unit))
+    if chosen:
+        kept = [name for name in frame.columns if name not in {*chosen, unit}]
+        rows = [
+            (line, {one: row[one] for one in kept} | _said(heading, cell, str(row.get(unit, "")), naming, row))
+            for line, row in zip(frame.index, frame.to_dict("records"), strict=True)
+            for name, heading in chosen.items()
+            if (cell := str(row[name]).strip()).casefold() not in _NOTHING
+        ]
+        told = [(name, heading.told(naming.time_unit or "")) for name, heading in chosen.items()]
+        index = pd.Index([line for line, _ in rows], name=frame.index.name)
+        frame = pd.DataFrame([row for _, row in rows], index=index, dtype=object).fillna("")
+        naming = replace(naming, time_unit=None)
+    return *_with_cells(frame, naming), told
+
+
+def _apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of shapes, "(Batch, Heads, SeqLen)", as a column for each part."""
+    for name in [str(one) for one in frame.columns]:
+        match = _SHAPE.fullmatch(name)
+        parts = [part.strip() for part in match[1].split(",")] if match else []
+        if parts and all(any(key(part) in known.names for known in known_columns().values()) for part in parts):
+            cells = [re.sub(r"[()\[\]]", "", str(cell)).split(",") for cell in frame[name]]
+            frame = frame.drop(columns=name)
+            for at, part in enumerate(parts):
+                frame[part] = [row[at].strip() if len(row) == len(parts) else "" for row in cells]
+    return frame
+
+
+def _chosen(frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel, has_units: bool) -> dict[str, Heading]:
+    """The columns whose cells are gathered, each as a row of its own: of a kernel in a pass the time, else the rate."""
+    if not naming.maps.keys().isdisjoint(MEASURED):
+        return {}
+    known = {name for ours, one in known_columns().items() if ours not in MEASURED for name in one.names}
+    found: dict[str, Heading] = {}
+    for name in map(str, frame.columns):
+        means = name in naming.maps.values() or name.casefold() in known_columns() or key(name) in known
+        heading = None if means else read_heading(name)
+        if heading and (is_kernel(heading.kernel) or not is_described(name)):
+            found[name] = heading._replace(kernel="") if meanings(name) else heading
+    timed = {name for name, one in found.items() if not one.kernel and one.measured == MEASURED[0] and not one.passes}
+    kernels = {name for name, one in found.items() if is_kernel(one.kernel) and not (timed and one.plain)}
+    alike = {found[name][3:] for name in kernels if not found[name].plain}
+    own_unit = {name for name in found if any(_QUANTITY.fullmatch(str(cell).strip()) for cell in frame[name])}
+    gathered = kernels | {name for name, one in found.items() if one.kernel and (one[3:] in alike or name in own_unit)}
+    gathered = gathered or {name for name, one in found.items() if not one.kernel and one.passes}
+    gathered = gathered or {name for name, one in found.items() if not (one.plain or timed) and one.kernel}
+    gathered = gathered or (timed if has_units or timed & own_unit else set())
+    best: dict[tuple[str, ...], str] = {}
+    for name in sorted(gathered, key=lambda one: MEASURED.index(found[one].measured or MEASURED[0])):
+        best.setdefault(found[name][:3], name)
+    chosen = {name: one for name, one in found.items() if name in best.values()}
+    several = {one.kernel for one in chosen.values()}
+    if naming.implementation and len(several) > 1:
+        told = f"columns {', '.join(map(shown, chosen))} are of several kernels"
+        raise InputError(f"--implementation {naming.implementation} names all rows, and {told}; leave it out")
+    bare = [name for name, one in chosen.items() if not (one.unit or has_units or naming.time_unit or name in own_unit)]
+    if bare:
+        cells = [cell for name in bare for cell in frame[name]]
+        raise InputError(f"columns {', '.join(map(shown, bare))} have no unit{offer(cells)}")
+    return chosen
+
+
+def _said(heading: Heading, cell: str, unit: str, naming: Naming, row: Mapping[str, object]) -> dict[str, object]:
+    """The cells of our columns that a heading and its cell say; what is no number of a known unit stays as it is."""
+    match = _QUANTITY.fullmatch(cell) or re.fullmatch(rf"({NUMBER})()", cell, re.IGNORECASE)
+    unit = match[2] if match and match[2] else heading.unit or unit.strip() or naming.time_unit or ""
+    ours, factor = unit_of(unit) or ("", 0.0)
+    said: dict[str, object] = {ours or MEASURED[0]: f"{cell} {unit}".strip()}
+    if match and ours and heading.measured in ("", ours):
+        said[ours] = repr(float(match[1].replace(",", "")) * factor)
+    for name, value in (("implementation", heading.kernel), ("pass", heading.passes), ("dtype", heading.dtype)):
+        said |= {name: value} if value else {name: row[name]} if name in row else {}
+    return said
+
+
+def _with_cells(frame: pd.DataFrame, naming: Naming) -> tuple[pd.DataFrame, Naming]:
+    """A table with what is given of all rows in its empty cells, and what is given that it has no column for."""
+    left = {}
+    for ours, cell in naming.cells.items():
+        theirs = next((name for name in map(str, frame.columns) if ours in meanings(name)), None)
+        theirs = naming.maps.get(ours, theirs)
+        if theirs is None:
+            left[ours] = cell
+            continue
+        empty = [str(one).strip().casefold() in EMPTY for one in frame[theirs]]
+        if not any(empty):
+            raise InputError(f"--set-column {ours}={cell}: every row says it in column {shown(theirs)}; leave it out")
+        cells = [cell if bare else one for bare, one in zip(empty, frame[theirs], strict=True)]
+        frame = frame.assign(**{theirs: cells})
+    return frame, replace(naming, cells=left)
+
+
+def quantities(segments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Numbers with a unit in parts of a line: what stands before each, the number and the unit."""
+    for segment in segments:
+        for match in _QUANTITY.finditer(segment):
+            if unit_of(match[2]):
+                yield segment[: match.start()], match[1], match[2]
+                break
