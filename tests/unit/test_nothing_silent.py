@@ -39,6 +39,13 @@ COLUMNS: dict[str, tuple[str, str, Mapping[str, str]]] = {
     "implementation": ("flash-attn.2", "torch.flex", {}),
     "algorithm": ("naive", "flash", {"implementation": ""}),
     "version": ("2.0.0", "2.7.0", {"implementation": "flash_attn_v2"}),
+    "torch_version": ("2.0", "2.13", {"implementation": "sdpa"}),
+    "vllm_version": ("0.8", "0.24", {"implementation": "vllm"}),
+    "sglang_version": ("0.3", "0.5", {"implementation": "sglang.flashinfer"}),
+    "tensorrt_llm_version": ("0.20", "1.2", {"implementation": "tensorrt-llm.attention"}),
+    "flashinfer_version": ("0.1", "0.6", {"implementation": "flashinfer.fa2"}),
+    "flash_attn_version": ("2.0.0", "2.7.0", {"implementation": "flash_attn"}),
+    "cudnn_version": ("9.1", "9.20", {"implementation": "cudnn", "gpu": "h100-sxm5-80gb"}),
     "pass": ("fwd", "bwd", {}),
     "dtype": ("fp16", "bf16", {}),
     "batch": ("2", "3", {}),
@@ -78,7 +85,10 @@ NOT_ASKED = {
 }
 """Columns that ask nothing, and why."""
 
-MEAN_THE_SAME = {
+MEAN_THE_SAME = dict.fromkeys(
+    ("vllm_version", "sglang_version", "tensorrt_llm_version", "flashinfer_version"),
+    "its kernels here are those of one version, which the trust says where the numbers are of another",
+) | {
     "page_size": "pages of 16 and 64 keys are one kernel where the work of their addresses is not played",
 }
 """Columns of two values that may be answered alike though they name different things, and why."""

@@ -99,12 +99,11 @@ def find_implementation(name: str) -> Implementation:
 
 
 def is_named(name: str) -> bool:
-    """Whether a name is that of an implementation or a library on some GPU, in the words of a table or of a person."""
+    """Whether a name is that of an implementation or a library, on whatever GPU."""
     try:
-        return bool(name and match(name, spoken=True))
+        return bool(name and match(name))
     except InputError:
-        key = name.strip().lower()
-        return key.replace("_", "-") in _LIBRARIES or bool(meanings_of(key, spoken=True))
+        return name.strip().lower().replace("_", "-") in _LIBRARIES or bool(meanings_of(name.strip()))
 
 
 def settled_name(name: str) -> str:

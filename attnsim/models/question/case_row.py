@@ -24,8 +24,9 @@ LAUNCHES = ("stream", "host", "graph", "kernel")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 _NEEDED = "every row needs it"
-COLUMN_OWNERS = {"attnimplementation": "transformers"}
-"""Whose names a column of implementations holds, by what it is called: transformers' argument of from_pretrained."""
+COLUMN_OWNERS = {"attnimplementation": "transformers", "routine": "flashinfer"}
+"""Whose names a column of implementations holds, by what it or the pass is called: transformers' argument of
+from_pretrained, and what flashinfer_benchmark.py has for the pass."""
 _NO = EMPTY | {"0", "0.0", "-1", "false", "no", "off", "noop", "auto", "no_bias", "dense"}
 """Cells of a column that is not modelled that ask nothing of it."""
 _SIDE = re.compile(r"-?\d+")
@@ -125,10 +126,9 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     causal = cells.flag("causal")
     if lengths:
         batch, seq_q, seq_kv = cells.derive(lengths, batch=batch, seq=length, seq_q=seq_q, seq_kv=seq_kv)
-    name, theirs = cells.text("implementation"), columns.name_of("pass") == "routine"  # of FlashInfer's benchmark
     case = Case(
         gpu=_file_or_id(gpu or ""),
-        implementation=f"flashinfer.{name}" if name and theirs and "." not in name else name,
+        implementation=cells.text("implementation"),
         algorithm=(cells.text("algorithm") or cells.assume("algorithm", "flash")).lower(),
         passes=passes,
         dtype=cells.choice("dtype", tuple(DTYPE_BYTES), read_dtype) or cells.assume("dtype", "bf16"),
@@ -151,7 +151,9 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         source=cells.text("source") or "",
         assumed=cells.assumed,
         lengths=lengths,
-        whose=COLUMN_OWNERS.get(key(columns.name_of("implementation")), ""),
+        whose=next(
+            filter(None, (COLUMN_OWNERS.get(key(columns.name_of(one))) for one in ("implementation", "pass"))), ""
+        ),
         not_understood=columns.not_understood(row),
     )
     rate, bandwidth = cells.number("tflops", "TFLOP/s"), cells.number("gbs", "GB/s")
