@@ -252,7 +252,7 @@ def ask(
     if w.latent != workload.latent:
         said += ("keys and values of every head cached, not the latent",)
     named = _named(implementation, version, asked, w, gpu)
-    if named and named.picked and not asked.run_by(named.record):
+    if named and named.caller and asked.run_by(named.caller) and not asked.run_by(named.record):
         asked = running(named.record)[0]
     record = choose_implementation(asked, named.record if named else None, w, gpu)
     found = named or match(record.name, version)

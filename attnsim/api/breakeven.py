@@ -110,7 +110,7 @@ def breakeven(
 def _names(question: Workload, gpu: Gpu, pattern: str, asked: Sequence[str]) -> list[str]:
     """The sparse implementations, each once."""
     patterned = replace(question, mask=PATTERNS[pattern](1, BLOCK, question.mask))
-    found = (ask(patterned, gpu, "sparse", name).record.name for name in asked or (None, "fused"))
+    found = (ask(patterned, gpu, "sparse", name).record.name for name in asked or (None, "attnsim.sparse"))
     return list(dict.fromkeys(found))
 
 

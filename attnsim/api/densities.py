@@ -205,7 +205,7 @@ def check_masks(w: Workload, masks: Sequence[Mask]) -> None:
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 """Of the key blocks of a row."""
-USUAL = ("fused", "gather")
+USUAL = ("attnsim.sparse", "gather")
 """Beside the best sparse kernel for a GPU: our own, and gathering blocks for batched GEMMs."""
 
 

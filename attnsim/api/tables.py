@@ -48,9 +48,6 @@ Answer = dict[str, object]
 LIMITS = "limits_s"
 """The key of an answer under which `attnsim.api.floor.limits_s` stands."""
 
-FUSED = ALGORITHMS["flash"]
-"""What a row is where it says nothing else, whatever a call that chooses may take."""
-
 How = tuple[str, str, int | None]
 """Tiles, mode and budget, which are the same for all rows."""
 
@@ -342,7 +339,8 @@ def _algorithm(case: Case, named: Match | None, w: Workload, gpu: Gpu) -> str:
     if named is None or (told and told.name in ALGORITHMS and told.run_by(named.record)):
         return case.algorithm
     runs = running(named.record)[0].name
-    if "algorithm" in case.assumed or case.algorithm == implementation_of(case) or (told is FUSED and named.picked):
+    chosen = told and named.caller and told.run_by(named.caller)
+    if "algorithm" in case.assumed or case.algorithm == implementation_of(case) or chosen:
         return runs
     with suppress(InputError):  # the word may be a name of the same
         if told is None and match(case.algorithm, case.version or "", gpu, w).record.name == named.record.name:

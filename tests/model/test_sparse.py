@@ -29,7 +29,7 @@ from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay, replay
 
 A100, H100 = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb"))
-GATHER, FUSED = find_implementation("transformers.gather"), find_implementation("fused")
+GATHER, FUSED = find_implementation("transformers.gather"), find_implementation("attnsim.sparse")
 LISTED, FLASH_3 = find_implementation("flash-attn.4-sparse"), find_implementation("flash-attn.3")
 MASKS = (
     Mask.longformer(100, 3),
@@ -152,7 +152,7 @@ def test_scratch_of_gather_grows_with_n_and_not_with_its_square() -> None:
 
 
 @pytest.mark.parametrize("mask", [Mask.longformer(), Mask.bigbird()], ids=str)
-@pytest.mark.parametrize("implementation", ["gather", "fused"])
+@pytest.mark.parametrize("implementation", ["gather", "attnsim.sparse"])
 def test_a_million_tokens_take_memory_by_the_tile(mask: Mask, implementation: str) -> None:
     record = find_implementation(implementation)
     tile_counts.cache_clear()

@@ -68,15 +68,15 @@ class Match:
     record : Implementation
     taken : str
         What was taken where that is not what was named; empty where it is.
-    picked : bool
-        Whether the call that was named has chosen it.
+    caller : Implementation, optional
+        The call that was named and has chosen it.
     version : str
         The version that was named.
     """
 
     record: Implementation
     taken: str = ""
-    picked: bool = False
+    caller: Implementation | None = None
     version: str = ""
 
     @property
@@ -176,7 +176,7 @@ def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | No
     picked = match(name, found.version if same else "", gpu, w)
     newest = f", as in version {found.record.versions[-1]}" if found.record.versions and not given else ""
     said = (found.taken, f"{found.record.name} runs {picked.record.name} here{newest}", picked.taken)
-    return Match(picked.record, "; ".join(filter(None, said)), True, found.version)
+    return Match(picked.record, "; ".join(filter(None, said)), found.record, found.version)
 
 
 def _found(key: str, version: str, gpu: Gpu | None, w: Workload | None, whose: str) -> Match | None:
@@ -237,12 +237,12 @@ def _by_record(key: str, version: str, name: str) -> Match | None:
 def _unknown(key: str, name: str) -> str:
     """That a name is not known, and the nearest that are."""
     known = {spelling for one in MEANINGS for spelling in one.spellings} | set(_NAMES)
-    alike = difflib.get_close_matches(key, sorted(known), 3, 0.4)
+    alike = difflib.get_close_matches(key, sorted(known), 3, 0.6)
     near = ", ".join(dict.fromkeys(_NAMES[one].name if one in _NAMES else _told(one) for one in alike))
-    return (
-        f"implementation {name!r} is not known; nearest: {near or ', '.join(sorted(IMPLEMENTATIONS)[:3])}; see "
-        "`attnsim implementations`"
+    instead = (
+        f"nearest: {near}; see `attnsim implementations`" if near else "`attnsim implementations` lists those that are"
     )
+    return f"implementation {name!r} is not known; {instead}"
 
 
 def _told(name: str) -> str:

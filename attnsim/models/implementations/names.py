@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)*")
 _IN_NAME = re.compile(
     r"(?P<before>.*?[a-z)])(?:\s*==\s*|[\s_:@-]+v?|_v)(?P<version>\d+\.\d[\w.+]*)(?P<after>.*)", re.IGNORECASE
 )
-_OF_WHAT = re.compile(r"([A-Za-z][\w-]*?)(?:_version)?\s+v?(\d[\w.+]*)")
+_OF_WHAT = re.compile(r"([A-Za-z][\w-]*?)(?:_version)?(?:\s+|\s*==?\s*|[:@/-]\s*)v?(\d[\w.+]*)")
 
 
 def version_number(text: str) -> str:
@@ -133,7 +133,7 @@ MEANINGS: tuple[Meaning, ...] = tuple(_read("names.csv"))
 
 _CALLED = {
     "torch": "pytorch", "hf": "transformers", "huggingface": "transformers", "trtllm": "tensorrtllm", "nvidia": "cudnn",
-    "te": "transformerengine", "daoailab": "flashattention", "flashattn": "flashattention",
+    "te": "transformerengine", "daoailab": "flashattention", "dao": "flashattention", "tridao": "flashattention", "openai": "triton", "flashattn": "flashattention",
 }  # fmt: skip
 """Other words for owners."""
 OWNERS = {plain(one.whose): plain(one.whose) for one in MEANINGS} | _CALLED

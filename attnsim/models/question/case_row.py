@@ -129,7 +129,7 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     case = Case(
         gpu=_file_or_id(gpu or ""),
         implementation=cells.text("implementation"),
-        algorithm=(cells.text("algorithm") or cells.assume("algorithm", "flash")).lower(),
+        algorithm=_word(cells.text("algorithm") or cells.assume("algorithm", "flash")),
         passes=passes,
         dtype=cells.choice("dtype", tuple(DTYPE_BYTES), read_dtype) or cells.assume("dtype", "bf16"),
         batch=batch or 0,
@@ -186,6 +186,11 @@ def _decompressed(case: Case) -> Case:
     told = "head_dim 576 on 512 and one key head, taken as latent 512x64 under heads of 192 and 128, as DeepSeek-V3's"
     assumed = {**case.assumed, "latent": told}
     return replace(case, **widths, options={**case.options, "latent": "512x64"}, assumed=assumed)
+
+
+def _word(text: str) -> str:
+    """An algorithm, of which capitals do not count, unless all are: that is a constant of somebody's."""
+    return text if text.isupper() and "_" in text else text.lower()
 
 
 def _file_or_id(gpu: str) -> str:
