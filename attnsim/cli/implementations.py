@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from attnsim import wording
 from attnsim.cli import options, show
 from attnsim.cli.options import flag, switch
+from attnsim.errors import some
 from attnsim.models.question.words import read_pass
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _lines(one: Implementation, width: int) -> list[str]:
         "pages": f"{one.pages[0]} to {one.pages[1]:,} keys" if one.pages else "",
         "runs": f"{one.runs} on {span(one)}, {', '.join(one.passes)}, {', '.join(one.dtypes)}",
         "launches": one.launches and f"the kernels of {one.launches}{', changed' if one.changed else ''}",
-        "also called": ", ".join(known_as(one)),
+        "also called": some(known_as(one), "names.csv"),
     }
     lines = [one.name]
     for head, text in told.items():

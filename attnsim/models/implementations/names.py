@@ -133,8 +133,8 @@ MEANINGS: tuple[Meaning, ...] = tuple(_read("names.csv"))
 
 _CALLED = {
     "torch": "pytorch", "hf": "transformers", "huggingface": "transformers", "trtllm": "tensorrtllm", "nvidia": "cudnn",
-    "te": "transformerengine", "daoailab": "flashattention", "dao": "flashattention", "tridao": "flashattention", "openai": "triton", "flashattn": "flashattention",
-}  # fmt: skip
+    "te": "transformerengine", "openai": "triton", "flashattn": "flashattention",
+} | dict.fromkeys(("dao", "tridao", "daoailab"), "flashattention")  # fmt: skip
 """Other words for owners."""
 OWNERS = {plain(one.whose): plain(one.whose) for one in MEANINGS} | _CALLED
 """Owners by what they are called."""

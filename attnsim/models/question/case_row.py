@@ -128,7 +128,7 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         batch, seq_q, seq_kv = cells.derive(lengths, batch=batch, seq=length, seq_q=seq_q, seq_kv=seq_kv)
     case = Case(
         gpu=_file_or_id(gpu or ""),
-        implementation=cells.text("implementation"),
+        implementation=cells.text("implementation") or cells.text("framework"),
         algorithm=_word(cells.text("algorithm") or cells.assume("algorithm", "flash")),
         passes=passes,
         dtype=cells.choice("dtype", tuple(DTYPE_BYTES), read_dtype) or cells.assume("dtype", "bf16"),
@@ -151,9 +151,8 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
         source=cells.text("source") or "",
         assumed=cells.assumed,
         lengths=lengths,
-        whose=next(
-            filter(None, (COLUMN_OWNERS.get(key(columns.name_of(one))) for one in ("implementation", "pass"))), ""
-        ),
+        whose=cells.text("framework")
+        or next(filter(None, (COLUMN_OWNERS.get(key(columns.name_of(one))) for one in ("implementation", "pass"))), ""),
         not_understood=columns.not_understood(row),
     )
     rate, bandwidth = cells.number("tflops", "TFLOP/s"), cells.number("gbs", "GB/s")

@@ -126,7 +126,19 @@ VERSIONS = tuple(
 
 _WORDS = (
     *VERSIONS,
-    *("gpu", "implementation", "algorithm", "version", "pass", "dtype", "causal", "cache", "launch", "options"),
+    *(
+        "framework",
+        "gpu",
+        "implementation",
+        "algorithm",
+        "version",
+        "pass",
+        "dtype",
+        "causal",
+        "cache",
+        "launch",
+        "options",
+    ),
     *OPTIONS,
 )
 
