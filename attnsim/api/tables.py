@@ -20,6 +20,7 @@ from attnsim.errors import InputError, nearest, shown, some
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match
+from attnsim.models.implementations.names import meanings_of, plain
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
@@ -47,6 +48,9 @@ Answer = dict[str, object]
 
 LIMITS = "limits_s"
 """The key of an answer under which `attnsim.api.floor.limits_s` stands."""
+
+FLASH = ("flash", "flashattention", "flashattn", "attention", "dense", "denseattention")
+"""Words for an algorithm that any fused kernel of dense attention runs, as :func:`plain` writes them."""
 
 How = tuple[str, str, int | None]
 """Tiles, mode and budget, which are the same for all rows."""
@@ -310,7 +314,7 @@ def implementation_of(case: Case) -> str | None:
     with suppress(InputError):
         match(case.algorithm, whose=case.whose)
         return case.algorithm
-    return None
+    return case.algorithm if meanings_of(case.algorithm) else None  # which has no schedule, and a reason
 
 
 def _workload(case: Case) -> Workload:
@@ -340,6 +344,7 @@ def _algorithm(case: Case, named: Match | None, w: Workload, gpu: Gpu) -> str:
         return case.algorithm
     runs = running(named.record)[0].name
     chosen = told and named.caller and told.run_by(named.caller)
+    chosen = chosen or (plain(case.algorithm) in FLASH and ALGORITHMS["flash"].run_by(named.record))
     if "algorithm" in case.assumed or case.algorithm == implementation_of(case) or chosen:
         return runs
     with suppress(InputError):  # the word may be a name of the same
