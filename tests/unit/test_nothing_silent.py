@@ -38,6 +38,7 @@ COLUMNS: dict[str, tuple[str, str, Mapping[str, str]]] = {
     "gpu": ("a100-sxm4-80gb", "h100-sxm5-80gb", {}),
     "implementation": ("flash-attn.2", "torch.flex", {}),
     "algorithm": ("naive", "flash", {"implementation": ""}),
+    "framework": ("vllm", "sglang", {"implementation": "flash_attn"}),
     "version": ("2.0.0", "2.7.0", {"implementation": "flash_attn_v2"}),
     "torch_version": ("2.0", "2.13", {"implementation": "sdpa"}),
     "vllm_version": ("0.8", "0.24", {"implementation": "vllm"}),

@@ -16,6 +16,7 @@ from attnsim.models.implementations.builds import told_apart
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.implementations.names import (
     MEANINGS,
+    NOBODY,
     OWNERS,
     SERVING,
     Meaning,
@@ -103,7 +104,9 @@ def is_named(name: str) -> bool:
     try:
         return bool(name and match(name))
     except InputError:
-        return name.strip().lower().replace("_", "-") in _LIBRARIES or bool(meanings_of(name.strip()))
+        return name.strip().lower().replace("_", "-") in _LIBRARIES or any(
+            one.whose != NOBODY for one in meanings_of(name.strip())
+        )
 
 
 def settled_name(name: str) -> str:

@@ -138,6 +138,8 @@ _CALLED = {
 """Other words for owners."""
 OWNERS = {plain(one.whose): plain(one.whose) for one in MEANINGS} | _CALLED
 """Owners by what they are called."""
+NOBODY = "Nobody"
+"""Whose names are that say too little to be anybody's."""
 SERVING = ("vllm", "sglang", "tensorrtllm")
 """Owners whose version says that they call: PyTorch's is everybody's."""
 _NUMBERED = re.compile(r"v?\d")

@@ -137,7 +137,7 @@ def _instead(record: Implementation, w: Workload, gpu: Gpu) -> str:
 
     def able(one: Implementation) -> bool:
         alike = one.unfused or (FUSED.run_by(one) and FUSED.run_by(record)) or one.runs == record.runs
-        known = alike and runs_on(one, gpu) and not one.picks and one.library != "ideal"
+        known = alike and runs_on(one, gpu) and not one.picks and one.library != "ideal" and one is not record
         wide = max(w.head_dim, w.head_dim_v) <= one.largest_head_dim and w.dtype in one.dtypes
         return known and wide and w.passes in one.passes and _suits(one, FUSED, w, gpu) and _fits(one, w, gpu.tiled_for)
 
