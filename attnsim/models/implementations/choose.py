@@ -99,8 +99,14 @@ def find_implementation(name: str) -> Implementation:
     return match(name).record
 
 
+OF_OTHERS = {"tile", "wave", "pod", "cascade", "radial", "paged", "manual", "ck", "tk", "te", "svg"}
+"""Names of kernels that columns of tables have for other things."""
+
+
 def is_named(name: str) -> bool:
     """Whether a name is that of an implementation or a library, on whatever GPU."""
+    if plain(name) in OF_OTHERS:
+        return False
     try:
         return bool(name and match(name))
     except InputError:
