@@ -368,3 +368,68 @@ def test_the_picture_holds_every_answered_row(tmp_path: Path) -> None:
     nothing = attnsim.check(one_length, implementation="flash-attn.4", progress=False)
     with pytest.raises(InputError, match="nothing to draw; line 2: "):
         picture(nothing)
+
+
+def test_impossible_times_stand_in_no_mean_and_are_named_with_their_factor() -> None:
+    two = {name: cells * 3 for name, cells in MINE.items()} | {"latency (ms)": [0.4747, 0.02, 0.14]}
+    found = attnsim.check(pd.DataFrame(two), progress=False)
+    flops, peak = 2 * 4 * 16 * (4096 * 4097 // 2) * 256, 989.4e12
+    factors = [flops / (1e-3 * time) / peak for time in (0.02, 0.14)]
+    assert list(found.impossible) == [
+        f"measured is {factor:.1f}x above the GPU's peak: impossible" for factor in factors
+    ]
+    assert found.accuracy[0].rows == 1 and not found.failed
+    assert [row.level for row in found.answered] == ["validated", "impossible", "impossible"]
+    assert [row.in_range for row in found.answered][1:] == [None, None]
+
+
+def test_a_column_a_kernel_is_a_row_each_and_is_told() -> None:
+    table = {
+        **SHAPE,
+        "dtype": ["fp16"],
+        "fa2_fwd_ms": [0.9],
+        "fa2_bwd_ms": [2.7],
+        "cuDNN [TFLOPS]": ["-"],
+        "zigzag": [""],
+    }
+    found = attnsim.check(pd.DataFrame(table), cells={"causal": "1"}, progress=False)
+    assert list(found.rows["used_implementation"]) == ["flash-attn.2"] * 2
+    assert list(found.rows["measured_s"]) == pytest.approx([0.9e-3, 2.7e-3])
+    assert [row.case.passes for row in found.answered if row.case] == ["fwd", "bwd"]
+    told = {row["column"]: row["read_as"] for row in found.mapping.to_dict("records")}
+    assert told["fa2_bwd_ms"] == "time_s in ms of fa2 bwd" and told["(given: 1)"] == "causal"
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "words"),
+    [
+        ({**SHAPE, "cudnn": [0.9]}, {}, "columns 'cudnn' have no unit, median 0.9: looks like ms; give --time-unit ms"),
+        ({**MINE}, {"cells": {"heads": "8"}}, "--set-column heads_q=8: every row says it in column 'H'; leave it out"),
+        ({**MINE}, {"cells": {"colour": "8"}}, "'colour' is no column that is set"),
+        (
+            {**SHAPE, "fa2 (ms)": [0.9], "cudnn (ms)": [0.8]},
+            {"implementation": "flash-attn.2"},
+            "--implementation flash-attn.2 names all rows, and columns 'fa2 (ms)', 'cudnn (ms)' are of several kernels",
+        ),
+    ],
+)
+def test_a_wide_table_is_refused_in_one_line(
+    table: dict[str, list[object]], said: dict[str, object], words: str
+) -> None:
+    assert words in problem(table, **said)
+
+
+def test_a_unit_that_contradicts_its_heading_or_is_not_known_is_no_number() -> None:
+    for table, said in (({"sdpa-latency": [0.9]}, {"time_unit": "tflops"}), ({"time": [0.9], "unit": ["weeks"]}, {})):
+        found = attnsim.check(pd.DataFrame({**SHAPE, **table}), progress=False, **said)  # type: ignore[arg-type]
+        assert any("'0.9 " in reason and "allowed: a number" in reason for reason in found.failed), found.failed
+
+
+def test_a_mapping_is_saved_and_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, saved = tmp_path / "mine.csv", tmp_path / "columns.yaml"
+    table.write_text("card,kern2,B,H,N,d,t\nH100,flash-attn.3,4,16,4096,128,950\n")
+    said = ["--map", "implementation=kern2", "--map", "time_s=t", "--time-unit", "us", "--set-column", "dtype=fp16"]
+    assert main(["check", str(table), *said, "--save-map", str(saved), "--json"]) == 0
+    first = capsys.readouterr().out
+    assert main(["check", str(table), "--map", str(saved), "--json"]) == 0
+    assert capsys.readouterr().out == first

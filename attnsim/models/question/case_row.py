@@ -181,10 +181,11 @@ def _timed(case: Case, flops_per_s: float, bytes_per_s: float) -> Case:
 
 def _decompressed(case: Case) -> Case:
     """A case of FlashMLA's widths in those of the heads that its latent stands for."""
-    widths = {"heads_kv": case.heads_q, "head_dim": _DECOMPRESSED[0], "head_dim_v": _DECOMPRESSED[1]}
+    width, width_v = _DECOMPRESSED
     told = "head_dim 576 on 512 and one key head, taken as latent 512x64 under heads of 192 and 128, as DeepSeek-V3's"
-    assumed = {**case.assumed, "latent": told}
-    return replace(case, **widths, options={**case.options, "latent": "512x64"}, assumed=assumed)
+    assumed, options = {**case.assumed, "latent": told}, {**case.options, "latent": "512x64"}
+    whole_heads = replace(case, heads_kv=case.heads_q, head_dim=width, head_dim_v=width_v)
+    return replace(whole_heads, options=options, assumed=assumed)
 
 
 def _word(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnsim.errors import InputError, shown
 from attnsim.models.question.column_names import meanings, offer
@@ -184,7 +184,7 @@ def _chosen(frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel, has_units:
     return chosen
 
 
-def _said(heading: Heading, cell: str, unit: str, naming: Naming, row: Mapping[str, object]) -> dict[str, object]:
+def _said(heading: Heading, cell: str, unit: str, naming: Naming, row: Mapping[Any, object]) -> dict[str, object]:
     """The cells of our columns that a heading and its cell say; what is no number of a known unit stays as it is."""
     match = _QUANTITY.fullmatch(cell) or re.fullmatch(rf"({NUMBER})()", cell, re.IGNORECASE)
     unit = match[2] if match and match[2] else heading.unit or unit.strip() or naming.time_unit or ""
