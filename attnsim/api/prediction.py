@@ -22,6 +22,7 @@ from attnsim.models.hardware.clock_law import ClockBy, clock_law
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, bound_text
 from attnsim.models.question.lengths import lengths_text
+from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.models.question.workload import Workload
 from attnsim.wording import html_table, interval_text, time_text, times_text
 
@@ -213,7 +214,7 @@ class Prediction:
         busy = {f"busy_{unit}_s": self.units_s.get(unit) for unit in UNITS}
         asked |= {"lengths": lengths_text(w.lengths), "mask": str(w.mask)}
         asked |= {name: "" if (value := getattr(w, name)) is None else str(value) for name in TEXTS}
-        asked |= {name: getattr(w, name) for name in ("dropout", "page_size", "prefix")}
+        asked |= {name: getattr(w, name) for name in ("dropout", "page_size", "prefix", *KERNEL_OPTIONS)}
         asked["decodes"] = sum(one.times for one in w.parts if one.queries == 1)
         return asked | plain | more | busy
 

@@ -13,6 +13,7 @@ from attnsim.cli.heading import heading
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.llm.asked import title_of
+from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.wording import clock_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _LEFT_OUT = (
     "Left out: normalisation, residual additions, cache writes that the attention does not make itself, "
     "communication{routing}."
 )
-NOT_OF_LAYERS = ("operations", "lengths", "page_size", "prefix", "tree", "selection")
+NOT_OF_LAYERS = ("operations", "lengths", "page_size", "prefix", "tree", "selection", *KERNEL_OPTIONS)
 """Flags of a question that say nothing of a layer."""
 _RIGHT = ("time", "90 % range", "vs base", "share", "HBM GB", "TFLOP/s")
 

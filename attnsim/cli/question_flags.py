@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from attnsim.cli import options
 from attnsim.models.llm import asked
+from attnsim.models.question.words import KERNEL_OPTIONS
 
 if TYPE_CHECKING:
     from attnsim.models.question.workload import Workload
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 NOT_OF_DENSITIES = (
     *("seq_kv", "head_dim_v", "latent", "window", "passes", "operations"),
-    *("lengths", "page_size", "prefix", "tree", "selection"),
+    *("lengths", "page_size", "prefix", "tree", "selection", *KERNEL_OPTIONS),
 )
 """Flags of no question about the density of a pattern: prompts of one length by self-attention, nothing cached."""
 
@@ -48,6 +49,15 @@ class QuestionFlags:
     operations: options.OperationsText = None
     selection: options.SelectionText = None
     cache: options.Cache = None
+    kv_dtype: Annotated[
+        str | None, options.flag("FORMAT", "Of K and V where not that of Q: fp8.", panel=options.QUESTION)
+    ] = None
+    sinks: Annotated[
+        bool, options.switch("A further term in each softmax's sum.", "--sinks", panel=options.QUESTION)
+    ] = False
+    softcap: Annotated[
+        str | None, options.flag("X", "Scores bounded by X tanh(score / X).", panel=options.QUESTION)
+    ] = None
 
     @cached_property
     def filled(self) -> asked.Filled | None:

@@ -139,7 +139,7 @@ def _workload(w: Workload) -> str:
     given = {}
     for field in fields(w):
         value = getattr(w, field.name)
-        if value in (None, (), 0, False) or (field.name == "dropout" and w.operations):
+        if value in (None, (), 0, False, "") or (field.name == "dropout" and w.operations):
             continue
         given[field.name] = repr(value if isinstance(value, (int, str)) else str(value))
     if w.lengths:

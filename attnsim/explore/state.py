@@ -19,7 +19,7 @@ from attnsim.models.hardware.units import EXP, HBM, L2, SHARED_MEMORY, TENSOR
 from attnsim.models.implementations.choose import match
 from attnsim.models.llm import asked
 from attnsim.models.mechanisms import only_for, playing, running
-from attnsim.models.question.words import read_count, read_dtype, read_pass
+from attnsim.models.question.words import KERNEL_OPTIONS, read_count, read_dtype, read_pass
 from attnsim.models.question.workload import DTYPE_BYTES, Workload
 from attnsim.studies.hardware_case import Case, each_once, flag_of, is_file, pairs_of, weighted
 from attnsim.studies.provenance import calibration_digests
@@ -49,7 +49,7 @@ COUNTS = (
     "tp",
     "window",
 )
-TEXTS = ("model", "lengths", "tree", "latent", "dtype", "pass", "operations", "selection", "mask")
+TEXTS = ("model", "lengths", "tree", "latent", "dtype", "pass", "operations", "selection", "mask", *KERNEL_OPTIONS)
 OTHERS = (
     "gpu",
     "algorithm",

@@ -88,11 +88,15 @@ def test_a_row_says_which_version_was_taken() -> None:
 def test_a_page_size_is_that_of_the_implementation_or_refused() -> None:
     paged = ROW | {"implementation": "vllm_flash_attn_fa3", "page_size": "64"}
     assert predict_case(parse_row(paged))["error"] == ""
-    assert "stands for pages of 16 to 64 keys" in str(predict_case(parse_row(paged | {"page_size": "256"}))["error"])
+    assert predict_case(parse_row(paged | {"page_size": "256"}))["error"] == ""
+    odd = str(predict_case(parse_row(paged | {"page_size": "24"}))["error"])
+    assert "vllm.flash-attn-3 takes pages of 16 or more, multiples of 16, keys" in odd
+    listed = ROW | {"gpu": "b200", "implementation": "vllm.trtllm-gen", "page_size": "48"}
+    assert "takes pages of 16, 32, 64 keys" in str(predict_case(parse_row(listed))["error"])
     chosen = predict_case(parse_row(ROW | {"page_size": "64"}))
     assert (chosen["used_implementation"], chosen["error"]) == ("vllm.flash-attn-3", "")
-    whole = str(predict_case(parse_row(ROW | {"implementation": "flash-attn.3", "page_size": "64"}))["error"])
-    assert "flash-attn.3 reads K and V in one piece" in whole and "vllm.flash-attn-3" in whole
+    whole = str(predict_case(parse_row(ROW | {"implementation": "flash-attn.1", "page_size": "64"}))["error"])
+    assert "flash-attn.1 has no page table" in whole and "vllm.flash-attn-3" in whole
     check_pages(IMPLEMENTATIONS["flash-attn.3"], None)
 
 

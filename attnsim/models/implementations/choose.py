@@ -29,6 +29,7 @@ from attnsim.models.implementations.names import (
     version_parts,
     versions_of,
 )
+from attnsim.models.implementations.options import able, came_later, check_options, lacking
 from attnsim.models.implementations.registry import (
     IMPLEMENTATIONS,
     OWN_KERNELS,
@@ -45,10 +46,13 @@ __all__ = [
     "IMPLEMENTATIONS",
     "OWN_KERNELS",
     "Match",
+    "able",
     "check_lengths",
     "check_mask",
+    "check_options",
     "check_pages",
     "find_implementation",
+    "lacking",
     "match",
     "runs_on",
     "settled_name",
@@ -279,7 +283,8 @@ def _of_library(library: str, version: str, usual: Implementation | None) -> Imp
 def _versioned(record: Implementation, version: str) -> Implementation:
     """The record as asked about a version, where versions differ in what is known here."""
     own = version_of(record.library, version)
-    return replace(record, version=own) if own and told_apart(record) else record
+    known = own and (told_apart(record) or came_later(record.name, own))
+    return replace(record, version=own) if known else record
 
 
 def _taken(record: Implementation, version: str) -> str:

@@ -132,7 +132,7 @@ def _flash2_forward(
     # `mha_varlen_fwd` cuts keys for one query a sequence only (``csrc/flash_attn/flash_api.cpp``).
     uncut = w.dropout or (w.lengths and not swapped) or one_split
     splits = 1 if uncut else split_count(heads * rows, 2 * gpu.sm.count, -(-w.seq_kv // split_tile.keys))
-    if splits > 1 or one_split:
+    if splits > 1 or one_split or w.page_size:  # `run_mha_fwd` forces the split kernel, which alone has a page table
         tile = override(split_tile, shape, w, gpu)
         ranges = Splits(min(splits, -(-w.seq_kv // tile.keys)))
         main = flash_forward(w, gpu, tile, "flash_fwd_splitkv", ranges)
@@ -166,11 +166,20 @@ def flash2(
 
 
 def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
-    """FA3's sm_90 forward kernel with TMA copies."""
+    """FA3's sm_90 forward kernel with TMA copies; of pages that hold no whole tiles, or few rows, with cp.async."""
     narrow = w.mask.is_causal or w.mask.is_windowed
     shape, in_smem = fa3_shape(w, paged=False)
     order: Order = "longest_first" if narrow else "ascending"
+    if gathers(w, *shape):
+        shape, in_smem = fa3_shape(w, paged=True)
+        tile = hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=w.group > 1)
+        return replace(tile, by_row=True)
     return hopper_tile(*shape, p_in_smem=in_smem, order=order, pack_gqa=pack_gqa)
+
+
+def gathers(w: Workload, rows: int, keys: int) -> bool:
+    """Whether FA3 copies a paged cache key by key (`get_pagedkv_tma` of ``hopper/flash_api.cpp``)."""
+    return bool(w.page_size) and (w.page_size % keys > 0 or w.seq_q * w.group <= rows)
 
 
 def fa3_shape(w: Workload, paged: bool) -> tuple[tuple[int, int], bool]:
@@ -258,9 +267,10 @@ def flash3(
         base = counted(replace(base, order=order or base.order, loop=loop), machine, w, gpu)
         # `flash_attn_func` never splits; `flash_attn_with_kvcache`, the decode entry, asks the rule.
         rows = -(-w.seq_q * w.group // base.rows)
-        count = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if w.passes == "decode" else 1
+        cached = w.passes == "decode" or w.page_size
+        count = fa3_splits(w_fwd, gpu, w.batch * w.heads_kv * rows, base) if cached else 1
         splits = Splits(count, of_seen=True)
-        packed = w.group > 1 and (splits.partial or _packing_pays(w, base.rows))
+        packed = w.group > 1 and (splits.partial or base.pack_gqa or _packing_pays(w, base.rows))
         tile = override(replace(base, pack_gqa=packed), shape, w_fwd, gpu)
         main = flash_forward(w_fwd, gpu, tile, splits=splits)
         main = replace(main, multicast=2) if _multicast(w_fwd, tile, splits) else main
@@ -280,7 +290,7 @@ def _packing_pays(w: Workload, rows: int) -> bool:
 
 def _multicast(w: Workload, tile: FlashTile, splits: Splits) -> bool:
     """Clusters of two blocks that share K and V: 16-bit, head_dim >= 128, no mask, an even number of row tiles."""
-    plain = w.mask == Mask() and not splits.partial and tile.path == "wgmma"
+    plain = w.mask == Mask() and not (splits.partial or w.page_size) and tile.path == "wgmma"
     return plain and w.head_dim > 96 and w.element_bytes == 2 and (-(-w.seq_q // tile.rows)) % 2 == 0
 
 

@@ -66,19 +66,26 @@ LEAST_CHUNK = 128
 def fa2_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """Rows by the mean packed length (`FA2DetermineCtaTileQ`), keys by what two blocks an SM leave of memory.
 
-    Above head_dim 128 the accumulators of 128 rows leave no room for a score (`KernelTraits::IsInvalid`): 64 rows.
+    Above head_dim 128 the accumulators of 128 rows leave no room for a score (`KernelTraits::IsInvalid`): 64 rows. Of
+    an fp8 cache a tile has room for K or V in 16 bits too, and an even number of fragments (`kUseRepack`,
+    `kMinValidMmaKV`); decoding has not.
     """
     d, dv, e = padded(w.head_dim), padded(w.head_dim_v), w.element_bytes
     packed = w.queries * w.group // w.batch
     rows = 128 if packed > 64 and max(d, dv) <= 128 else 64 if packed > FRAGMENT else FRAGMENT
     over_keys = 4 if rows == FRAGMENT else 1  # warps that lie along the keys
-    each = (d + dv) * FRAGMENT * over_keys * e
+    least = 2 if w.kv_dtype and rows > FRAGMENT else 1
+    staged = max(d, dv) * e if least > 1 else 0
+    each = ((d + dv) * w.cache_bytes + staged) * FRAGMENT * over_keys
     limit = gpu.sm.shared_memory_per_block_bytes
-    if gpu.sm.shared_memory_bytes >= 2 * (rows * d * e + each):
+    if gpu.sm.shared_memory_bytes >= 2 * (rows * d * e + least * each):
         limit = min(limit, gpu.sm.shared_memory_bytes // 2 - 1024)
-    fragments = min(4 if rows == 128 else 8, max(1, (limit - rows * d * e) // each))
+    fragments = min(4 if rows == 128 else 8, max(least, (limit - rows * d * e) // each // least * least))
     keys = FRAGMENT * over_keys * fragments
-    return FlashTile(rows, keys, pack_gqa=True, warps_share_keys=rows == FRAGMENT, order="planned")
+    cache_bytes = w.cache_bytes if w.kv_dtype else 0
+    return FlashTile(
+        rows, keys, pack_gqa=True, warps_share_keys=rows == FRAGMENT, order="planned", cache_bytes=cache_bytes
+    )
 
 
 def plan(w: Workload, gpu: Gpu, tile: FlashTile) -> Splits:

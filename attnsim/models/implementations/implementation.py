@@ -81,8 +81,10 @@ class Implementation:
         The library's calls that launch its kernels, as a user writes them; empty for what is nobody's code.
     versions : tuple of str
         Versions of the library that it stands for, oldest first; empty where there are none to tell apart.
-    pages : (int, int), optional
-        Least and most keys in a page of the cache that it stands for; None where it reads K and V in one piece.
+    pages : tuple of int
+        Least and most keys in a page of the cache, or each of three sizes and more; () where it has no page table.
+    page_multiple : int
+        What divides the keys of a page, between these two.
     aliases : tuple of str
         Other names, `*` for any ending: earlier ones, and those of measurement tables.
     like : str
@@ -154,7 +156,8 @@ class Implementation:
     source: str
     calls: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
-    pages: tuple[int, int] | None = None
+    pages: tuple[int, ...] = ()
+    page_multiple: int = 1
     aliases: tuple[str, ...] = ()
     like: str = ""
     dtypes: tuple[str, ...] = ("fp16", "bf16")
@@ -186,6 +189,21 @@ class Implementation:
     picks: Picks | None = None
     version: str = ""
     counts: str = ""
+
+    def takes_pages_of(self, keys: int) -> bool:
+        """Whether its page table may have pages of so many keys."""
+        if len(self.pages) != 2:
+            return keys in self.pages
+        return self.pages[0] <= keys <= self.pages[1] and keys % self.page_multiple == 0
+
+    @property
+    def pages_told(self) -> str:
+        """The pages that its page table may have, in words."""
+        if len(self.pages) != 2:
+            return ", ".join(map(str, self.pages))
+        low, high = self.pages
+        span = f"{low} or more" if high == LARGEST["seq_kv"] else f"{low} to {high:,}"
+        return f"{span}, multiples of {self.page_multiple}," if self.page_multiple > 1 else span
 
     @property
     def library(self) -> str:
@@ -219,7 +237,7 @@ def facts() -> dict[str, dict[str, Any]]:
     return {name: _inherited(own.get(given.get("launches", ""), {})) | given for name, given in own.items()}
 
 
-_OWN = {"source", "calls", "versions", "aliases", "like", "pages"}
+_OWN = {"source", "calls", "versions", "aliases", "like", "pages", "page_multiple"}
 """What an implementation that launches another's kernels does not take over from it."""
 
 

@@ -48,6 +48,7 @@ from attnsim.models.implementations.implementation import (
 )
 from attnsim.models.implementations.latent import records as latent
 from attnsim.models.implementations.linear import convolution, fla, gated_delta, kda, ssd
+from attnsim.models.implementations.options import check_options, with_options
 from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, naive, sigmoid, sparse
 from attnsim.models.implementations.selecting import dsa, flash_nsa, moba, nsa_decode, nsa_triton
 from attnsim.models.implementations.surrounding import check_operations, surrounded
@@ -77,11 +78,12 @@ def normalising(record: Implementation) -> Builder:
     def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_mask(record, w)
         check_lengths(record, w)
+        check_options(record, w)
         check_operations(record, w)
         if shape is not None and not record.tunable:
             raise InputError(f"{record.name} takes no tile of queries x keys; leave --tile out")
         asked = w if record.sees_window else w.bounded()
-        return surrounded(record, asked, record.build(asked, gpu, shape))
+        return surrounded(record, asked, with_options(record, asked, record.build(asked, gpu, shape)))
 
     return normalised
 
@@ -131,8 +133,9 @@ def _launching(name: str) -> Implementation:
     """The record of an implementation that launches another's kernels: what it says itself stands in its TOML file."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        asked = replace(w, sinks=False, softcap=0.0)  # which it may do where the other does not
         masked = one.masks and w.bounded().mask.is_windowed
-        asked = mask_tensor.without_mask(w) if masked else w
+        asked = mask_tensor.without_mask(asked) if masked else asked
         schedule = replace(IMPLEMENTATIONS[one.launches].build(asked, gpu, shape), implementation=name)
         return mask_tensor.with_mask_tensor(schedule, w) if masked else schedule
 
@@ -173,14 +176,11 @@ def check_pages(record: Implementation, page_size: int | None) -> None:
     """
     if page_size is None:
         return
-    if record.pages is None:
+    if not record.pages:
         able = _some(one.name for one in IMPLEMENTATIONS.values() if one.pages and not one.form)
-        raise InputError(
-            f"page_size is {page_size}, {record.name} reads K and V in one piece; leave it empty, or take {able}"
-        )
-    low, high = record.pages
-    if not low <= page_size <= high:
-        raise InputError(f"page_size is {page_size}; {record.name} stands for pages of {low} to {high} keys")
+        raise InputError(f"page_size is {page_size}, {record.name} has no page table; leave it empty, or take {able}")
+    if not record.takes_pages_of(page_size):
+        raise InputError(f"page_size is {page_size}; {record.name} takes pages of {record.pages_told} keys")
 
 
 def runs_on(record: Implementation, gpu: Gpu) -> bool:

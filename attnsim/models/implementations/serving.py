@@ -256,6 +256,7 @@ def vllm_triton(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     shared_out = w.seq_q == 1 and w.batch * w.heads_kv <= FEW_BLOCKS
     rows = max(16, 1 << (w.group - 1).bit_length())
     base = FlashTile(rows, 16 if shared_out else 32, loop="staged", stages=3, pack_gqa=True, warps_share_keys=True)
+    base = replace(base, cache_bytes=w.cache_bytes if w.kv_dtype else 0)
     base = replace(base, order="planned")  # a row tile finds its sequence, `find_seq_idx`
     tile = override(base, shape, w_main, gpu)
     splits = Splits(min(SEGMENTS, -(-w.seq_kv // tile.keys)) if shared_out else 1)

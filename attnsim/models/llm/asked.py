@@ -38,11 +38,13 @@ def workload(
     selection: str | None = None,
     tp: int = 1,
     model: Model | None = None,
+    **options: Any,
 ) -> Workload:
     """The question that the flags ask, or, where they filled a model (:func:`filled`), that it asks.
 
     With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with
-    `seq_kv` too, that is the cache and `seq` the queries. With `tp` it is one GPU's part.
+    `seq_kv` too, that is the cache and `seq` the queries. With `tp` it is one GPU's part. `options` are those of
+    :data:`attnsim.models.question.words.KERNEL_OPTIONS` that are given.
 
     Raises
     ------
@@ -55,6 +57,7 @@ def workload(
         "page_size": page_size or 0, "prefix": prefix or 0, "tree": tree, "operations": operations,
         "selection": selection,
     }  # fmt: skip
+    told |= {name: value for name, value in options.items() if value}
     of_each = _lengths(lengths, passes, batch, seq, seq_kv)
     for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
         if flag == "--seq" and lengths is not None:

@@ -56,8 +56,8 @@ def playing(w: Workload) -> Mechanism:
 
 
 def unfused_beside(w: Workload) -> tuple[str, ...]:
-    """The unfused algorithm where it can stand beside others: it knows sequences of one length, whole in memory."""
-    return () if w.lengths or w.page_size or w.prefix or w.tree else ("naive",)
+    """The unfused algorithm where it can stand beside others: it knows sequences of one length, in one piece and format."""
+    return () if w.lengths or w.page_size or w.prefix or w.tree or w.kv_dtype else ("naive",)
 
 
 def running(record: Implementation) -> list[Mechanism]:

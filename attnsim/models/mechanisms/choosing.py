@@ -10,9 +10,12 @@ from attnsim.models.calibrations.choose import checked
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import (
     IMPLEMENTATIONS,
+    able,
     check_lengths,
     check_mask,
+    check_options,
     find_implementation,
+    lacking,
     runs_on,
     unplayed,
 )
@@ -64,6 +67,8 @@ def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Imple
         When none runs there.
     """
     records = [find_implementation(name) for name in mechanism.ordered(mechanism.implementations, w)]
+    further = map(find_implementation, able(w) if w.options else ())
+    records += [record for record in further if record not in records and mechanism.run_by(record)]
     usable = [record for record in records if runs_on(record, gpu)]
     if not usable:
         best = default_implementation(FUSED, w, gpu).name
@@ -71,9 +76,9 @@ def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Imple
             f"{mechanism.name} has no kernels for {gpu.id} ({gpu.sm_arch}); nearest: {best} (--algorithm flash)"
         )
     usable = [record for record in usable if _suits(record, mechanism, w, gpu)] or usable
-    able = [record for record in usable if w.dtype in record.dtypes]
-    checked_first = sorted(able, key=lambda record: not checked(record, gpu, w.passes))
-    return next((record for record in checked_first if _fits(record, w, gpu.tiled_for)), [*able, *usable][0])
+    formats = [record for record in usable if w.dtype in record.dtypes]
+    checked_first = sorted(formats, key=lambda record: not checked(record, gpu, w.passes))
+    return next((record for record in checked_first if _fits(record, w, gpu.tiled_for)), [*formats, *usable][0])
 
 
 def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) -> bool:
@@ -86,6 +91,7 @@ def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) 
         and (record.lengths or not w.lengths)
         and record.prefixes == bool(w.prefix)
         and record.trees == bool(w.tree)
+        and not lacking(record, w)
         and (not record.needs or getattr(gpu.features, record.needs))
     )
 
@@ -121,6 +127,7 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
         raise InputError(f"{record.name} has no fp8 backward pass; take dtype bf16 for training, or one of {able}")
     check_mask(record, w)
     check_lengths(record, w)
+    check_options(record, w)
     check_operations(record, w)
     if w.operations is not None and "accumulate" in w.operations and "bwd" not in w.directions:
         raise InputError(f"operation 'accumulate' follows a backward pass, the pass is {w.passes}; leave it out")

@@ -6,6 +6,7 @@ question; and a sigmoid, a kernel of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,11 @@ _DECODE = Workload(batch=4, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_d
 
 FEW_QUERIES = 64
 """Most queries of a head that count as decoding: one row tile of the split-KV kernels."""
+
+
+def _of_pages(names: tuple[str, ...], w: Workload) -> Sequence[str]:
+    """Of a cache in pages those first whose measurements are of such: what serves models."""
+    return sorted(names, key=lambda name: w.page_size > 0 and name in _LIBRARIES)
 
 
 def _no_window(w: Workload) -> str:
@@ -87,7 +93,7 @@ def _softmax(
     **more: Any,
 ) -> Mechanism:
     """A record of dense softmax attention, with gradients."""
-    usual = {"gradients": softmax_gradients, "operations": "around"}
+    usual = {"gradients": softmax_gradients, "operations": "around", "ordered": _of_pages}
     return Mechanism(name, "dense", implementations, example, reference, **{**usual, **more})
 
 

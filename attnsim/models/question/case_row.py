@@ -12,7 +12,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.columns import EMPTY, OPTIONS, OWN, VERSIONS, Columns, key, known_columns
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.lengths import Length
-from attnsim.models.question.words import read_dtype, read_pass, whole
+from attnsim.models.question.words import KERNEL_OPTIONS, read_dtype, read_pass, whole
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, TEXTS, Workload
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def workload_of(case: Case) -> Workload:
     if case.window is not None:
         mask = mask & Mask.sliding_window(case.window, case.causal)
     told = case.options
-    texts: dict[str, Any] = {name: told[name] for name in TEXTS if name in told}
+    texts: dict[str, Any] = {name: told[name] for name in (*TEXTS, *KERNEL_OPTIONS) if name in told}
     prefix = whole(told.get("prefix", "0"))
     if prefix is None:
         raise InputError(f"prefix is {shown_cell(told['prefix'])}; allowed: a whole number of keys that all share")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attnsim.models.question.words import KERNEL_OPTIONS
+
 EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 """What a cell without a value says, in small letters."""
 
@@ -116,7 +118,7 @@ class Column:
         return self.ours in _WORDS
 
 
-OPTIONS = ("dropout", "latent", "mask", "operations", "prefix", "selection", "tree")
+OPTIONS = ("dropout", "latent", "mask", "operations", "prefix", "selection", "tree", *KERNEL_OPTIONS)
 """What changes a prediction and is a column of its own or a key of `options`, whose other keys only describe a row."""
 
 VERSIONS = tuple(

@@ -32,6 +32,11 @@ PASS_WORDS = {
 }  # fmt: skip
 """Other names of passes."""
 
+FLAG_WORDS = dict.fromkeys(("true", "1", "1.0", "yes", "on"), True) | dict.fromkeys(
+    ("false", "0", "0.0", "no", "off", "none", ""), False
+)
+"""Words for yes and no."""
+
 FIELD_WORDS = {"heads": "heads_q", "kv_heads": "heads_kv", "pass": "passes", "pass_": "passes"}
 """Other names of fields that mean a field by themselves."""
 
@@ -50,10 +55,28 @@ def read_dtype(text: str) -> str:
     return DTYPES.get(key, key)
 
 
+def read_cache_dtype(text: str) -> str:
+    """The number format of a cache by any of its names; "" where it is the model's own ("auto")."""
+    return "" if text.strip().lower() in ("auto", "model") else read_dtype(text)
+
+
 def read_pass(text: str) -> str:
     """A pass by any of its names; what is none of them as it was given."""
     key = text.strip().lower()
     return PASS_WORDS.get(key, key)
+
+
+def read_flag(text: str) -> bool:
+    """Yes or no as people write it.
+
+    Raises
+    ------
+    InputError
+    """
+    word = text.strip().lower()
+    if word not in FLAG_WORDS:
+        raise InputError(f"{text!r} given; allowed: true or false, 1 or 0")
+    return FLAG_WORDS[word]
 
 
 def whole(text: str) -> int | None:
@@ -94,6 +117,16 @@ def read_number(text: str, low: float = 0.0) -> float:
     if not low <= value < math.inf:
         raise InputError(f"{text!r} given; allowed: numbers from {low:g}")
     return value
+
+
+KERNEL_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "kv_dtype": read_cache_dtype,
+    "sinks": read_flag,
+    "softcap": read_number,
+}
+"""What a call may ask of a kernel beside its shape, and how text of it is read. Each is a field of a question, a flag,
+a column of tables and a key of a page's state, and false where a call does not ask it; what it costs whose kernels is
+said in :mod:`attnsim.models.implementations.options`."""
 
 
 def cell_number(text: str, where: str) -> float:

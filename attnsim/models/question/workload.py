@@ -13,7 +13,7 @@ from attnsim.models.question.cache import Tree, check_cache
 from attnsim.models.question.lengths import Length, blind, check_seen, checked_lengths, lengths_of, told_lengths
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.selection import Selection
-from attnsim.models.question.words import understanding
+from attnsim.models.question.words import KERNEL_OPTIONS, understanding
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one element; fp8 is e4m3 with 16-bit output, as FlashAttention-3 writes it."""
@@ -84,7 +84,7 @@ class Workload:
     The words of the command line are understood too (:mod:`attnsim.models.question.words`): ``heads=32``,
     ``kv_heads=8``, ``seq="64k"`` (with pass decode the keys in the cache), ``causal=True``, ``window=4096``,
     ``mask="causal, global 16"``, ``pass_="prefill"``, ``dtype="bfloat16"``. `latent`, `operations`, `selection` and
-    `tree` may be given as their text: ``tree="-1 0 0 1"``.
+    `tree` may be given as their text: ``tree="-1 0 0 1"``; so may `KERNEL_OPTIONS`: ``softcap="50"``.
 
     Parameters
     ----------
@@ -118,6 +118,12 @@ class Workload:
         Keys that all sequences share, at the beginning of each.
     tree : Tree, optional
         Draft tokens of speculative decoding that branch, the last queries and keys of each sequence.
+    kv_dtype : str
+        Element type of K and V where it is not that of Q, which they are converted to; "" where it is.
+    sinks : bool
+        Whether each head has a further term in the sums of its softmax, without a value (gpt-oss, arXiv 2508.10925).
+    softcap : float
+        Bound of the scores, ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv 2408.00118, section 2); 0: none.
 
     Raises
     ------
@@ -143,6 +149,9 @@ class Workload:
     page_size: int = 0
     prefix: int = 0
     tree: Tree | None = None
+    kv_dtype: str = ""
+    sinks: bool = False
+    softcap: float = 0.0
 
     def __post_init__(self) -> None:
         self._parse()
@@ -165,6 +174,7 @@ class Workload:
             self._check_dropout(self.operations)
         if self.page_size or self.prefix or self.tree:
             check_cache(self.parts, self.page_size, self.prefix, self.tree, self.mask == Mask.causal())
+        self._check_options()
 
     def _parse(self) -> None:
         """Read the parts that are given as text."""
@@ -174,10 +184,30 @@ class Workload:
                 object.__setattr__(self, name, kind.parse(value))
             elif value is not None and not isinstance(value, kind):
                 raise InputError(f"{name} is {value!r}; give {kind.__name__}, or its text as --{name} has it")
+        for name, read in KERNEL_OPTIONS.items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, read(str(value)))
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from None
         if not isinstance(self.mask, Mask):
             raise InputError(
                 f"mask is {shown(self.mask)}; give an attnsim.Mask, or its text, such as 'causal, window 512'"
             )
+
+    def _check_options(self) -> None:
+        """What is asked of the kernel beside its shape; K and V in the format of Q are not worth a word."""
+        if self.kv_dtype not in ("", self.dtype, "fp8"):
+            allowed = f"{self.dtype}, as Q, or fp8"
+            raise InputError(f"kv_dtype is {self.kv_dtype!r} beside {self.dtype} queries; allowed: {allowed}")
+        if self.kv_dtype == self.dtype:
+            object.__setattr__(self, "kv_dtype", "")
+        if self.kv_dtype and "bwd" in self.directions:
+            raise InputError(f"kv_dtype is {self.kv_dtype} and the pass {self.passes}; a cache has no gradients")
+        if not 0 <= self.softcap < float("inf"):
+            raise InputError(f"softcap is {self.softcap:g}; allowed: a bound above 0, such as 50, or 0 for none")
+        if self.softcap and self.dropout:
+            raise InputError(f"softcap is {self.softcap:g} with dropout, which no kernel has; leave one of them out")
 
     def _check_sizes(self) -> None:
         """Sizes are whole numbers within bounds."""
@@ -258,9 +288,19 @@ class Workload:
         return DTYPE_BYTES[self.dtype]
 
     @property
+    def cache_bytes(self) -> int:
+        """Bytes of one element of K and V."""
+        return DTYPE_BYTES[self.kv_dtype or self.dtype]
+
+    @property
     def output_bytes(self) -> int:
         """Bytes of one element of O: as the inputs, but 16-bit for fp8."""
         return max(2, self.element_bytes)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The `KERNEL_OPTIONS` that are asked for."""
+        return tuple(name for name in KERNEL_OPTIONS if getattr(self, name))
 
     @property
     def group(self) -> int:
@@ -271,8 +311,8 @@ class Workload:
     def kv_cache_bytes(self) -> int:
         """Bytes cached for the keys of all sequences: K and V of every head, or the latent and its rotary key."""
         if self.latent is not None:
-            return self.keys * self.latent.width * self.element_bytes
-        return self.keys * self.heads_kv * (self.head_dim + self.head_dim_v) * self.element_bytes
+            return self.keys * self.latent.width * self.cache_bytes
+        return self.keys * self.heads_kv * (self.head_dim + self.head_dim_v) * self.cache_bytes
 
     @property
     def directions(self) -> tuple[Literal["fwd", "bwd"], ...]:
@@ -336,7 +376,13 @@ class Workload:
         operations = "" if self.operations is None else f"; {self.operations}"
         selection = "" if self.selection is None else f"; {self.selection}"
         told = ("page", self.page_size), ("prefix", self.prefix), ("tree", self.tree)
-        operations = "".join(f", {name} {value}" for name, value in told if value) + operations
+        told += tuple((name.replace("_", " "), getattr(self, name)) for name in KERNEL_OPTIONS)
+        said = (
+            (name, "" if value is True else f" {value:g}" if isinstance(value, float) else f" {value}")
+            for name, value in told
+            if value
+        )
+        operations = "".join(f", {name}{value}" for name, value in said) + operations
         return (
             f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}{latent}, {self.dtype}, {self.passes}, "
             f"{self.mask}{selection}{operations}"

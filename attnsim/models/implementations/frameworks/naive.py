@@ -23,6 +23,9 @@ DROPOUT_INSTRUCTIONS = by_hand(25, "integer instructions per element of a dropou
 """A Philox-4x32-10 call of about 100 gives four numbers (Salmon et al., SC 2011;
 ``aten/src/ATen/native/cuda/Dropout.cu``)."""
 
+TANH_EXPS = 2
+"""Of PyTorch's tanh an element: an exponential and a reciprocal, as libdevice's (``option_work.csv``)."""
+
 LIKELY_DROPOUT = 0.1
 """Rate of a question that says only that there is dropout; the time does not depend on it."""
 
@@ -183,9 +186,11 @@ def _forward(b: _Unfused) -> list[Kernel]:
     kernels.append(b.product("S = Q K^T", shape, b.input("Q"), b.input("K"), Operand("S", s)))
     if "scale" in operations:
         kernels.append(b.over_scores("scale", {"S": s}, {"S": s}))
+    kernels += _capped(b)
     if "mask" in operations:
         sides = [("S", b.pairs * s), ("mask", w.seq_q * w.seq_kv * s)], [("S", b.pairs * s)]
         kernels.append(one_pass("mask", *sides, b.pairs, int32=BROADCAST_INSTRUCTIONS * (b.heads > 1)))
+    kernels += _with_sinks(b)
     kernels.append(b.by_rows(softmax, "softmax", {"S": s}, {"P": p}))
     if "row check" in operations:
         rows = ("R", b.heads * w.seq_q)
@@ -204,6 +209,40 @@ def _forward(b: _Unfused) -> list[Kernel]:
     if b.in_fp32:
         kernels.append(b.copy("O", b.nd("O"), b.c, b.e))
         kernels.append(b.over_scores("cast P", {weights: s}, {f"{weights}'": b.e}))
+    return kernels
+
+
+def _capped(b: _Unfused) -> list[Kernel]:
+    """Soft-capping as Gemma 2's eager form has it: S over the bound, its tanh, and that times the bound."""
+    if not b.w.softcap:
+        return []
+    tanh = one_pass("tanh", [("S", b.pairs * b.s)], [("S", b.pairs * b.s)], b.pairs, exps=TANH_EXPS)
+    return [
+        b.over_scores("over the cap", {"S": b.s}, {"S": b.s}),
+        tanh,
+        b.over_scores("times cap", {"S": b.s}, {"S": b.s}),
+    ]
+
+
+def _with_sinks(b: _Unfused) -> list[Kernel]:
+    """A column of sinks beside S, the maximum of each row, and S less that, as gpt-oss's eager form has it."""
+    if not b.w.sinks:
+        return []
+    size, rows = b.pairs * b.s, ("highest", b.heads * b.w.seq_q * b.s)
+    return [
+        one_pass("cat sinks", [("S", size), ("sinks", b.w.heads_q * b.s)], [("S", size)], b.pairs),
+        one_pass("max", [("S", size)], [rows], b.pairs),
+        one_pass("less max", [("S", size), rows], [("S", size)], b.pairs, int32=BROADCAST_INSTRUCTIONS),
+    ]
+
+
+def _options_backward(b: _Unfused) -> list[Kernel]:
+    """Their derivatives: a pass over dS for each, of tanh with its result."""
+    grad = {"dS": b.s}
+    kernels = [b.over_scores(f"{name} bwd", grad, grad) for name in ("less max", "cat sinks")] if b.w.sinks else []
+    if b.w.softcap:
+        tanh = b.over_scores("tanh bwd", {**grad, "S": b.s}, grad)
+        kernels += [b.over_scores("times cap bwd", grad, grad), tanh, b.over_scores("over the cap bwd", grad, grad)]
     return kernels
 
 
@@ -228,6 +267,7 @@ def _backward(b: _Unfused) -> list[Kernel]:
     # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
     kernels.append(b.over_scores("dP * P", {grad: p, "P": p}, {"T": p}))
     kernels.append(b.by_rows(over_rows, "softmax bwd", {"T": p, "P": p}, {"dS": s}))
+    kernels += _options_backward(b)
     if "scale" in operations:
         kernels.append(b.over_scores("scale bwd", {"dS": s}, {"dS": s}))
     kernels += [

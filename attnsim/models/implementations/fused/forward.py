@@ -42,7 +42,7 @@ def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
     e = w.element_bytes
     q = w.heads_q * w.queries
     kv = w.heads_kv * (pages_of(w) * w.page_size if w.page_size else w.keys)
-    inputs = (q + kv) * w.head_dim * e + kv * w.head_dim_v * e
+    inputs = q * w.head_dim * e + kv * (w.head_dim + w.head_dim_v) * w.cache_bytes
     out = q * w.head_dim_v * w.output_bytes + 4 * q
     if "bwd" in w.directions:
         expanded = w.heads_q * w.keys * (w.head_dim + w.head_dim_v) * e if w.group > 1 else 0
@@ -111,7 +111,7 @@ def flash_forward(
 def operands(w: Workload, **of_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K and V of a head of K and V, whose query heads are g; `of_keys`: what else is known of K and V."""
     e = w.element_bytes
-    k, v = (Tensor(x, "b h j", n * e, **of_keys) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
+    k, v = (Tensor(x, "b h j", n * w.cache_bytes, **of_keys) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
     return Tensor("Q", "b h g i", w.head_dim * e), k, v
 
 

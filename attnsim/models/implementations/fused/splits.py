@@ -196,8 +196,9 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
     threads; the latency of the look-up and of address arithmetic is the implementation's `write_clks`.
     """
     widths = {"K": w.head_dim, "V": w.head_dim_v}
-    sizes = {x: w.heads_kv * width * w.element_bytes for x, width in widths.items()}
-    slots, new = Tensor("slot mapping", "t", 8), [Tensor(f"new {x}", "t", size) for x, size in sizes.items()]
+    sizes = {x: w.heads_kv * width * w.cache_bytes for x, width in widths.items()}
+    wide = w.element_bytes // w.cache_bytes
+    slots, new = Tensor("slot mapping", "t", 8), [Tensor(f"new {x}", "t", wide * size) for x, size in sizes.items()]
     cache = [Tensor(x, "t", size, written=True) for x, size in sizes.items()]
 
     def body() -> Nest:

@@ -98,6 +98,9 @@ class FlashTile:
         Columns of Q, K and V in a slice, where they pass through shared memory in slices, of which two are there, so
         that its size does not follow head_dim: Q is then read again for each key tile, and the accumulators of O lie
         in memory. 0: whole tiles. Only the loop "fa2" plays it.
+    cache_bytes : int
+        Of an element of K and V where they are not in the format of Q, which a whole tile of them is converted to in a
+        buffer beside them where it has more than 16 rows; 0 where they are.
     counts : StepCounts, optional
         Instructions of a step from machine code; None where nobody counted them.
     """
@@ -129,18 +132,21 @@ class FlashTile:
     by_row: bool = False
     looks_up_pages: bool = False
     slices: int = 0
+    cache_bytes: int = 0
     counts: StepCounts | None = None
 
     def buffers(self, d: int, dv: int, element: int) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         d, dv = (2 * self.slices, 2 * self.slices) if self.slices else (d, dv)
         q = self.rows * d * element
-        k, v = self.stages * self.keys * d * element, self.stages * self.keys * dv * element
+        k, v = (self.stages * self.keys * columns * (self.cache_bytes or element) for columns in (d, dv))
         parts = [("K", k), ("V", max(v, q) if self.share_q_v else v)]
         if not self.share_q_v:
             parts.insert(0, ("Q", q))
         if self.p_in_smem:
             parts.append(("P", self.rows * self.keys * element))
+        if self.cache_bytes and self.rows > 16:
+            parts.append(("K, V converted", self.keys * max(d, dv) * element))
         return tuple(parts)
 
     def shared_memory_bytes(self, d: int, dv: int, element: int) -> int:
