@@ -45,7 +45,7 @@ COUNTED = (
     "flash_forward|flash_hopper|sigmoid_forward|sparse_forward|backward_[a-z_]+|decode_split|linear_state|"
     "linear_output|linear_causal|linear_reduce|linear_scan|decode_combine"
 )
-WRITTEN = rf"^(({COUNTED})\(.*|naive_softmax\(\w+,\d+,\d+,1\)) sm_(80|90a?)$"
+WRITTEN = rf"^(({COUNTED})\((?!.*,asked\)).*|naive_softmax\(\w+,\d+,\d+,1\)) sm_(80|90a?)$"
 """The kernels of the table: those whose schedules ask for counts; of the softmax those that hold their rows."""
 HEAD = """\
 # Instructions of a step of our kernels, as in models/schedule, without pieces that are seldom needed; `masked`: further

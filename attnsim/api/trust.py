@@ -13,6 +13,7 @@ from attnsim.models.calibrations.choose import Chosen
 from attnsim.models.calibrations.components import HOST, NORMAL_90, PRIORS, TIMING, widths
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.options import SUPPORTS
 from attnsim.models.implementations.surrounding import HOST_WIDTH
 from attnsim.models.question.workload import Workload
 from attnsim.wording import beyond_text, spread_text
@@ -146,9 +147,9 @@ def assess(
         speed = f", {chosen.numbers.speed:.3g} as fast" if chosen.numbers.speed != 1.0 else ""
         near.append(Reason("borrowed", f"the kernels of {record.launches} in a build of their own{speed}"))
     if chosen.calibration is not None and chosen.own:
-        outside = _outside(w, gpu, chosen.calibration)
-        near += [Reason("shape", text) for text in outside.near]
-        far += [Reason("shape", text) for text in outside.far]
+        for outside in (_outside(w, gpu, chosen.calibration), _beside_shape(w, chosen.calibration)):
+            near += [Reason("shape", text) for text in outside.near]
+            far += [Reason("shape", text) for text in outside.far]
         near += _wide(w, chosen.calibration)
     if in_unmeasured_format(w, record):
         far.append(Reason("shape", f"number format fp8, of which {record.name} has no measured row"))
@@ -209,6 +210,17 @@ class _Outside(NamedTuple):
 
     near: list[str]
     far: list[str]
+
+
+def _beside_shape(w: Workload, calibration: Calibration) -> _Outside:
+    """Of what a question asks beside its shape what nobody measured; a sink is but one term of a row's sum."""
+    told = {"kv_dtype": f"K and V in {w.kv_dtype}", "softcap": "soft-capping", "sinks": "attention sinks"}
+    near, far = found = _Outside([], [])
+    for option in w.options:
+        (near if option == "sinks" else far).append(f"{told[option]}, which was not measured")
+    if w.page_size and ("page_size", calibration.implementation) in SUPPORTS:
+        near.append("pages of the cache, measured: K and V in one piece")
+    return found
 
 
 def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> _Outside:

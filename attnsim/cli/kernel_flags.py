@@ -118,6 +118,8 @@ class OwnFlags:
     causal: options.Causal = False
     window: options.Reach = None
     mask: Annotated[str, flag("TEXT", "A pattern such as 'causal, window 512, global 16'.")] = ""
+    sinks: options.Sinks = False
+    softcap: options.Softcap = None
 
     def workload(self, operation: Operation) -> Workload:
         """The question.

@@ -121,6 +121,9 @@ Dtype = Annotated[
     typer.Option(parser=read_dtype, metavar="FORMAT", help="fp32, fp16, bf16 or fp8.", rich_help_panel=QUESTION),
 ]
 Causal = Annotated[bool, switch("Causal mask, last query against last key.", "--causal", panel=QUESTION)]
+KvDtype = Annotated[str | None, _asked("FORMAT", "Of K and V where it is not that of Q: fp8.")]
+Sinks = Annotated[bool, switch("A further term in the sums of each softmax.", "--sinks", panel=QUESTION)]
+Softcap = Annotated[str | None, _asked("X", "Scores bounded by X tanh(score / X).")]
 MaskText = Annotated[str | None, _asked("TEXT", "Patterns for sparse, such as 'causal, window 512, global 16'.")]
 Pass = Annotated[
     str,

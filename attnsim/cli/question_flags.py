@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attnsim.cli import options
 from attnsim.models.llm import asked
@@ -49,15 +49,9 @@ class QuestionFlags:
     operations: options.OperationsText = None
     selection: options.SelectionText = None
     cache: options.Cache = None
-    kv_dtype: Annotated[
-        str | None, options.flag("FORMAT", "Of K and V where not that of Q: fp8.", panel=options.QUESTION)
-    ] = None
-    sinks: Annotated[
-        bool, options.switch("A further term in each softmax's sum.", "--sinks", panel=options.QUESTION)
-    ] = False
-    softcap: Annotated[
-        str | None, options.flag("X", "Scores bounded by X tanh(score / X).", panel=options.QUESTION)
-    ] = None
+    kv_dtype: options.KvDtype = None
+    sinks: options.Sinks = False
+    softcap: options.Softcap = None
 
     @cached_property
     def filled(self) -> asked.Filled | None:

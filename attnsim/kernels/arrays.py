@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from attnsim.errors import InputError
+from attnsim.kernels.device import Device
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
@@ -108,6 +110,26 @@ def factor_of(w: Workload, scale: float | None, *, positive: bool = False) -> fl
 def scale_log2(factor: float) -> dict[str, np.float32]:
     """The factor for kernels that take powers of two, as their argument."""
     return {"scale_log2": np.float32(factor * math.log2(math.e))}
+
+
+def asked_options(
+    device: Device, w: Workload, factor: float, softcap: float, sinks: ArrayLike | None
+) -> dict[str, Any]:
+    """What a call asks beside its shape as the arguments of ``options.cuh``; nothing where it asks nothing.
+
+    Raises
+    ------
+    InputError
+    """
+    if not softcap and sinks is None:
+        return {}
+    if not 0 <= softcap < math.inf:
+        raise InputError(f"softcap is {softcap}; allowed: a bound above 0, such as 50, or 0 for none")
+    given = np.zeros(1, np.float32) if sinks is None else np.ascontiguousarray(sinks, np.float32)
+    if sinks is not None and given.shape != (w.heads_q,):
+        raise InputError(f"sinks have shape {list(given.shape)}; give one for each of {w.heads_q} query heads")
+    bounded = {"tanh_scale": np.float32(factor / softcap if softcap else 0.0), **scale_log2(softcap or factor)}
+    return {"sinks": device.upload(given), **int32(sink_heads=0 if sinks is None else w.heads_q), **bounded}
 
 
 def int32(**numbers: int) -> dict[str, np.int32]:

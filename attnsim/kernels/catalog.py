@@ -116,9 +116,11 @@ class Operation:
             When no tile of it fits.
         """
         from attnsim.models.implementations.choose import OWN_KERNELS
+        from attnsim.models.implementations.options import check_options, with_options
 
         record = next(one for one in OWN_KERNELS if one.name == self.implementation)
-        return record.build(w, gpu, None)
+        check_options(record, w)
+        return with_options(record, w, record.build(w, gpu, None))
 
 
 OPERATIONS: dict[str, Operation] = {

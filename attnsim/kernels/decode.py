@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from numpy.typing import ArrayLike
+
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
+from attnsim.kernels.arrays import asked_options, attention_workload, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.decode import (
@@ -27,14 +29,15 @@ from attnsim.models.question.workload import Workload
 def variants() -> tuple[Variant, ...]:
     """Both formats of every tile, and of the combine kernel at each width."""
     dtypes = ("bf16", "fp16")
-    splits = [split_variant(dtype, tile) for dtype in dtypes for tiles in TILES.values() for tile in tiles]
+    tiles = [tile for tiles in TILES.values() for tile in tiles]
+    splits = [split_variant(dtype, tile, asked) for dtype in dtypes for tile in tiles for asked in (False, True)]
     widths = [Workload(1, 1, 1, width, dtype=dtype) for dtype in dtypes for width in TILES]
     return (*splits, *(combine_variant(w) for w in widths))
 
 
-def split_variant(dtype: str, tile: DecodeTile) -> Variant:
+def split_variant(dtype: str, tile: DecodeTile, options: bool = False) -> Variant:
     """The compilation of the split kernel for a tile."""
-    constants = tile.constants(dtype)
+    constants = tile.constants(dtype, options)
     return Variant("decode.cu", SPLIT, constants, tile.threads, tile.shared_memory_bytes)
 
 
@@ -53,6 +56,8 @@ def decode_attention(
     mask: Mask | None = None,
     scale: float | None = None,
     splits: int | None = None,
+    softcap: float = 0.0,
+    sinks: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """O and the log-sum-exp of the scaled scores.
 
@@ -70,6 +75,8 @@ def decode_attention(
         Default ``1 / sqrt(head_dim)``.
     splits : int, optional
         Ranges that the keys are cut into; default what fills the GPU.
+    softcap, sinks
+        As for :func:`attnsim.kernels.flash.flash_forward`.
 
     Returns
     -------
@@ -101,7 +108,9 @@ def decode_attention(
     heads = w.batch * w.heads_kv
     numbers = int32(heads=heads, group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv, splits=splits)
     arguments = {"Q": q, "K": k, "V": v, **made, **numbers, **reaches(w.mask), **scale_log2(factor)}
-    device.launch(split_variant(w.dtype, tile), (row_tiles(w) * splits * heads, 1, 1), arguments)
+    asked = asked_options(device, w, factor, softcap, sinks)
+    arguments |= asked
+    device.launch(split_variant(w.dtype, tile, bool(asked)), (row_tiles(w) * splits * heads, 1, 1), arguments)
     if splits > 1:
         device.launch(combine_variant(w), (rows, 1, 1), {**made, **whole, **int32(rows=rows, splits=splits)})
     return o, lse

@@ -73,8 +73,10 @@ def exercise_attention(
     inputs : str
     """
     q, k, v = random_arrays(w, seed, inputs=inputs)
-    o, lse = operation(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
-    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask)
+    asked: dict[str, Any] = {"softcap": w.softcap} if w.softcap else {}
+    asked |= {"sinks": np.random.default_rng(seed).normal(scale=3.0, size=w.heads_q)} if w.sinks else {}
+    o, lse = operation(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask, **asked)
+    expected_o, expected_lse = attention(decode(q), decode(k), decode(v), w.mask, **asked)
     return outcome(device, {"O": (o, expected_o), "LSE": (lse, expected_lse)})
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2
+from numpy.typing import ArrayLike
+
+from attnsim.kernels.arrays import asked_options, attention_workload, factor_of, int32, reaches, scale_log2
 from attnsim.kernels.device import Array, Device, Grid
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.fused.order import section_heads
@@ -17,16 +19,26 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
 
-def variants(compiled: Mapping[int, tuple[FlashTile, ...]] = own_flash.TILES) -> tuple[Variant, ...]:
-    """Both formats of every tile."""
+def variants(
+    compiled: Mapping[int, tuple[FlashTile, ...]] = own_flash.TILES, options: tuple[bool, ...] = (False, True)
+) -> tuple[Variant, ...]:
+    """Both formats of every tile, without what a call may ask beside its shape and with it."""
     return tuple(
-        variant(dtype, head_dim, tile) for dtype in ELEMENT for head_dim, tiles in compiled.items() for tile in tiles
+        variant(dtype, head_dim, tile, asked)
+        for dtype in ELEMENT
+        for head_dim, tiles in compiled.items()
+        for tile in tiles
+        for asked in options
+        if not asked or tile in own_flash.LEAN[head_dim]
     )
 
 
-def variant(dtype: str, head_dim: int, tile: FlashTile) -> Variant:
+def variant(dtype: str, head_dim: int, tile: FlashTile, options: bool = False) -> Variant:
     """The compilation of the kernel for a tile."""
-    constants, shared = own_flash.constants(dtype, head_dim, tile), own_flash.shared_memory_bytes(head_dim, tile)
+    constants, shared = (
+        own_flash.constants(dtype, head_dim, tile, options),
+        own_flash.shared_memory_bytes(head_dim, tile),
+    )
     return Variant("flash.cu", own_flash.ENTRY, constants, tile.threads, shared)
 
 
@@ -39,6 +51,8 @@ def flash_forward(
     mask: Mask | None = None,
     scale: float | None = None,
     tile: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+    sinks: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """O = softmax(scale Q K^T) V and the log-sum-exp of the scaled scores.
 
@@ -54,6 +68,10 @@ def flash_forward(
         Positive; default ``1 / sqrt(head_dim)``.
     tile : (int, int), optional
         Query rows x keys instead of the preferred one.
+    softcap : float
+        Bound of the scaled scores; 0: none.
+    sinks : array ``[heads_q]``, optional
+        A term of each head's sums, as the logarithm that a scaled score is.
 
     Returns
     -------
@@ -66,11 +84,15 @@ def flash_forward(
         When the inputs or the GPU do not fit the kernel.
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
-    chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile))
     factor = factor_of(w, scale, positive=True)
+    asked = asked_options(device, w, factor, softcap, sinks)
+    compiled = own_flash.LEAN if asked else own_flash.TILES
+    chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), compiled)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     tensors = {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}
-    device.launch(variant(w.dtype, w.head_dim, chosen), grid(w, chosen), tensors | numbers(w, chosen, factor))
+    device.launch(
+        variant(w.dtype, w.head_dim, chosen, bool(asked)), grid(w, chosen), tensors | numbers(w, chosen, factor) | asked
+    )
     return o, lse
 
 

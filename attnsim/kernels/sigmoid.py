@@ -24,7 +24,7 @@ from attnsim.ptx.outcome import Outcome
 
 def variants() -> tuple[Variant, ...]:
     """Both formats of every tile."""
-    return tuple(map(variant_of, flash.variants(own_sigmoid.TILES)))
+    return tuple(map(variant_of, flash.variants(own_flash.LEAN, (False,))))
 
 
 def variant_of(one: Variant) -> Variant:
@@ -63,8 +63,8 @@ def sigmoid_forward(
     InputError
         When the inputs or the GPU do not fit the kernel.
     """
-    w = attention_workload(q, k, v, mask, head_dims=tuple(own_sigmoid.TILES))
-    chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), own_sigmoid.TILES)
+    w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.LEAN))
+    chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), own_flash.LEAN)
     factor = factor_of(w, scale)
     added = -math.log(w.seq_kv) if bias is None else bias
     o = device.empty(q.shape, str(q.dtype))

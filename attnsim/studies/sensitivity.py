@@ -251,7 +251,7 @@ def times(question: Question, figures: Sequence[str], factors: Floats) -> Floats
         When a point has none.
     """
     w = question.w
-    if w.lengths or w.page_size or w.prefix or w.tree:
+    if w.lengths or w.page_size or w.prefix or w.tree or w.options:
         raise InputError("closed forms know sequences of one length, each whole in memory; leave Sobol indices out")
     count, shape = factors.shape[1], question.conditions.tile
     columns = {}

@@ -6,6 +6,7 @@
 // for another warp before the end, when the states are merged. With several ranges (splits) the merged states are
 // written in fp32 for decode_combine.cu.
 #include "band.cuh"
+#include "options.cuh"
 #include "tile.cuh"
 
 constexpr int kRows = 16;              // packed rows of a block: the M of one MMA
@@ -186,6 +187,38 @@ __device__ __forceinline__ void scores(float (&s)[2][4], const uint32 (&q)[kDept
     }
 }
 
+#ifdef OPTIONS
+// The same, bounded: what scale S / softcap is multiplied by is softcap.
+__device__ __forceinline__ void cap(float (&s)[2][4], const Options& options, float scale) {
+    const float bound = 1.f / scale;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] = options.capped(s[n][i] * bound) * scale;
+    }
+}
+
+// A further key without a value for each row of one warp's state, those of one split.
+__device__ __forceinline__ void add_sinks(State& state, const Options& options, const PackedRows& rows, bool first_split,
+                                          int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = lane / 4 + 8 * half, i = 2 * half;
+        const float read = options.sink_log2(rows.head * rows.group + (rows.first + row) % rows.group, row < rows.valid, lane);
+        const float sink = first_split ? read : negative_infinity();
+        const float highest = fmaxf(state.highest[half], sink), shift = finite(highest);
+        const float rescale = exp2_fast(state.highest[half] - shift);
+        state.highest[half] = highest;
+        state.sum[half] = state.sum[half] * rescale + (lane % 4 == 0 ? exp2_fast(sink - shift) : 0.f);
+#pragma unroll
+        for (int j = 0; j < HEAD_DIM / 8; ++j) {
+            state.o[j][i] *= rescale;
+            state.o[j][i + 1] *= rescale;
+        }
+    }
+}
+#endif
+
 // O += P V.
 __device__ __forceinline__ void weighted_values(State& state, const float (&p)[2][4], Slice v, int lane) {
     const uint32 values = v.address(lane & 15, lane >> 4);
@@ -279,7 +312,7 @@ __device__ __forceinline__ void store_rows(Exchange exchange, const PackedRows& 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     decode_split(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                  void* __restrict__ o, float* __restrict__ lse, int heads, int group, int seq_q, int seq_kv,
-                 int splits, int left, int right, float scale_log2) {
+                 int splits, int left, int right, float scale_log2 OPTION_PARAMETERS) {
     extern __shared__ __align__(128) unsigned char shared[];
     const int thread = threadIdx.x, warp = thread / kWarp, lane = thread % kWarp;
     const int all_rows = seq_q * group, row_tiles = (all_rows + kRows - 1) / kRows;
@@ -319,6 +352,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int d = 0; d < kDepth; ++d) queries.fragment_a(fragments[d], 0, 16 * d, lane);
     }
 
+#ifdef OPTIONS
+    const Options options{OPTIONS_GIVEN};
+#endif
     const Edges edges(band, rows, lane);
     State state;
     state.clear();
@@ -329,6 +365,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         cp_async_wait<kPending>();
         __syncwarp();
         scores(s, fragments, queries, keys, scale_log2, lane);
+#ifdef OPTIONS
+        if (options.caps()) cap(s, options, scale_log2);
+#endif
         __syncwarp();
         load(k, step + STAGES, keys);
 
@@ -343,6 +382,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         slot = slot + kSlotBytes == ring + kRingBytes ? ring : slot + kSlotBytes;
     }
 
+#ifdef OPTIONS
+    if (warp == 0) add_sinks(state, options, rows, split == 0, lane);
+#endif
     const Exchange exchange{rings};
     exchange.publish(state, warp, lane);
     __syncthreads();

@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from attnsim.errors import InputError, some
-from attnsim.models.implementations.fused.tile import FusedTiles
+from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.names import version_parts
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.operation import Segment, TileOp
-from attnsim.models.schedule.schedule import Kernel, Schedule, TensorUse, edited
+from attnsim.models.schedule.axes import Axis, Tensor
+from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.tables import read_csv
 
 LANES = 32
 FRAGMENT_ROWS = 16
-"""Rows of a tile whose warps convert fragments of their own, not tiles in shared memory (`USE_KV_REPACK`)."""
+BY_FRAGMENT = {"e4m3 by integers": "e4m3 in fragments"}
+"""Work of tiles of so few rows, whose warps convert fragments of their own, not what is staged (`USE_KV_REPACK`)."""
+SINKS = Tensor("sinks", "h", 4)
 TOLD = {
     "kv_dtype": "reads K and V in the queries' format alone, kv_dtype is {}",
     "sinks": "has no attention sinks",
@@ -127,73 +129,40 @@ def with_options(record: Implementation, w: Workload, schedule: Schedule) -> Sch
     """The schedule with what the question's options add to its kernels."""
     asked = (*w.options, *(["page_size"] if w.page_size else []))
     works = {option: SUPPORTS[option, record.name].work for option in asked if (option, record.name) in SUPPORTS}
-    kernels = schedule.kernels
-    if work := works.get("softcap"):
-        kernels = tuple(edited(one, partial(_capped, _of(work, one.is_backward))) for one in kernels)
-    if works.get("sinks") == "row":
-        kernels = tuple(_with_sinks(one, w) for one in kernels)
-    if isinstance(schedule.tile, FusedTiles) and schedule.tile.forward:
-        tile = schedule.tile.forward
-        work = works.get("kv_dtype", "")
-        by_fragment = work == "e4m3 by integers" and tile.rows <= FRAGMENT_ROWS
-        conversion = WORK["e4m3 in fragments" if by_fragment else work] if work else None
-        address = WORK[works["page_size"]] if works.get("page_size") else None
-        if conversion or address:
-            before = partial(_before_products, rows=tile.rows // tile.warpgroups, keys=tile.keys)
-            kernels = tuple(
-                replace(one, segments=tuple(before(segment, conversion, address) for segment in one.segments))
-                if one.role == "attention"
-                else one
-                for one in kernels
-            )
-    return replace(schedule, kernels=kernels)
+    if not any(works.values()):
+        return schedule
+    tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
+    return replace(schedule, kernels=tuple(_with_work(kernel, w, works, tile) for kernel in schedule.kernels))
 
 
-def _of(work: str, backward: bool) -> Work:
-    again = f"{work} backward"
-    return WORK[again if backward and again in WORK else work]
+def _with_work(kernel: Kernel, w: Workload, works: Mapping[str, str], tile: FlashTile | None) -> Kernel:
+    """A kernel with the work of each option before or in the operations that it belongs to.
 
-
-def _capped(work: Work, op: TileOp) -> TileOp:
-    """A softmax, or the probabilities of a backward pass, whose scores are bounded first."""
-    return work.added(op, op.scores) if op.scores else op
-
-
-def _with_sinks(kernel: Kernel, w: Workload) -> Kernel:
-    """A kernel that reads the sink of each row's head and adds it to the row's sum before it stores the row's O."""
-    if not any(op.scores for segment in kernel.segments for op in segment.ops):
-        return kernel
+    Scores are bounded before their softmax, and in a backward pass before their probabilities. The sink of each row's
+    head is read, and added to the row's sum, before the row's O is stored. K and V are converted before they are
+    multiplied, and the addresses of a paged cache are worked out before the first product.
+    """
     sizes = {"O": w.head_dim_v * w.output_bytes, "O partial": w.head_dim_v * 4}
+    sunk = works.get("sinks") == "row" and any(op.scores for part in kernel.segments for op in part.ops)
+    cap, cached = works.get("softcap", ""), works.get("kv_dtype", "")
+    cap = f"{cap} backward" if kernel.is_backward and f"{cap} backward" in WORK else cap
+    if tile and cached in BY_FRAGMENT and tile.rows <= FRAGMENT_ROWS:
+        cached = BY_FRAGMENT[cached]
 
-    def ops(segment: Segment) -> Iterator[TileOp]:
-        for op in segment.ops:
-            if op.kind == "store" and op.tensor in sizes:
-                rows = op.bytes // sizes[op.tensor]
-                yield TileOp("load", "sinks", bytes=4 * rows)
-                yield WORK["row"].added(TileOp("vector", "sums"), rows / kernel.warpgroups)
-            yield op
+    def ops(op: TileOp) -> Iterator[TileOp]:
+        if sunk and op.kind == "store" and op.tensor in sizes:
+            rows = op.bytes // sizes[op.tensor]
+            yield SINKS.load(rows)
+            yield WORK["row"].added(TileOp("vector", "sums"), rows / kernel.warpgroups)
+        if tile and kernel.role == "attention" and op.kind in ("mma", "mma_async"):
+            if (address := works.get("page_size")) and op.tensor == "S":
+                yield WORK[address].added(TileOp("vector", "addresses"), tile.keys)
+            if cached:
+                elements = op.flops / (2 * tile.rows // tile.warpgroups)
+                yield WORK[cached].added(TileOp("vector", f"for {op.tensor} converted"), elements)
+        yield WORK[cap].added(op, op.scores) if cap and op.scores else op
 
-    use = TensorUse("sinks", 4 * w.heads_q, (1.0, float(kernel.blocks)))
-    return replace(
-        kernel,
-        segments=tuple(replace(one, ops=tuple(ops(one))) for one in kernel.segments),
-        uses=(*kernel.uses, use),
-    )
-
-
-def _before_products(
-    segment: Segment, conversion: Work | None, address: Work | None, *, rows: int, keys: int
-) -> Segment:
-    """Steps whose K and V are converted before they are multiplied, and whose next tile's addresses are worked out."""
-
-    def ops() -> Iterator[TileOp]:
-        for op in segment.ops:
-            if op.kind in ("mma", "mma_async"):
-                if address and op.tensor == "S":
-                    yield address.added(TileOp("vector", "addresses"), keys)
-                if conversion:
-                    name = {"S": "K", "O": "V"}[op.tensor]
-                    yield conversion.added(TileOp("vector", f"{name} converted"), op.flops / (2 * rows))
-            yield op
-
-    return replace(segment, ops=tuple(ops()))
+    segments = (replace(part, ops=tuple(one for op in part.ops for one in ops(op))) for part in kernel.segments)
+    axes = {"h": Axis(w.heads_q), "blocks": Axis(kernel.blocks)}
+    uses = (*kernel.uses, SINKS.use(axes, "blocks")) if sunk else kernel.uses
+    return replace(kernel, segments=tuple(segments), uses=uses)

@@ -56,7 +56,7 @@ def playing(w: Workload) -> Mechanism:
 
 
 def unfused_beside(w: Workload) -> tuple[str, ...]:
-    """The unfused algorithm where it can stand beside others: it knows sequences of one length, in one piece and format."""
+    """The unfused algorithm where it can stand beside others: it knows sequences of one length, whole, in a format."""
     return () if w.lengths or w.page_size or w.prefix or w.tree or w.kv_dtype else ("naive",)
 
 

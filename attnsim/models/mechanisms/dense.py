@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from attnsim.arrays import Floats
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms.mechanism import Mechanism, Reference
@@ -51,26 +53,31 @@ def _no_decode(w: Workload) -> str:
     return f"is for few queries, seq_q is {w.seq_q}; allowed: 1 to {FEW_QUERIES} (--pass decode has one)"
 
 
+def _asked(w: Workload) -> dict[str, Any]:
+    """What a question asks beside its shape, as references take it: sinks of 0."""
+    return {"softcap": w.softcap, "sinks": np.zeros(w.heads_q) if w.sinks else None}
+
+
 def softmax_reference(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
     """O of softmax attention under the question's mask."""
-    return attention(q, k, v, w.mask)[0]
+    return attention(q, k, v, w.mask, **_asked(w))[0]
 
 
 def softmax_gradients(w: Workload, q: Floats, k: Floats, v: Floats, do: Floats) -> tuple[Floats, Floats, Floats]:
     """Gradients of softmax attention under the question's mask."""
-    return attention_backward(q, k, v, do, w.mask)
+    return attention_backward(q, k, v, do, w.mask, **_asked(w))
 
 
 def _queries_outside(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    return flash_reference(q, k, v, w.mask)[0]
+    return flash_reference(q, k, v, w.mask, **_asked(w))[0]
 
 
 def _keys_outside(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    return flash1_reference(q, k, v, w.mask)[0]
+    return flash1_reference(q, k, v, w.mask, **_asked(w))[0]
 
 
 def _keys_split(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    return split_kv_reference(q, k, v, w.mask, splits=4)[0]
+    return split_kv_reference(q, k, v, w.mask, splits=4, **_asked(w))[0]
 
 
 def _no_backward(w: Workload) -> str:

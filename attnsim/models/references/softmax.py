@@ -21,7 +21,14 @@ def visible(mask: Mask, seq_q: int, seq_kv: int) -> NDArray[np.bool_]:
 
 
 def attention(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask | None = None, scale: float | None = None
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    *,
+    softcap: float = 0.0,
+    sinks: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
     """O = softmax(scale Q K^T) V over visible keys, and the log-sum-exp of the scaled scores.
 
@@ -34,6 +41,11 @@ def attention(
         Default: every query sees every key.
     scale : float, optional
         Default ``1 / sqrt(head_dim)`` (Vaswani et al., arXiv 1706.03762, equation 1).
+    softcap : float
+        Scores become ``softcap * tanh(score / softcap)`` before they are masked (Gemma 2, arXiv 2408.00118, section 2);
+        0: they stay as they are.
+    sinks : array ``[heads_q]``, optional
+        A score of each head that counts in the sums of its rows and has no value (gpt-oss, arXiv 2508.10925).
 
     Returns
     -------
@@ -46,8 +58,7 @@ def attention(
         When the shapes do not fit together.
     """
     q64, k64, v64 = read_inputs(q, k, v)
-    s = _scores(q64, k64, mask or Mask(), scale)
-    p, lse = _softmax(s)
+    p, lse = _softmax(_scores(q64, k64, mask or Mask(), scale, softcap), sinks)
     return p @ expanded(v64, q64), lse
 
 
@@ -116,12 +127,14 @@ def attention_backward(
     mask: Mask | None = None,
     *,
     scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: ArrayLike | None = None,
 ) -> tuple[Floats, Floats, Floats]:
     """Gradients of ``sum(O * dO)`` with respect to Q, K and V (Dao et al., arXiv 2205.14135, appendix B.2).
 
     Parameters
     ----------
-    q, k, v, mask, scale
+    q, k, v, mask, scale, softcap, sinks
         As for :func:`attention`.
     do : array ``[batch, heads_q, seq_q, head_dim_v]``
 
@@ -132,9 +145,12 @@ def attention_backward(
     q64, k64, v64 = read_inputs(q, k, v)
     gradient = np.asarray(do, dtype=np.float64)
     factor = default_scale(q64, scale)
-    p, _ = _softmax(_scores(q64, k64, mask or Mask(), scale))
+    s = _scores(q64, k64, mask or Mask(), scale, softcap)
+    p, _ = _softmax(s, sinks)
     dp = gradient @ expanded(v64, q64).swapaxes(-1, -2)
     ds = p * (dp - (dp * p).sum(axis=-1, keepdims=True)) * factor
+    if softcap:  # the derivative of the bound, 1 - tanh^2
+        ds *= 1 - np.where(np.isneginf(s), 0.0, s / softcap) ** 2
     dq = ds @ expanded(k64, q64)
     return dq, summed(ds.swapaxes(-1, -2) @ q64, k64), summed(p.swapaxes(-1, -2) @ gradient, v64)
 
@@ -171,15 +187,24 @@ def scores_bytes(heads: int, seq_q: int, seq_kv: int) -> int:
     return 3 * 8 * heads * seq_q * seq_kv
 
 
-def _scores(q: Floats, k: Floats, mask: Mask, scale: float | None) -> Floats:
+def capped(s: Floats, softcap: float) -> Floats:
+    """Scores bounded by `softcap`; as they are where it is 0."""
+    return np.asarray(softcap * np.tanh(s / softcap)) if softcap else s
+
+
+def _scores(q: Floats, k: Floats, mask: Mask, scale: float | None, softcap: float = 0.0) -> Floats:
     memory_bytes = scores_bytes(q.shape[0] * q.shape[1], q.shape[2], k.shape[2])
     check_cost(f"scores of {q.shape[2]} x {k.shape[2]} in float64", memory_bytes=memory_bytes)
-    s: Floats = q @ expanded(k, q).swapaxes(-1, -2) * default_scale(q, scale)
+    s = capped(q @ expanded(k, q).swapaxes(-1, -2) * default_scale(q, scale), softcap)
     s[..., ~visible(mask, q.shape[2], k.shape[2])] = -np.inf
     return s
 
 
-def _softmax(s: Floats) -> tuple[Floats, Floats]:
+def _softmax(s: Floats, sinks: ArrayLike | None = None) -> tuple[Floats, Floats]:
+    if sinks is not None:  # a last column, which is left out of what is returned
+        column = np.broadcast_to(np.asarray(sinks, dtype=np.float64)[:, None, None], (*s.shape[:3], 1))
+        p, lse = _softmax(np.concatenate([s, column], axis=-1))
+        return p[..., :-1], lse
     highest = s.max(axis=-1, keepdims=True)
     shift = np.where(np.isneginf(highest), 0.0, highest)
     p = np.exp(s - shift)

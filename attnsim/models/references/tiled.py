@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from attnsim.arrays import Floats
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
-from attnsim.models.references.softmax import default_scale, expanded, read_inputs
+from attnsim.models.references.softmax import capped, default_scale, expanded, read_inputs
 
 Order = Literal["descending", "ascending"]
 
@@ -80,19 +80,21 @@ def flash_reference(
     keys: int = 64,
     order: Order = "descending",
     scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
     """O and log-sum-exp with queries in the outer loop (FlashAttention-2, arXiv 2307.08691, algorithm 1).
 
     Parameters
     ----------
-    q, k, v, mask, scale
+    q, k, v, mask, scale, softcap, sinks
         As for :func:`attnsim.models.references.softmax.attention`.
     rows, keys : int
         Tile of queries x keys; only tiles that the mask's band touches are visited.
     order : {"descending", "ascending"}
         Key tiles of a row tile from the last visible to the first, as FlashAttention-2 and -3 go, or the other way.
     """
-    t = _Tiles.of(q, k, v, mask, rows, keys, scale)
+    t = _Tiles.of(q, k, v, mask, rows, keys, scale, softcap, sinks)
     o, lse = t.outputs()
     for row in t.row_tiles():
         low, high = t.mask.columns(row.start, row.stop - 1, t.seq_q, t.seq_kv)
@@ -114,6 +116,8 @@ def flash1_reference(
     rows: int = 16,
     keys: int = 256,
     scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
     """O and log-sum-exp with keys in the outer loop (FlashAttention, arXiv 2205.14135, algorithm 1).
 
@@ -122,12 +126,13 @@ def flash1_reference(
 
     Parameters
     ----------
-    q, k, v, mask, rows, keys, scale
+    q, k, v, mask, rows, keys, scale, softcap, sinks
         As for :func:`flash_reference`.
     """
-    t = _Tiles.of(q, k, v, mask, rows, keys, scale)
+    t = _Tiles.of(q, k, v, mask, rows, keys, scale, softcap, sinks)
     o, _ = t.outputs()
-    highest, total = np.full(o.shape[:3], -np.inf), np.zeros(o.shape[:3])
+    first = t.empty(slice(0, t.seq_q))
+    highest, total = first.highest, first.total
     for column in t.key_tiles():
         for row in t.row_tiles():
             before = total[:, :, row]
@@ -147,17 +152,19 @@ def split_kv_reference(
     splits: int = 2,
     keys: int = 64,
     scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
     """O and log-sum-exp with the key tiles shared out over `splits` blocks and combined (Flash-Decoding).
 
     Parameters
     ----------
-    q, k, v, mask, keys, scale
+    q, k, v, mask, keys, scale, softcap, sinks
         As for :func:`flash_reference`; all queries are one row tile.
     splits : int
         Ranges of consecutive key tiles, the last ones empty where there are fewer tiles.
     """
-    t = _Tiles.of(q, k, v, mask, max(1, np.shape(q)[2]), keys, scale)
+    t = _Tiles.of(q, k, v, mask, max(1, np.shape(q)[2]), keys, scale, softcap, sinks)
     if splits < 1:
         raise InputError(f"splits is {splits}; allowed: 1 or more")
     columns = list(t.key_tiles())
@@ -165,7 +172,7 @@ def split_kv_reference(
     every = slice(0, t.seq_q)
     parts = []
     for number in range(splits):
-        state = t.empty(every)
+        state = t.empty(every, sinks=number == 0)
         for column in columns[number * share : (number + 1) * share]:
             state = state.with_tile(t.scores(every, column), t.v[:, :, column])
         parts.append(state.finished())
@@ -200,15 +207,20 @@ class _Tiles:
     rows: int
     keys: int
     scale: float
+    softcap: float
+    sinks: Floats | None
 
     @classmethod
     def of(
-        cls, q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask | None, rows: int, keys: int, scale: float | None
-    ) -> _Tiles:
+        cls, q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask | None, rows: int, keys: int, scale: float | None,
+        softcap: float, sinks: ArrayLike | None,
+    ) -> _Tiles:  # fmt: skip
         q64, k64, v64 = read_inputs(q, k, v)
         if rows < 1 or keys < 1:
             raise InputError(f"the tile is {rows} x {keys}; allowed: 1 x 1 or larger")
-        return cls(q64, expanded(k64, q64), expanded(v64, q64), mask or Mask(), rows, keys, default_scale(q64, scale))
+        factor, given = default_scale(q64, scale), None if sinks is None else np.asarray(sinks, dtype=np.float64)
+        expand = expanded(k64, q64), expanded(v64, q64)
+        return cls(q64, *expand, mask or Mask(), rows, keys, factor, softcap, given)
 
     @property
     def seq_q(self) -> int:
@@ -224,15 +236,19 @@ class _Tiles:
     def key_tiles(self) -> list[slice]:
         return [slice(j, min(j + self.keys, self.seq_kv)) for j in range(0, self.seq_kv, self.keys)]
 
-    def empty(self, row: slice) -> RunningSoftmax:
-        return RunningSoftmax.empty((*self.q.shape[:2], row.stop - row.start), self.v.shape[3])
+    def empty(self, row: slice, sinks: bool = True) -> RunningSoftmax:
+        """No key seen: of sinks one that has no value."""
+        state = RunningSoftmax.empty((*self.q.shape[:2], row.stop - row.start), self.v.shape[3])
+        if self.sinks is None or not sinks:
+            return state
+        return RunningSoftmax(np.zeros_like(state.total) + self.sinks[:, None], np.ones_like(state.total), state.o)
 
     def outputs(self) -> tuple[Floats, Floats]:
         return np.zeros((*self.q.shape[:3], self.v.shape[3])), np.full(self.q.shape[:3], -np.inf)
 
     def scores(self, row: slice, column: slice) -> Floats:
         """Scaled scores of a tile, -inf where masked."""
-        s: Floats = self.q[:, :, row] @ self.k[:, :, column].swapaxes(-1, -2) * self.scale
+        s = capped(self.q[:, :, row] @ self.k[:, :, column].swapaxes(-1, -2) * self.scale, self.softcap)
         at = np.arange(row.start, row.stop)[:, None], np.arange(column.start, column.stop)[None, :]
         s[..., ~self.mask.seen(*at, self.seq_q, self.seq_kv)] = -np.inf
         return s

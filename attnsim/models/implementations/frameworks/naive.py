@@ -144,15 +144,16 @@ class _Unfused(_Sizes):
 
     def over_scores(self, name: str, reads: Side, writes: Side, int32: int = 0) -> Kernel:
         """An element-wise pass over the N x N matrix; tensors with their bytes an element."""
-        return one_pass(name, self._matrices(reads), self._matrices(writes), self.pairs, int32=int32)
+        return one_pass(name, self.matrices(reads), self.matrices(writes), self.pairs, int32=int32)
 
     def by_rows(self, over: Callable[..., Kernel], name: str, reads: Side, writes: Side) -> Kernel:
         """A pass over its rows, :func:`softmax` or :func:`over_rows`."""
-        (written,) = self._matrices(writes)
+        (written,) = self.matrices(writes)
         rows = self.heads * self.w.seq_q
-        return over(name, self._matrices(reads), written, rows, self.w.seq_kv, even=False)
+        return over(name, self.matrices(reads), written, rows, self.w.seq_kv, even=False)
 
-    def _matrices(self, side: Side) -> list[tuple[str, int]]:
+    def matrices(self, side: Side) -> list[tuple[str, int]]:
+        """Tensors of the size of the N x N matrix with their bytes."""
         return [(tensor, self.pairs * size) for tensor, size in side.items()]
 
     def copy(self, tensor: str, elements: int, read: int, written: int) -> Kernel:
@@ -186,11 +187,11 @@ def _forward(b: _Unfused) -> list[Kernel]:
     kernels.append(b.product("S = Q K^T", shape, b.input("Q"), b.input("K"), Operand("S", s)))
     if "scale" in operations:
         kernels.append(b.over_scores("scale", {"S": s}, {"S": s}))
-    kernels += _capped(b)
+    kernels += _capped(b) if w.softcap else []
     if "mask" in operations:
         sides = [("S", b.pairs * s), ("mask", w.seq_q * w.seq_kv * s)], [("S", b.pairs * s)]
         kernels.append(one_pass("mask", *sides, b.pairs, int32=BROADCAST_INSTRUCTIONS * (b.heads > 1)))
-    kernels += _with_sinks(b)
+    kernels += _with_sinks(b) if w.sinks else []
     kernels.append(b.by_rows(softmax, "softmax", {"S": s}, {"P": p}))
     if "row check" in operations:
         rows = ("R", b.heads * w.seq_q)
@@ -214,36 +215,19 @@ def _forward(b: _Unfused) -> list[Kernel]:
 
 def _capped(b: _Unfused) -> list[Kernel]:
     """Soft-capping as Gemma 2's eager form has it: S over the bound, its tanh, and that times the bound."""
-    if not b.w.softcap:
-        return []
-    tanh = one_pass("tanh", [("S", b.pairs * b.s)], [("S", b.pairs * b.s)], b.pairs, exps=TANH_EXPS)
-    return [
-        b.over_scores("over the cap", {"S": b.s}, {"S": b.s}),
-        tanh,
-        b.over_scores("times cap", {"S": b.s}, {"S": b.s}),
-    ]
+    side = {"S": b.s}
+    tanh = one_pass("tanh", b.matrices(side), b.matrices(side), b.pairs, exps=TANH_EXPS)
+    return [b.over_scores("over the cap", side, side), tanh, b.over_scores("times cap", side, side)]
 
 
 def _with_sinks(b: _Unfused) -> list[Kernel]:
     """A column of sinks beside S, the maximum of each row, and S less that, as gpt-oss's eager form has it."""
-    if not b.w.sinks:
-        return []
-    size, rows = b.pairs * b.s, ("highest", b.heads * b.w.seq_q * b.s)
+    size, rows = ("S", b.pairs * b.s), ("highest", b.heads * b.w.seq_q * b.s)
     return [
-        one_pass("cat sinks", [("S", size), ("sinks", b.w.heads_q * b.s)], [("S", size)], b.pairs),
-        one_pass("max", [("S", size)], [rows], b.pairs),
-        one_pass("less max", [("S", size), rows], [("S", size)], b.pairs, int32=BROADCAST_INSTRUCTIONS),
+        one_pass("cat sinks", [size, ("sinks", b.w.heads_q * b.s)], [size], b.pairs),
+        one_pass("max", [size], [rows], b.pairs),
+        one_pass("less max", [size, rows], [size], b.pairs, int32=BROADCAST_INSTRUCTIONS),
     ]
-
-
-def _options_backward(b: _Unfused) -> list[Kernel]:
-    """Their derivatives: a pass over dS for each, of tanh with its result."""
-    grad = {"dS": b.s}
-    kernels = [b.over_scores(f"{name} bwd", grad, grad) for name in ("less max", "cat sinks")] if b.w.sinks else []
-    if b.w.softcap:
-        tanh = b.over_scores("tanh bwd", {**grad, "S": b.s}, grad)
-        kernels += [b.over_scores("times cap bwd", grad, grad), tanh, b.over_scores("over the cap bwd", grad, grad)]
-    return kernels
 
 
 def _backward(b: _Unfused) -> list[Kernel]:
@@ -267,7 +251,9 @@ def _backward(b: _Unfused) -> list[Kernel]:
     # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
     kernels.append(b.over_scores("dP * P", {grad: p, "P": p}, {"T": p}))
     kernels.append(b.by_rows(over_rows, "softmax bwd", {"T": p, "P": p}, {"dS": s}))
-    kernels += _options_backward(b)
+    grad, further = {"dS": s}, ("less max", "cat sinks") if w.sinks else ()
+    further += ("times cap", "tanh", "over the cap") if w.softcap else ()
+    kernels += [b.over_scores(f"{one} bwd", {**grad, "S": s} if one == "tanh" else grad, grad) for one in further]
     if "scale" in operations:
         kernels.append(b.over_scores("scale bwd", {"dS": s}, {"dS": s}))
     kernels += [

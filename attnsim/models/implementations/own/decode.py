@@ -22,7 +22,15 @@ from attnsim.models.implementations.fused.forward import block_begins
 from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.fused.splits import MAX_SPLITS
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.resources import ELEMENT, TURN, asked_for, counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import (
+    ELEMENT,
+    OPTIONS,
+    TURN,
+    asked_for,
+    counts_of,
+    kernel_label,
+    registers_of,
+)
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product
@@ -98,10 +106,10 @@ class DecodeTile:
         block = -(-self.shared_memory_bytes // unit) * unit + gpu.sm.shared_memory_reserved_bytes
         return gpu.sm.shared_memory_bytes // block
 
-    def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
-        """Compile-time constants of the kernel."""
+    def constants(self, dtype: str, options: bool = False) -> tuple[tuple[str, int | str], ...]:
+        """Compile-time constants of the kernel; with what a call may ask beside its shape, or without."""
         head_dim, warps, stages = ("HEAD_DIM", self.head_dim), ("WARPS", self.warps), ("STAGES", self.stages)
-        return (("ELEMENT", ELEMENT[dtype]), head_dim, warps, stages)
+        return (("ELEMENT", ELEMENT[dtype]), head_dim, warps, stages, *(OPTIONS if options else ()))
 
     def __str__(self) -> str:
         return f"{ROWS} x {self.keys}, {self.warps} warps, {self.stages} stages, GQA packed"
@@ -270,7 +278,8 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
 
     Every warp multiplies 16 rows by keys of its own and rescales an O of its own; four lanes compute a row's factor.
     """
-    d, e, keys, label = w.head_dim, w.element_bytes, tile.keys, kernel_label(SPLIT, tile.constants(w.dtype))
+    d, e, keys = w.head_dim, w.element_bytes, tile.keys
+    label, compiled = (kernel_label(SPLIT, tile.constants(w.dtype, one)) for one in (False, bool(w.options)))
     axes = {
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "s": Axis(splits, cuts="j"),
         "i": Axis(w.seq_q * w.group, ROWS), "j": Axis(w.seq_kv, keys),
@@ -326,7 +335,7 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
     }
     return declared(
         SPLIT, axes, "b h s i", (q, k, v, o, lse), facts, block,
-        threads=tile.threads, registers_per_thread=registers_of(label, gpu, tile.threads), path="mma_sync",
+        threads=tile.threads, registers_per_thread=registers_of(compiled, gpu, tile.threads), path="mma_sync",
         buffers=tile.buffers, dtype=w.dtype, step="key tile",
     )  # fmt: skip
 

@@ -12,7 +12,14 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.least_time import least_clks
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import (
+    ELEMENT,
+    OPTIONS,
+    asked_for,
+    counts_of,
+    kernel_label,
+    registers_of,
+)
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.row_tiles import row_tiles
 from attnsim.models.schedule.schedule import Schedule, check_shared_memory
@@ -41,10 +48,12 @@ the SM has room for it.
 Up to head_dim 128 those of 64 rows are the sparse kernel's (:mod:`attnsim.models.implementations.own.sparse`),
 for grids of few blocks.
 """
+LEAN = {**TILES, 64: tuple(tile for tile in TILES[64] if (tile.keys, tile.stages) != (128, 1))}
+"""Those in which a kernel that does more with a score spills no registers."""
 
 
-def constants(dtype: str, head_dim: int, tile: FlashTile) -> tuple[tuple[str, int | str], ...]:
-    """Compile-time constants of the kernel for a tile."""
+def constants(dtype: str, head_dim: int, tile: FlashTile, options: bool = False) -> tuple[tuple[str, int | str], ...]:
+    """Compile-time constants of the kernel for a tile; with what a call may ask beside its shape, or without."""
     return (
         ("ELEMENT", ELEMENT[dtype]),
         ("HEAD_DIM", head_dim),
@@ -52,6 +61,7 @@ def constants(dtype: str, head_dim: int, tile: FlashTile) -> tuple[tuple[str, in
         ("BLOCK_N", tile.keys),
         ("WARPS", tile.warps),
         ("STAGES", tile.stages),
+        *(OPTIONS if options else ()),
     )
 
 
@@ -117,13 +127,15 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     InputError
         See :func:`able_tiles`.
     """
-    return schedule_of(w, gpu, choose_tile(w, gpu, shape))
+    return schedule_of(w, gpu, choose_tile(w, gpu, shape, LEAN if w.options else TILES))
 
 
 def schedule_of(w: Workload, gpu: Gpu, tile: FlashTile) -> Schedule:
     """The same on a tile."""
-    label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
-    tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
+    label, compiled = (
+        kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile, one)) for one in (False, bool(w.options))
+    )
+    tile = replace(tile, registers=registers_of(compiled, gpu, tile.threads), counts=counts_of(label, gpu))
     return flash_schedule(w, NAME, [flash_forward(w, gpu, tile, ENTRY)], FusedTiles(tile))
 
 

@@ -19,6 +19,8 @@ from attnsim.models.schedule.operation import TileOp
 from attnsim.tables import read_csv
 
 FILE = "resources.csv"
+OPTIONS = (("OPTIONS", "asked"),)
+"""Constant of compilations that do what a call may ask beside its shape; their steps are counted without it."""
 TURN = "turn"
 """Part of a kernel without products whose loop or pieces are counted apart from what each of its warps does."""
 ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}

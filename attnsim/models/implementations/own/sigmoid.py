@@ -8,8 +8,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.flash import TILES as FLASH_TILES
-from attnsim.models.implementations.own.flash import choose_tile, constants
+from attnsim.models.implementations.own.flash import LEAN, choose_tile, constants
 from attnsim.models.implementations.own.resources import counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import TileOp
@@ -17,8 +16,6 @@ from attnsim.models.schedule.schedule import Schedule, edited
 
 NAME = "attnsim.sigmoid"
 ENTRY = "sigmoid_forward"
-TILES = {**FLASH_TILES, 64: tuple(tile for tile in FLASH_TILES[64] if (tile.keys, tile.stages) != (128, 1))}
-"""The flash kernel's tiles but one, in which this kernel spills registers."""
 UNIT_OPERATIONS = 2
 """Operations of the special-function unit a score: ``ex2`` and the reciprocal of 1 plus it."""
 
@@ -31,7 +28,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     InputError
         See :func:`attnsim.models.implementations.own.flash.choose_tile`.
     """
-    tile = replace(choose_tile(w, gpu, shape, TILES), rescale="seldom")
+    tile = replace(choose_tile(w, gpu, shape, LEAN), rescale="seldom")
     label = kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile))
     tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
     kernel = edited(flash_forward(w, gpu, tile, ENTRY, lse=False), _weighed)
