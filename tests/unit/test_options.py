@@ -12,7 +12,7 @@ from attnsim import Mask, Workload, load_gpu
 from attnsim.errors import InputError
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.models.implementations.names import version_parts
-from attnsim.models.implementations.options import SUPPORTS, WORK, lacking
+from attnsim.models.implementations.options import REASONS, SUPPORTS, WORK, lacking
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.choosing import choose_implementation
 from attnsim.models.question.words import KERNEL_OPTIONS
@@ -73,6 +73,7 @@ def test_gradients_are_finite_differences() -> None:
 
 
 def test_every_line_of_the_table_names_what_there_is_and_where_it_was_read() -> None:
+    assert REASONS.keys().isdisjoint(SUPPORTS) and {name for _, name in REASONS} <= IMPLEMENTATIONS.keys()
     for (option, name), one in SUPPORTS.items():
         assert option in (*KERNEL_OPTIONS, "page_size") and name in IMPLEMENTATIONS
         assert one.work in WORK or (option, one.work) == ("page_size", "")
@@ -88,6 +89,7 @@ def test_who_stands_in_no_line_refuses_and_names_who_does_not(option: str) -> No
     for record in IMPLEMENTATIONS.values():
         said = lacking(record, w)
         assert bool(said) == ((option, record.name) not in SUPPORTS), record.name
+        assert REASONS.get((option, record.name), "") in said
         assert not said or ("take " in said and "\n" not in said and said.startswith(record.name))
 
 

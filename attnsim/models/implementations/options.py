@@ -25,7 +25,7 @@ BY_FRAGMENT = {"e4m3 by integers": "e4m3 in fragments"}
 """Work of tiles of so few rows, whose warps convert fragments of their own, not what is staged (`USE_KV_REPACK`)."""
 SINKS = Tensor("sinks", "h", 4)
 TOLD = {
-    "kv_dtype": "reads K and V in the queries' format alone, kv_dtype is {}",
+    "kv_dtype": "takes K and V in the format of Q alone, kv_dtype is {}",
     "sinks": "has no attention sinks",
     "softcap": "has no soft-capping, softcap is {:g}",
     "page_size": "has no page table, page_size is {}",
@@ -41,10 +41,11 @@ class Support:
     option, implementation : str
     since : str
         Version of its library that brought it; "" where all that are known here have it.
-    passes : {"fwd", "all"}
+    passes : {"fwd", "all", "none"}
     work : str
         Line of ``option_work.csv``; "" where what is counted of the kernel has it.
     source : str
+        Where that was read; with passes "none" why it does not, or is not played so.
     """
 
     option: str
@@ -75,7 +76,8 @@ class Work:
 
 _HERE = Path(__file__)
 _LINES = [Support(**row) for row in read_csv(_HERE.with_suffix(".csv"))]
-SUPPORTS = {(one.option, one.implementation): one for one in _LINES}
+SUPPORTS = {(one.option, one.implementation): one for one in _LINES if one.passes != "none"}
+REASONS = {(one.option, one.implementation): one.source for one in _LINES if one.passes == "none"}
 WORK = {
     row["work"]: Work(*(float(row[name]) for name in Work.__slots__))
     for row in read_csv(_HERE.with_name("option_work.csv"))
@@ -90,8 +92,10 @@ def lacking(record: Implementation, w: Workload) -> str:
         if found is None and option == "page_size":
             continue  # the record's `pages` say it
         if found is None:
-            able = [one.implementation for one in _LINES if one.option == option]
-            return f"{told}; leave it out, or take {some(able, 'attnsim implementations')}"
+            names = [name for other, name in SUPPORTS if other == option]
+            reason = REASONS.get((option, record.name))
+            why = f"{record.name} is not played so, {option} is {getattr(w, option)}: {reason}" if reason else told
+            return f"{why}; leave it out, or take {some(names, 'attnsim implementations')}"
         if found.since and record.version and version_parts(record.version) < version_parts(found.since):
             return f"{told}: it came with version {found.since}, asked is {record.version}; take a newer one"
         if found.passes == "fwd" and "bwd" in w.directions:
@@ -112,11 +116,8 @@ def check_options(record: Implementation, w: Workload) -> None:
 
 def able(w: Workload) -> list[str]:
     """The implementations that do all that a question asks beside its shape."""
-    return [
-        one.implementation
-        for one in _LINES
-        if one.option == w.options[0] and all((other, one.implementation) in SUPPORTS for other in w.options)
-    ]
+    first = [name for option, name in SUPPORTS if option == w.options[0]]
+    return [name for name in first if all((option, name) in SUPPORTS for option in w.options)]
 
 
 def came_later(name: str, version: str) -> bool:
