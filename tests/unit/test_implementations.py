@@ -96,7 +96,7 @@ def test_a_page_size_is_that_of_the_implementation_or_refused() -> None:
     chosen = predict_case(parse_row(ROW | {"page_size": "64"}))
     assert (chosen["used_implementation"], chosen["error"]) == ("vllm.flash-attn-3", "")
     whole = str(predict_case(parse_row(ROW | {"implementation": "flash-attn.1", "page_size": "64"}))["error"])
-    assert "flash-attn.1 has no page table" in whole and "vllm.flash-attn-3" in whole
+    assert "flash-attn.1 has no page table" in whole and "vllm.flash-attn-2" in whole
     check_pages(IMPLEMENTATIONS["flash-attn.3"], None)
 
 

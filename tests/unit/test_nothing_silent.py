@@ -64,6 +64,9 @@ COLUMNS: dict[str, tuple[str, str, Mapping[str, str]]] = {
     "cache": ("cold", "warm", {}),
     "clock_mhz": ("1000", "1400", {}),
     "page_size": ("16", "64", {**DECODE, "implementation": "flashinfer.fa2"}),
+    "kv_dtype": ("auto", "fp8_e4m3", {**DECODE, "implementation": "flashinfer.fa2"}),
+    "sinks": ("0", "1", {"gpu": "h100-sxm5-80gb", "implementation": "vllm.flash-attn-3"}),
+    "softcap": ("0", "50", {}),
     "mask": ("causal", "causal, window 64", {}),
     "latent": ("512x64", "256x64", MLA),
     "operations": ("scale, softmax", "softmax", {"implementation": "torch.eager"}),
@@ -93,7 +96,7 @@ MEAN_THE_SAME = dict.fromkeys(
     ("vllm_version", "sglang_version", "tensorrt_llm_version", "flashinfer_version"),
     "its kernels here are those of one version, which the trust says where the numbers are of another",
 ) | {
-    "page_size": "pages of 16 and 64 keys are one kernel where the work of their addresses is not played",
+    "page_size": "the address of each key is worked out whatever the page; numbers of fewer pages are read",
 }
 """Columns of two values that may be answered alike though they name different things, and why."""
 
@@ -105,6 +108,8 @@ FLAGS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "--seq-kv": ("512", "1024", ()),
     "--lengths": ("64:512 8:512", "64:512 8:1024", ("--algorithm", "flash")),
     "--page-size": ("16", "64", ("--pass", "decode", "--implementation", "flashinfer.fa2")),
+    "--kv-dtype": ("bf16", "fp8", ("--pass", "decode", "--implementation", "flashinfer.fa2")),
+    "--softcap": ("0", "50", ("--algorithm", "flash")),
     "--prefix": ("256", "128", CASCADE),
     "--tree": ("-1 0 0", "-1 0 1", TREE),
     "--head-dim": ("64", "128", ()),
