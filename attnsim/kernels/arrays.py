@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnsim.errors import InputError
-from attnsim.kernels.device import Device
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
@@ -113,7 +113,7 @@ def scale_log2(factor: float) -> dict[str, np.float32]:
 
 
 def asked_options(
-    device: Device, w: Workload, factor: float, softcap: float, sinks: ArrayLike | None
+    upload: Callable[[Any], Any], w: Workload, factor: float, softcap: float, sinks: ArrayLike | None
 ) -> dict[str, Any]:
     """What a call asks beside its shape as the arguments of ``options.cuh``; nothing where it asks nothing.
 
@@ -129,7 +129,7 @@ def asked_options(
     if sinks is not None and given.shape != (w.heads_q,):
         raise InputError(f"sinks have shape {list(given.shape)}; give one for each of {w.heads_q} query heads")
     bounded = {"tanh_scale": np.float32(factor / softcap if softcap else 0.0), **scale_log2(softcap or factor)}
-    return {"sinks": device.upload(given), **int32(sink_heads=0 if sinks is None else w.heads_q), **bounded}
+    return {"sinks": upload(given), **int32(sink_heads=0 if sinks is None else w.heads_q), **bounded}
 
 
 def int32(**numbers: int) -> dict[str, np.int32]:

@@ -108,7 +108,7 @@ def decode_attention(
     heads = w.batch * w.heads_kv
     numbers = int32(heads=heads, group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv, splits=splits)
     arguments = {"Q": q, "K": k, "V": v, **made, **numbers, **reaches(w.mask), **scale_log2(factor)}
-    asked = asked_options(device, w, factor, softcap, sinks)
+    asked = asked_options(device.upload, w, factor, softcap, sinks)
     arguments |= asked
     device.launch(split_variant(w.dtype, tile, bool(asked)), (row_tiles(w) * splits * heads, 1, 1), arguments)
     if splits > 1:

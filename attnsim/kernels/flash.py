@@ -85,7 +85,7 @@ def flash_forward(
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
     factor = factor_of(w, scale, positive=True)
-    asked = asked_options(device, w, factor, softcap, sinks)
+    asked = asked_options(device.upload, w, factor, softcap, sinks)
     compiled = own_flash.LEAN if asked else own_flash.TILES
     chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), compiled)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")

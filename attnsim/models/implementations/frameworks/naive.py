@@ -251,9 +251,9 @@ def _backward(b: _Unfused) -> list[Kernel]:
     # PyTorch multiplies grad and output in a pass of its own before the softmax backward (SoftMax.cu, `grad * output`)
     kernels.append(b.over_scores("dP * P", {grad: p, "P": p}, {"T": p}))
     kernels.append(b.by_rows(over_rows, "softmax bwd", {"T": p, "P": p}, {"dS": s}))
-    grad, further = {"dS": s}, ("less max", "cat sinks") if w.sinks else ()
-    further += ("times cap", "tanh", "over the cap") if w.softcap else ()
-    kernels += [b.over_scores(f"{one} bwd", {**grad, "S": s} if one == "tanh" else grad, grad) for one in further]
+    derived = (*("less max", "cat sinks") * w.sinks, *("times cap", "tanh", "over the cap") * bool(w.softcap))
+    for one in derived:
+        kernels.append(b.over_scores(f"{one} bwd", {"dS": s, "S": s} if one == "tanh" else {"dS": s}, {"dS": s}))
     if "scale" in operations:
         kernels.append(b.over_scores("scale bwd", {"dS": s}, {"dS": s}))
     kernels += [
