@@ -47,7 +47,10 @@ def test_a_listed_name_is_its_gpu_however_it_is_written(row: dict[str, str]) -> 
         ("NVIDIA-A100-SXM4-80GB", "a100-sxm4-80gb"), ("h100-64gb", "h100-sxm5-64gb"), ("H20 96GB", "h20"),
         ("nvidia_a100-pcie-40gb", "a100-pcie-40gb"), ("A100 80 GB PCIe", "a100-pcie-80gb"),
         ("RTX 8000", "quadro-rtx-8000"),
-        ("NVIDIA RTX 4000 SFF Ada", "rtx-4000-sff-ada"), ("H200-NVL-141GB", "h200-nvl-141gb"),
+        ("NVIDIA RTX 4000 SFF Ada", "rtx-4000-sff-ada"),
+        ("4090D", "rtx-4090-d"), ("H20 96G", "h20"), ("RTX3090 24G", "rtx-3090"), ("A10 Tensor Core GPU", "a10"),
+        ("RTX Pro 6000 Blackwell Workstation", "rtx-pro-6000-workstation"), ("GH200 Grace Hopper 96GB", "gh200-96gb"),
+        ("H200-NVL-141GB", "h200-nvl-141gb"),
     ],
 )  # fmt: skip
 def test_other_ways_to_write_a_name_follow_by_rule(written: str, found: str) -> None:
@@ -63,6 +66,7 @@ def test_other_ways_to_write_a_name_follow_by_rule(written: str, found: str) -> 
         ("Tesla P100-PCIE-16GB", "older than Volta", "v100-pcie-16gb"),
         ("NVIDIA GeForce GTX 1660 SUPER", "without tensor cores", "nearest: "),
         ("NVIDIA Jetson AGX Orin", "the CPU shares", "nearest: "),
+        ("8x H100", "several GPUs", "nearest: "),
         ("RTX 4090 48GB", "unknown GPU", "rtx-4090"),
         ("RTX 4000", "unknown GPU", "quadro-rtx-4000"),
         ("NVIDIA L40S-48C", "unknown GPU", "l40s"),

@@ -50,6 +50,14 @@ def test_llmcompass_gives_what_the_datasheet_gives() -> None:
     assert "a100" in gpu.provenance["power.tdp"].source
 
 
+def test_a_design_of_llmcompass_without_fp32_lanes_has_its_fp16_lanes(tmp_path: Path) -> None:
+    """As its generation_system.json: 0 lanes of fp32 and 32 of fp16 in each of 4 sublanes."""
+    path = changed("llmcompass_a100.json", tmp_path, '"fp32_count": 16', '"fp32_count": 0, "fp16_count": 32')
+    found = import_hardware(path)
+    assert found.gpu.sm.fp32_flops_per_clk == 2 * 4 * 32
+    assert "fp32_count is 0: the lanes of fp16_count are taken for it" in found.remarks
+
+
 def test_aiconfigurator_gives_the_sms_by_the_peak() -> None:
     found = import_hardware(DATA / "aiconfigurator_h100.yaml")
     assert found.like == "h100-sxm5-80gb"

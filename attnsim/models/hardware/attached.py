@@ -97,9 +97,9 @@ def gpu_of_name(name: str, known: Iterable[Gpu]) -> Gpu | None:
 
     Model and memory agree and no word is left over. A name of a card says so ("PCIe"); without it, it is the module.
     """
-    words = words_of(name)
+    words = words_of(" ".join(spoken_words(name)))
     size = {word for word in words if re.fullmatch(r"\d+GB", word)}
-    plain = {word for word in words if re.fullmatch(r"SXM|HBM\d?E?|AC", word)} | _PLAIN
+    plain = {word for word in words if re.fullmatch(r"SXM|HBM\d?E?|AC", word)}
 
     def same(gpu: Gpu) -> bool:
         theirs = words_of(gpu.name)
@@ -108,19 +108,20 @@ def gpu_of_name(name: str, known: Iterable[Gpu]) -> Gpu | None:
         return agree and fits and words - theirs - size <= plain
 
     found = [gpu for gpu in known if same(gpu)]
-    most = max((len(words & words_of(gpu.name)) for gpu in found), default=0)
-    best = [gpu for gpu in found if len(words & words_of(gpu.name)) == most]
+    unlike = {gpu.id: len(words_of(gpu.name) ^ words) for gpu in found}
+    best = [gpu for gpu in found if unlike[gpu.id] == min(unlike.values())]
     return best[0] if len(best) == 1 else None
 
 
-_PLAIN = {"GPU", "GENERATION", "CORE", "TENSOR"}
-"""Words of a driver's name that tell no model."""
-_EVERYBODYS = ("NVIDIA", "TESLA", "GEFORCE", "DGX", "HGX")
+_EVERYBODYS = (
+    *("NVIDIA", "TESLA", "GEFORCE", "DGX", "HGX", "GPU", "TENSOR", "CORE", "GRACE", "HOPPER", "SUPERCHIP"),
+    *("GENERATION", "GRAPHICS", "CARD", "ACCELERATOR"),
+)
 
 
 def spoken_words(name: str) -> tuple[str, ...]:
     """A name's words in capitals, without those that every card has: ("A100", "PCIE", "40GB")."""
-    text = re.sub(r"\b([RG]TX)(?=\d)|(?<=\d{4})(?=TI\b|SUPER\b)", r"\1 ", name.upper().replace("_", " "))
+    text = re.sub(r"\b([RG]TX)(?=\d)|(?<=\d{4})(?=(?:TI|SUPER|D)\b)", r"\1 ", name.upper().replace("_", " "))
     words = re.findall(r"[\w.]+", re.sub(r"\b(\d+) ?G(I?B)?\b", r"\1GB", text))
     return tuple(word for word in words if word not in _EVERYBODYS)
 

@@ -51,11 +51,12 @@ def read(text: str, liken: Callable[[float, float], Gpu]) -> Found:
     if sram < LEAST_SRAM_KIB:
         raise InputError(f"{core.path('SRAM_KB')} is {sram:g}; allowed: {LEAST_SRAM_KIB} KiB and more")
     shared = sram - LEAST_L1_KIB
+    vectors = "fp16_count" if vector.content.get("fp32_count") == 0 else "fp32_count"
     values = {
         "clock.boost": (clock, "frequency_Hz"),
         "sm.count": (chiplet.whole("core_count") * device.whole("compute_chiplet_count", 1), "core_count x chiplets"),
         "tensor.fp16": (2 * macs, "2 x sublanes x array width x height x mac_per_cycle"),
-        "sm.fp32_rate": (2 * lanes * vector.number("fp32_count"), "2 x sublanes x fp32_count"),
+        "sm.fp32_rate": (2 * lanes * vector.number(vectors), f"2 x sublanes x {vectors}"),
         "sm.shared_memory": (shared * 1024, f"SRAM_KB less the {LEAST_L1_KIB} KiB that stay L1 on A100 and H100"),
         "l2.capacity": (io.number("global_buffer_MB", "MiB") * 2**20, "global_buffer_MB, of 2**20 bytes"),
         "l2.bandwidth": (
@@ -76,8 +77,10 @@ def read(text: str, liken: Callable[[float, float], Gpu]) -> Found:
     figures = {key: figure(key, value, "derived", f"{_SOURCE}: {how}") for key, (value, how) in values.items()}
     memory = device.text("memory_protocol")
     remarks: tuple[str, ...] = ()
+    if vectors != "fp32_count":
+        remarks = (f"fp32_count is 0: the lanes of {vectors} are taken for it",)
     if memory not in MEMORY_KINDS:
-        remarks = (f"memory_protocol {shown(memory)} is read as HBM2e",)
+        remarks += (f"memory_protocol {shown(memory)} is read as HBM2e",)
     like = liken(figures["tensor.fp16"].value, figures["hbm.bandwidth"].value)
     remarks += (f"compute capability {like.compute_capability} assumed, that of {like.id}: LLMCompass has none",)
     memory = memory if memory in MEMORY_KINDS else "HBM2e"
