@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnsim import wording
-from attnsim.cli import options, outputs, show
+from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
@@ -37,10 +37,12 @@ _NOT_OF_STEPS = (
 def serving(
     trace: Annotated[
         Path,
-        typer.Argument(metavar="TRACE", help="CSV of requests: prompt, output and, if wanted, arrival in seconds."),
+        typer.Argument(metavar="TRACE", help="Requests, CSV, JSON, JSONL or Parquet: prompt, output and arrival."),
     ],
     *,
     context: typer.Context,
+    maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
+    time_unit: table_flags.TimeUnit = None,
     gpu: options.OneGpu = "",
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
@@ -56,8 +58,8 @@ def serving(
     json: options.Json = False,
 ) -> None:
     """Step through a serving trace: chunked prefill, a token budget, continuous batching; attention's time by step."""
-    from attnsim.api.serving_steps import read_requests, serve
-    from attnsim.cli.table_flags import check_table
+    from attnsim.api.requests import read_requests
+    from attnsim.api.serving_steps import serve
     from attnsim.models.hardware.files import load_gpu
     from attnsim.models.llm.asked import title_of
 
@@ -65,8 +67,8 @@ def serving(
         raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
     look.check_asked(context, plot)
     if out is not None:
-        check_table(out)
-    found = read_requests(trace)
+        table_flags.check_table(out)
+    found = read_requests(trace, table_flags.naming(maps, time_unit))
     question = flags.workload(seq=1)
     machine = options.changed(load_gpu(gpu), changes)
     layers, others = flags.filled.model.layers if flags.filled else 1, flags.others(seq=1)

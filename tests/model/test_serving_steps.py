@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from attnsim import InputError, Workload, predict
-from attnsim.api.serving_steps import Request, Served, read_requests, serve
+from attnsim.api.requests import Request, read_requests
+from attnsim.api.serving_steps import Served, serve
 from attnsim.cli.app import app
 from attnsim.errors import Taken
+from attnsim.models.mask.mask import Mask
+from attnsim.models.question.columns import Naming
 from attnsim.models.question.lengths import Length
 
 HEADS = Workload(heads_q=8, heads_kv=2, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]
@@ -69,12 +74,18 @@ def test_layers_multiply_the_time() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("prompt,output\n5,0\n", "line 2: output is 0"),
+        ("prompt,output\n5,0\n", "every output is 0"),
+        ("prompt,output\n0,5\n", "line 2: prompt is 0"),
         ("prompt,out\n5,1\n", "no column output"),
         ("prompt,output,arrival\n5,1,-2\n", "arrival is -2"),
         ("prompt,output,arrival\n5,1,1e300\n", "arrival is 1e300; allowed: seconds from 0 to 1e+07"),
-        ("prompt,output\n5,1,7\n", "line 2 has more or fewer cells than there are columns; give 2"),
-        ("prompt,output,arrival\n5,1\n", "line 2 has more or fewer cells than there are columns; give 3"),
+        ("prompt,output\n5,1,7\n", "line 2: 3 cells under 2 column names"),
+        ("prompt,output,arrival\n5,1\n", "line 2: arrival is ''; give a number"),
+        ("prompt,output,when_submitted\n5,1,0\n", "write --map arrival=when_submitted"),
+        ("prompt,output,x\n5,1,2024-05-10 00:00:00\n", "column 'x' looks like arrivals"),
+        ("prompt,output,x\n5,1,0.1\n5,1,0.4\n5,1,0.4\n", "column 'x' looks like arrivals"),
+        ("input_length,output_length,timestamp\n5,1,0\n5,1,3\n", "'timestamp' has no unit in its name, from 0 to 3"),
+        ("prompt,output,arrival\n5,1,1741569952000\n", "is Unix time in ms, not in s; give --time-unit ms"),
         ("prompt,output\n", "no requests"),
         ("prompt,output\n5,x\n", "output is 'x'; give a number"),
     ],
@@ -89,11 +100,72 @@ def test_a_file_that_is_no_trace_is_refused_in_a_line(tmp_path: Path, text: str,
 
 def test_columns_of_a_trace_that_are_not_used_are_named(tmp_path: Path) -> None:
     path = tmp_path / "requests.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens,output\n3.5,600,3,2\n")
-    with pytest.warns(
-        Taken, match=r"not used: 'TIMESTAMP', 'GeneratedTokens'; columns are arrival: arrival, arrival_s"
-    ):
-        assert read_requests(path) == (Request(0.0, 600, 2),)
+    path.write_text("arrival,ContextTokens,GeneratedTokens,output\n3.5,600,3,2\n")
+    with pytest.warns(Taken, match="prompt is 'ContextTokens'; not used: 'GeneratedTokens'"):
+        assert read_requests(path) == (Request(3.5, 600, 2),)
+
+
+WANTED = (Request(0.0, 374, 44), Request(4.5, 396, 30))
+FORMS: dict[str, tuple[str, Naming]] = {
+    "azure.csv": (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00+00:00,374,44\n2024-05-10 00:00:04.500+00:00,396,30\n",
+        Naming(),
+    ),
+    "burst.csv": (
+        "Timestamp,Model,Request tokens,Response tokens\n0,GPT-4,374,44\n2,GPT-4,9,0\n4.5,GPT-4,396,30\n",
+        Naming(),
+    ),
+    "vidur.csv": ("arrived_at,num_prefill_tokens,num_decode_tokens\n4.5,396,30\n0,374,44\n", Naming()),
+    "mooncake.jsonl": (
+        '{"timestamp": 0, "input_length": 374, "output_length": 44, "hash_ids": [1]}\n'
+        '{"timestamp": 4500, "input_length": 396, "output_length": 30, "hash_ids": [1, 2]}\n',
+        Naming(),
+    ),
+    "bailian.jsonl": (
+        '{"chat_id": 1, "timestamp": 0, "input_length": 374, "output_length": 44, "hash_ids": [1]}\n'
+        '{"chat_id": 2, "timestamp": 4.5, "input_length": 396, "output_length": 30, "hash_ids": [1, 2]}\n',
+        Naming(),
+    ),
+    "usage.json": (
+        '{"log": [{"created": 1741569952, "usage": {"prompt_tokens": 374, "completion_tokens": 44}},'
+        ' {"created": 1741569956.5, "usage": {"prompt_tokens": 396, "completion_tokens": 30}}]}',
+        Naming(),
+    ),
+    "named.csv": ("arrival_time_ms,isl,osl\n0,374,44\n4500,396,30\n", Naming()),
+    "mapped.csv": ("when,isl,osl\n0,374,44\n4500,396,30\n", Naming({"arrival": "when"}, "ms")),
+}
+
+
+@pytest.mark.filterwarnings("ignore::attnsim.errors.Taken")
+@pytest.mark.parametrize("name", FORMS)
+def test_a_trace_of_each_owner_has_its_arrivals_in_seconds(tmp_path: Path, name: str) -> None:
+    text, naming = FORMS[name]
+    (tmp_path / name).write_text(text)
+    assert read_requests(tmp_path / name, naming) == WANTED
+
+
+@pytest.mark.filterwarnings("ignore::attnsim.errors.Taken")
+def test_a_parquet_trace_reads_as_its_csv(tmp_path: Path) -> None:
+    dates = pd.to_datetime(["2024-05-10 00:00:00", "2024-05-10 00:00:04.5"], format="mixed")
+    frame = pd.DataFrame({"TIMESTAMP": dates, "ContextTokens": [374, 396], "GeneratedTokens": [44, 30]})
+    frame.to_parquet(tmp_path / "trace.parquet")
+    assert read_requests(tmp_path / "trace.parquet") == WANTED
+
+
+def test_conversations_say_that_their_tokens_are_assumed(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "x" * 400}, {"from": "gpt", "value": "y" * 80}]
+    (tmp_path / "sharegpt.json").write_text(json.dumps([{"conversations": turns}, {"conversations": turns[:1]}]))
+    with pytest.warns(Taken, match="assumed to be 4 characters each.*1 shorter ones are left out"):
+        assert read_requests(tmp_path / "sharegpt.json") == (Request(0.0, 100, 20),)
+
+
+def test_layers_that_differ_are_added_up() -> None:
+    narrow = replace(HEADS, mask=Mask.sliding_window(128))
+    both = served(layers=3, others=((narrow, 5),))  # type: ignore[arg-type]
+    alone = serve(REQUESTS, narrow, "a100-sxm4-80gb", "vllm.flash-attn-2", tokens=512, stride=1, layers=5)
+    assert both.layers == 8 and len(both.steps) == len(alone.steps)
+    assert both.attention_s == pytest.approx(served(layers=3).attention_s + alone.attention_s)
 
 
 def test_the_command_writes_steps_and_picture(tmp_path: Path) -> None:

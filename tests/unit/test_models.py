@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from attnsim import builtin_model_ids, load_model
 from attnsim.cli import main
 from attnsim.errors import InputError, Taken
+from attnsim.models.llm.asked import asked_layers
+from attnsim.models.llm.config import architectures
 from attnsim.models.llm.files import model_to_yaml
-from attnsim.models.llm.huggingface import architectures, import_config
+from attnsim.models.llm.huggingface import import_config
 from attnsim.models.llm.model import Model
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
@@ -277,6 +279,67 @@ def test_wrong_model_files_are_refused_in_one_line(text: str, told: str, tmp_pat
     with pytest.raises(InputError) as refusal:
         load_model(written(tmp_path, text, "mine.yaml"))
     assert told in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+GPT_OSS = {
+    "model_type": "some_fork", "architectures": ["GptOssForCausalLM"], "num_hidden_layers": 4, "hidden_size": 2880,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880,
+    "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128, "vocab_size": 201088,
+}  # fmt: skip
+"""openai/gpt-oss-120b, config.json, of 4 layers."""
+
+
+def test_layers_that_differ_have_a_mask_each(tmp_path: Path) -> None:
+    model = load_model(written(tmp_path, GPT_OSS))
+    assert [(one.at, str(one.mask)) for one in model.kinds] == [((0, 2), "causal window 128"), ((1, 3), "causal")]
+    assert model.sinks and model.unmodelled == ("attention sinks",)
+    list_of_masks = FILE.replace("mask: causal", "mask: [causal window 128, causal]")
+    mine = load_model(written(tmp_path, list_of_masks, "mine.yaml"))
+    assert [one.at for one in mine.kinds] == [(0, 2), (1, 3)] and mine.mask == Mask.causal()
+    numbered = load_model(written(tmp_path, list_of_masks, "mine.yaml") + ":1")
+    assert numbered.mask == Mask.sliding_window(128) and numbered.layers == 2 and not numbered.kinds
+    with pytest.raises(
+        InputError, match=r"mine:3 is no kind of layer that attends; allowed: 1 \(2 layers: causal window"
+    ):
+        load_model(str(tmp_path / "mine.yaml") + ":3")
+    assert mine.cache_bytes(4096) == 2 * 2 * 2 * 128 * (4096 + 128)
+    with pytest.warns(
+        Taken, match="a call is of 2 of 4 layers, causal, heads 8/2 of 64; others: 2 layers causal window"
+    ):
+        assert asked_layers(mine).layers == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("llama-2-7b", 6.738e9),  # 6,738,415,616 with its norms
+        ("gemma-2b", 2.506e9),
+        ("gpt2-xl", 1.558e9),
+        ("bert-base", 109.5e6),
+        ("qwen3-235b-a22b", 235.1e9),
+        ("deepseek-v3", 671.0e9),  # arXiv 2412.19437
+        ("palm-540b", 540.35e9),  # arXiv 2204.02311, table 1
+        ("palm-8b", 8.63e9),
+        ("transformer-big", 213e6),  # arXiv 1706.03762, table 3
+    ],
+)
+def test_parameters_are_the_published_ones(name: str, published: float) -> None:
+    assert load_model(name).parameters() == pytest.approx(published, rel=0.007)
+
+
+def test_active_parameters_leave_out_experts_that_a_token_passes_by() -> None:
+    assert load_model("deepseek-v3").parameters(active=True) == pytest.approx(37e9, rel=0.02)
+    dense = load_model("llama-3-8b")
+    assert dense.parameters(active=True) == (dense.parameters() or 0) - dense.vocabulary * dense.hidden
+
+
+def test_whether_a_model_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "show", "llama-3-70b", "--gpu", "h100-sxm5-80gb", "--seq", "8192"]) == 0
+    assert "does not fit h100-sxm5-80gb of 80 GB" in " ".join(capsys.readouterr().out.split())
+    assert main(["models", "show", "llama-3-8b", "--gpu", "h100-sxm5-80gb", "--seq", "8192", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)[0]
+    assert record["fits"] and record["cache_bytes"] == 8192 * 131072
+    assert record["weight_bytes"] == pytest.approx(2 * 8.03e9, rel=0.001)
 
 
 def test_names_that_are_not_known_are_answered_with_the_nearest() -> None:

@@ -7,19 +7,17 @@ configuration classes and modules of transformers 5.24. The architecture's own n
 
 from __future__ import annotations
 
-import csv
-import functools
 import json
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from importlib.resources import files
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attnsim.errors import InputError, Taken, nearest, shown
-from attnsim.files import read_bytes, read_written
+from attnsim.files import read_bytes
+from attnsim.models.llm.config import Architecture, Config, architectures, plain, spelt, vocabulary
 from attnsim.models.llm.mixers import MIXERS
 from attnsim.models.llm.mlp import Experts, Mlp
 from attnsim.models.llm.model import ATTENTION, LayerKind, Model
@@ -27,7 +25,6 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Latent
 
 MAX_FILE_BYTES = 1 << 20
-_LARGEST = 1 << 27
 _PADDED_POSITIONS = 2
 """RoBERTa's positions begin after the padding token's: 514 and 4,098 stand for 512 and 4,096."""
 _GLOBAL_TOKENS = 1
@@ -38,10 +35,6 @@ _WIDER = 4
 """Widths of the model that an MLP has where nothing says (GPT-2, Falcon, Bloom)."""
 _NESTED = ("text_config", "llm_config", "language_config", "text_model_config")
 """Where models of several senses keep what their language model has."""
-_FLAT = ("attn_config", "ffn_config")
-"""Parts of a configuration that are read as if they stood in it (MPT, DBRX)."""
-_CORE = ("hidden", "layers", "heads", "inner")
-"""Fields that a file must give, but for one inside another's (LLaVA), which may leave out what its family takes."""
 _TASK = re.compile(r"(For[A-Z]\w*|((With)?LMHead|DoubleHeads|Encoder|Decoder)?Model)$")
 _LOOKS_LIKE_ATTENTION = re.compile(
     r"attn|attention|window|sparse|mamba|ssm|recur|conv|local|global|chunk|layer_type|pattern|block|head|kv_|mask|causal"
@@ -52,134 +45,7 @@ _LETTERS = {"M": "linear", "*": "full", "-": "mlp", "E": "moe", "L": "window", "
 """NVIDIA's hybrid_override_pattern, and EXAONE's sliding_window_pattern."""
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A line of architectures.csv: names, kind, facts, layers, linear, keys."""
-
-    name: str
-    kind: str
-    facts: frozenset[str]
-    layers: tuple[str, ...]
-    linear: str
-    keys: Mapping[str, object]
-
-
-@functools.cache
-def architectures() -> dict[str, Architecture]:
-    """The known architectures, by each of their names."""
-    found: dict[str, Architecture] = {}
-    with (files("attnsim.models.llm") / "architectures.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            pairs = [part.partition("=") for part in row["keys"].split("; ")]
-            keys = {key: _written(value) for key, _, value in pairs}
-            first, *_ = names = row["names"].split()
-            facts, layers = frozenset(row["facts"].split()), tuple(row["layers"].split())
-            found |= dict.fromkeys(names, Architecture(first, row["kind"], facts, layers, row["linear"], keys))
-    return found
-
-
-def _written(value: str) -> object:
-    return json.loads(value) if value[:1].isdigit() or value in ("true", "false") else value or None
-
-
-@functools.cache
-def _keys() -> dict[str, Any]:
-    known: dict[str, Any] = read_written(files("attnsim.models.llm") / "keys.yaml")
-    return known
-
-
-def _spelt(field: str) -> list[str]:
-    """The keys that may hold a field of keys.yaml; a key that is no field holds itself."""
-    found: list[str] = _keys()["fields"].get(field, [field])
-    return found
-
-
-def _plain(name: object) -> str:
-    return re.sub(r"[^a-z0-9]", "", str(name).lower())
-
-
-class _Config:
-    """A configuration whose values are checked as they are read."""
-
-    def __init__(self, content: Mapping[str, object], known: Architecture | None, nested: bool = False) -> None:
-        flat: dict[str, object] = {}
-        for name in _FLAT:
-            part = content.get(name)
-            flat |= part if isinstance(part, dict) else {}
-        self.content = {**flat, **content}
-        self.known = known
-        self.nested = nested
-        self.taken: dict[str, object] = {}
-        self.defaults = known.keys if known else {}
-        self.linear = known.linear if known else ""
-        self.left_out: list[str] = []
-
-    def has(self, fact: str) -> bool:
-        """Whether the architecture's line has a fact."""
-        return self.known is not None and fact in self.known.facts
-
-    def reads(self, field: str) -> bool:
-        """Whether the architecture has such a thing; one that is not known may have anything."""
-        return self.known is None or any(key in self.defaults for key in _spelt(field))
-
-    def value(self, field: str) -> object:
-        """What stands under any of a field's keys, else what the architecture takes; None for neither and for null."""
-        keys = _spelt(field)
-        given = [key for key in keys if key in self.content]
-        found = next((self.content[key] for key in given if self.content[key] is not None), None)
-        if given or (field in _CORE and not self.nested):
-            return found
-        key = next((key for key in keys if self.defaults.get(key) is not None), "")
-        if field in _CORE and key:
-            self.taken[key] = self.defaults[key]
-        return self.defaults.get(key)
-
-    def whole(self, field: str, default: int | None = None) -> int:
-        """A whole number from 1; null and 0 count as absent where there is a default."""
-        value, keys = self.value(field), _spelt(field)
-        key = next((key for key in keys if self.content.get(key) is not None), keys[0])
-        if isinstance(value, list) and value:
-            value = value[0]
-            if any(one != value for one in self.listed(key)):
-                self.left_out.append(f"{key} differs between layers; the first counts")
-        if value in (None, "auto") or (value == 0 and value is not False and default is not None):
-            if default is None:
-                raise InputError(f"{key} is missing; add it")
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-            raise InputError(f"{key} is {shown(value)}; allowed: a whole number from 1 to {_LARGEST}")
-        return value
-
-    def flag(self, field: str, default: bool = False) -> bool:
-        """A truth value; null counts as absent."""
-        value = self.value(field)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            key = next((key for key in _spelt(field) if key in self.content), field)
-            raise InputError(f"{key} is {shown(value)}; allowed: true or false")
-        return value
-
-    def share(self, field: str) -> float | None:
-        """A number, None where there is none."""
-        value = self.value(field)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            return value
-        raise InputError(f"{_spelt(field)[0]} is {shown(value)}; allowed: a number")
-
-    def listed(self, *keys: str) -> list[Any]:
-        """The first of these keys that holds a list, empty where none does."""
-        return next((found for key in keys if isinstance(found := self.content.get(key), list)), [])
-
-    def numbers(self, key: str) -> set[int]:
-        """A list of layers."""
-        found = self.listed(key)
-        if not all(isinstance(one, int) for one in found):
-            raise InputError(f"{key} is {shown(found)}; allowed: numbers of layers")
-        return set(found)
-
-
-def _words(c: _Config, layers: int) -> list[str]:
+def _words(c: Config, layers: int) -> list[str]:
     """What each layer is: the first thing that says it."""
     rule = _by_list(c, layers) or _by_rule(c)
     if isinstance(rule, list):
@@ -188,7 +54,7 @@ def _words(c: _Config, layers: int) -> list[str]:
         words = rule
     else:
         words = [rule(layer) for layer in range(layers)]
-    known: dict[str, str] = _keys()["words"]
+    known: dict[str, str] = vocabulary()["words"]
     own = {"full", "window", "chunk", "cross", "mlp", "moe"}
     unknown = [one for one in words if not isinstance(one, str) or known.get(one, one) not in {*own, *known.values()}]
     if unknown:
@@ -196,7 +62,7 @@ def _words(c: _Config, layers: int) -> list[str]:
     return [known.get(one, one) for one in words]
 
 
-def _by_list(c: _Config, layers: int) -> list[str]:
+def _by_list(c: Config, layers: int) -> list[str]:
     """The layers where something names each of them."""
     if found := c.listed("layer_types", "layers_block_type", "attention_layers"):
         return found
@@ -222,12 +88,12 @@ _PERIODS = {
 """Keys that hold a period: what most layers are, what one in so many is, and where the count begins."""
 
 
-def _by_rule(c: _Config) -> Rule:
+def _by_rule(c: Config) -> Rule:
     """The layers by a list of some, by a period, or as the architecture has them."""
     return _by_some(c) or _by_period(c) or _by_architecture(c)
 
 
-def _by_some(c: _Config) -> Rule | None:
+def _by_some(c: Config) -> Rule | None:
     """The layers where something names some of them."""
     if full := c.listed("full_attn_idxs", "attn_layer_indices"):
         return lambda layer: "full" if layer in full else "linear"
@@ -242,7 +108,7 @@ def _by_some(c: _Config) -> Rule | None:
     return None
 
 
-def _by_period(c: _Config) -> Rule | None:
+def _by_period(c: Config) -> Rule | None:
     if c.value("attn_layer_period") is not None:
         period, offset = c.whole("attn_layer_period"), c.whole("attn_layer_offset", 0)
         return lambda layer: "full" if layer % period == offset else "linear"
@@ -258,7 +124,7 @@ def _by_period(c: _Config) -> Rule | None:
     return None
 
 
-def _by_architecture(c: _Config) -> Rule:
+def _by_architecture(c: Config) -> Rule:
     if blocks := c.listed("block_types"):  # models/recurrent_gemma, whose attention is local
         return lambda layer: "window" if blocks[layer % len(blocks)] == "attention" else "linear"
     own = c.known.layers if c.known else ()
@@ -267,7 +133,7 @@ def _by_architecture(c: _Config) -> Rule:
     return lambda layer: own[layer % len(own)] if own else "window" if c.reads("window") else "full"
 
 
-def _mask(c: _Config, word: str, causal: bool) -> Mask:
+def _mask(c: Config, word: str, causal: bool) -> Mask:
     """What a query of such a layer sees."""
     if word == "cross":
         return Mask.full()
@@ -282,14 +148,14 @@ def _mask(c: _Config, word: str, causal: bool) -> Mask:
     return Mask.sliding_window(window // 2 + 1, causal=False)  # transformers' sliding_window_bidirectional_overlay
 
 
-def _kinds(c: _Config, layers: int, causal: bool) -> tuple[LayerKind, ...]:
+def _kinds(c: Config, layers: int, causal: bool) -> tuple[LayerKind, ...]:
     """The layers, those that are alike together, in the order in which they come first."""
     words, hidden, found = _words(c, layers), c.whole("hidden"), dict[LayerKind, list[int]]()
     overrides = c.content.get("per_layer_config")
     fewer = c.whole("num_kv_shared_layers", 0)
     for layer, word in enumerate(words):
         other = overrides.get(str(layer)) if isinstance(overrides, dict) else None
-        mine = c if not isinstance(other, dict) else _Config({**c.content, **other}, c.known, c.nested)
+        mine = c if not isinstance(other, dict) else Config({**c.content, **other}, c.known, c.nested)
         for part in (c.linear if one == "linear" else one for one in word.split("+")):
             if part in MIXERS:
                 kind = LayerKind(part, (), weights=MIXERS[part](c, hidden))
@@ -308,7 +174,7 @@ def _kinds(c: _Config, layers: int, causal: bool) -> tuple[LayerKind, ...]:
     )
 
 
-def _heads(c: _Config, word: str, layer: int) -> tuple[int, int, int, int]:
+def _heads(c: Config, word: str, layer: int) -> tuple[int, int, int, int]:
     """Query and key heads and their widths in a layer."""
     of = {"full": "global_", "window": "swa_"}.get(word, "")
     heads = c.whole(f"{of}num_attention_heads", _of_layer(c, "num_attention_heads_per_layer", layer, "heads", 0))
@@ -331,7 +197,7 @@ def _heads(c: _Config, word: str, layer: int) -> tuple[int, int, int, int]:
     return heads, kv_heads, width, c.whole("swa_v_head_dim" if word == "window" else "head_dim_v", width)
 
 
-def _of_layer(c: _Config, key: str, layer: int, field: str, default: int) -> int:
+def _of_layer(c: Config, key: str, layer: int, field: str, default: int) -> int:
     found = c.listed(key)
     if not found:
         return c.whole(field, default or None)
@@ -340,7 +206,7 @@ def _of_layer(c: _Config, key: str, layer: int, field: str, default: int) -> int
     return int(found[layer])
 
 
-def _mlp(c: _Config, layers: int) -> Mlp:
+def _mlp(c: Config, layers: int) -> Mlp:
     """The MLP, and where the layers have them its experts."""
     hidden, experts = c.whole("hidden"), c.whole("experts", 0)
     known, feed = c.known is not None, c.content.get("feed_forward_proj")
@@ -359,7 +225,7 @@ def _mlp(c: _Config, layers: int) -> Mlp:
     return Mlp(width, gated, Experts(experts, c.whole("active"), wide, shared, _dense_layers(c, layers)))
 
 
-def _dense_layers(c: _Config, layers: int) -> int:
+def _dense_layers(c: Config, layers: int) -> int:
     """Layers that have the one MLP in place of experts."""
     if kinds := c.listed("mlp_layer_types"):
         return kinds.count("dense")
@@ -374,7 +240,7 @@ def _dense_layers(c: _Config, layers: int) -> int:
     return min(layers, len(c.numbers("mlp_only_layers")) + layers - layers // every + c.whole("dense_first", 0))
 
 
-def _outside(c: _Config, layers: int, length: int, tied: bool) -> int:
+def _outside(c: Config, layers: int, length: int, tied: bool) -> int:
     """Parameters outside the layers: embeddings, positions, patches, the head."""
     hidden, vocabulary = c.whole("hidden"), c.whole("vocabulary", 0)
     words = vocabulary * c.whole("embedding_size", hidden) * (1 if tied else 2)
@@ -388,7 +254,7 @@ def _outside(c: _Config, layers: int, length: int, tied: bool) -> int:
     return words + patches + positions + pooled + c.whole("type_vocab_size", 0) * hidden
 
 
-def _read(c: _Config) -> Model:
+def _read(c: Config) -> Model:
     """The model of a configuration, without its names."""
     kind = c.known.kind if c.known else "decoder"
     if c.known and kind == "other":
@@ -415,7 +281,7 @@ def _read(c: _Config) -> Model:
         Latent(c.whole("kv_lora_rank"), c.whole("qk_rope_head_dim")) if c.value("kv_lora_rank") is not None else None
     )
     tied, own_mlp = c.flag("tie_word_embeddings"), any(one.kind in ("mlp", "moe") for one in kinds)
-    says_mlp = c.value("inner") is not None or all(c.defaults.get(key) is None for key in _spelt("inner"))
+    says_mlp = c.value("inner") is not None or all(c.defaults.get(key) is None for key in spelt("inner"))
     padded = _PADDED_POSITIONS if c.has("padded") else 0
     uniform = len(kinds) == 1 and kinds[0].kind == ATTENTION and not kinds[0].shared
     sinks = c.has("sinks") or c.flag("add_swa_attention_sink_bias") or c.flag("add_full_attention_sink_bias")
@@ -424,7 +290,8 @@ def _read(c: _Config) -> Model:
         c.left_out.append("ALiBi, a bias on every score by distance")
     if c.flag("prefix_lm"):
         c.left_out.append("prefix_lm: a prefix sees itself both ways")
-    biases, counted = c.value("no_bias") is not True, says_mlp and not c.has("uncounted")
+    biases = c.value("no_bias") is not True
+    counted = says_mlp and not c.has("uncounted")
     return Model(
         "", "",
         layers=layers,
@@ -450,12 +317,12 @@ def _read(c: _Config) -> Model:
     )  # fmt: skip
 
 
-def _bias(c: _Config, field: str) -> bool:
+def _bias(c: Config, field: str) -> bool:
     """Whether projections add a bias: as the file says, where the architecture asks it."""
     return c.flag(field, c.has(field)) if c.reads(field) else c.has(field)
 
 
-def _rotary(c: _Config, width: int) -> int:
+def _rotary(c: Config, width: int) -> int:
     if c.value("rotary") is not None and (c.value("kv_lora_rank") is not None or c.reads("rotary")):
         return min(width, c.whole("rotary"))
     share = c.share("rotary_part")
@@ -463,7 +330,7 @@ def _rotary(c: _Config, width: int) -> int:
     return round(width * (1.0 if share is None else share)) if turns else 0
 
 
-def _pair(c: _Config, layers: int) -> tuple[LayerKind, ...]:
+def _pair(c: Config, layers: int) -> tuple[LayerKind, ...]:
     """Encoder, decoder, and the decoder's attention to the encoder."""
     after = range(layers, layers + c.whole("decoder_layers", layers))
     heads, _, width, wide = _heads(c, "", 0)
@@ -476,14 +343,14 @@ def _pair(c: _Config, layers: int) -> tuple[LayerKind, ...]:
     )
 
 
-def _special(c: _Config) -> tuple[LayerKind, ...]:
+def _special(c: Config) -> tuple[LayerKind, ...]:
     """Encoders whose mask is a pattern of their own: Longformer's window with global tokens, BigBird's blocks."""
     windows = c.value("attention_window")
     if windows is not None:
         found = windows if isinstance(windows, list) else [windows]
         if not found or any(size != found[0] for size in found):
             raise InputError(f"attention_window is {shown(windows)}; one window for all layers is read")
-        mask = Mask.longformer(_Config({"attention_window": found[0]}, None).whole("attention_window"), _GLOBAL_TOKENS)
+        mask = Mask.longformer(Config({"attention_window": found[0]}, None).whole("attention_window"), _GLOBAL_TOKENS)
     elif c.reads("num_random_blocks") and c.content.get("attention_type") != "original_full" and c.known:
         mask = Mask.bigbird(c.whole("block_size", 64), 3, _BIGBIRD_BLOCKS, c.whole("num_random_blocks", 3))
     else:
@@ -552,15 +419,15 @@ def _architecture(content: Mapping[str, object]) -> tuple[Architecture | None, s
         raise InputError(f"model_type is {shown(family)}; allowed: a word, such as llama")
     known = architectures()
     for name in own:
-        if found := known.get(_plain(name)) or known.get(_plain(_TASK.sub("", name))):
+        if found := known.get(plain(name)) or known.get(plain(_TASK.sub("", name))):
             return found, name, []
-    if family and (found := known.get(_plain(family))):
+    if family and (found := known.get(plain(family))):
         told = [f"architecture {own[0]} is not known; read as model_type {family}"] if own else []
         return found, family, told
     unknown = own[0] if own else family
     if not unknown:
         raise InputError(f"model_type is {shown(family)} and architectures names none; add model_type")
-    near = nearest(_plain(family or unknown), known)
+    near = nearest(plain(family or unknown), known)
     return None, unknown, [f"architecture {shown(unknown)} is not known ({near}): read by its keys as a decoder"]
 
 
@@ -569,7 +436,7 @@ def _imported(raw: bytes, stem: str) -> tuple[Model, list[str]]:
     outer = _content(raw)
     content, beside = _language_model(outer)
     known, architecture, told = _architecture(content)
-    config = _Config(content, known, nested=content is not outer)
+    config = Config(content, known, nested=content is not outer)
     strange = _strange(config)
     if known is None and strange:
         raise InputError(
@@ -581,7 +448,7 @@ def _imported(raw: bytes, stem: str) -> tuple[Model, list[str]]:
     except InputError as error:
         if known is not None:
             raise
-        near = nearest(_plain(architecture), architectures())
+        near = nearest(plain(architecture), architectures())
         raise InputError(
             f"architecture {shown(architecture)} is not known ({near}), nor read by keys: {error}"
         ) from None
@@ -608,9 +475,9 @@ _SAID = {
 """Keys that change attention and are not read, or not wholly, and what they do."""
 
 
-def _strange(c: _Config) -> list[str]:
+def _strange(c: Config) -> list[str]:
     """Keys that may change attention and are not read, as they are to be said."""
-    known = _keys()
+    known = vocabulary()
     read = {key for keys in known["fields"].values() for key in keys} | set(known["rules"])
     harmless = re.compile(re.sub(r"\s", "", known["harmless"]))
     set_keys = {key: value for key, value in c.content.items() if value not in (None, False, 0, [], {}, "")}
