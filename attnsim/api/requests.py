@@ -150,6 +150,8 @@ def _tokens(cell: object, where: str) -> int:
 
 def _frame(path: Path) -> pd.DataFrame:
     """The file as a table, objects of JSON flattened."""
+    if path.is_file() and not path.stat().st_size:
+        raise InputError(f"{path} is empty; write columns prompt and output, and a line a request")
     if path.suffix.lower() not in (".json", ".jsonl", ".ndjson"):
         return read_table(path)
     import pandas as pd
