@@ -106,8 +106,8 @@ def show_model(
     show.print_rows(out, "", rows, whole=("figure",))
     for text in _memory_lines(memory):
         out.print(text)
-    if found.unmodelled:
-        out.print(f"not modelled: {'; '.join(found.unmodelled)}")
+    if found.left_out:
+        out.print(f"not modelled: {'; '.join(found.left_out)}")
     if any(kind.mask is None for kind in found.kinds):
         out.print("Layers of what is no attention are counted among parameters alone.")
     out.print(f"source: {found.source}")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnsim import compare, load_model
-from attnsim.api.serving_steps import Request, serve
+from attnsim.api.requests import Request
+from attnsim.api.serving_steps import serve
 from attnsim.cli import main
 from attnsim.explore.answers import headline
 from attnsim.explore.saying import said

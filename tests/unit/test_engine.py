@@ -28,6 +28,7 @@ PAPER = UnitCosts(
     int32=1.0,
     load_store=1.0,
     l2=1.0,
+    l2_write=1.0,
     hbm=2.0,
     port_byte=3.0,
     l2_latency=1000.0,

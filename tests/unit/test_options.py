@@ -10,7 +10,7 @@ import pytest
 import attnsim
 from attnsim import Mask, Workload, load_gpu
 from attnsim.errors import InputError
-from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation, match
 from attnsim.models.implementations.names import version_parts
 from attnsim.models.implementations.options import REASONS, SUPPORTS, WORK, lacking
 from attnsim.models.mechanisms import MECHANISMS
@@ -146,12 +146,12 @@ def test_a_cache_of_eight_bits_is_half_the_bytes_and_is_converted_by_instruction
 
 
 def test_a_cache_is_in_the_format_of_the_queries_or_in_fp8() -> None:
-    assert Workload(heads=4, seq=64, head_dim=64, kv_dtype="bfloat16") == Workload(heads=4, seq=64, head_dim=64)
-    assert Workload(heads=4, seq=64, head_dim=64, dtype="fp8", kv_dtype="fp8_e4m3").kv_dtype == ""
+    assert Workload(heads_q=4, seq_q=64, head_dim=64, kv_dtype="bfloat16") == Workload(heads_q=4, seq_q=64, head_dim=64)
+    assert Workload(heads_q=4, seq_q=64, head_dim=64, dtype="fp8", kv_dtype="fp8_e4m3").kv_dtype == ""
     with pytest.raises(InputError, match="kv_dtype is 'fp16' beside bf16 queries; allowed: bf16, as Q, or fp8"):
-        Workload(heads=4, seq=64, head_dim=64, kv_dtype="fp16")
+        Workload(heads_q=4, seq_q=64, head_dim=64, kv_dtype="fp16")
     with pytest.raises(InputError, match="no gradients"):
-        Workload(heads=4, seq=64, head_dim=64, kv_dtype="fp8", passes="bwd")
+        Workload(heads_q=4, seq_q=64, head_dim=64, kv_dtype="fp8", passes="bwd")
 
 
 def test_pages_of_flash_attention_2_and_3_are_those_of_their_sources() -> None:
@@ -159,7 +159,7 @@ def test_pages_of_flash_attention_2_and_3_are_those_of_their_sources() -> None:
     assert [one.name for one in build("flash-attn.2", replace(pages, batch=256), A100).kernels] == ["flash_fwd_splitkv"]
     with pytest.raises(InputError, match="multiples of 256"):
         build("flash-attn.2", replace(DECODE, page_size=128), A100)
-    old = attnsim.models.implementations.choose.match("flash-attn.2", "2.3").record
+    old = match("flash-attn.2", "2.3").record
     with pytest.raises(InputError, match=r"it came with version 2\.5, asked is 2\.3"):
         choose_implementation(MECHANISMS["flash"], old, pages, A100)
     long = replace(PREFILL, seq_q=8192, seq_kv=8192)
@@ -179,7 +179,7 @@ def test_addresses_of_a_paged_cache_are_work_of_each_key() -> None:
 
 def test_a_question_with_options_is_never_validated() -> None:
     plain = attnsim.predict(PREFILL, H100, "flash", implementation="vllm.flash-attn-3")
-    for option, value in (("sinks", True), ("softcap", 30.0)):
-        asked = attnsim.predict(replace(PREFILL, **{option: value}), H100, "flash", implementation="vllm.flash-attn-3")
+    for w in (replace(PREFILL, sinks=True), replace(PREFILL, softcap=30.0)):
+        asked = attnsim.predict(w, H100, "flash", implementation="vllm.flash-attn-3")
         assert asked.trust.level != "validated" and "not measured" in asked.trust.reason
     assert "not measured" not in plain.trust.reason or plain.trust.level != "validated"

@@ -167,8 +167,8 @@ def asked_layers(model: Model, name: str = "") -> Model:
     Taken
         Which layers they are and what the others have, and what of the model is not modelled.
     """
-    if model.unmodelled:
-        warnings.warn(f"{model.id}: not modelled: {'; '.join(model.unmodelled)}", Taken, stacklevel=3)
+    if model.left_out:
+        warnings.warn(f"{model.id}: not modelled: {'; '.join(model.left_out)}", Taken, stacklevel=3)
     if not model.kinds:
         return model
     mine = model.own_kind

@@ -185,13 +185,6 @@ class Model:
         return replace(self, layers=kind.layers, **heads, rotary=rotary, kinds=(), outside=None)
 
     @property
-    def unmodelled(self) -> tuple[str, ...]:
-        """What the model has beside what a question can say."""
-        sinks = ("attention sinks",) if self.sinks else ()
-        softcap = (f"soft-capping of scores at {self.softcap:g}",) if self.softcap else ()
-        return (*sinks, *softcap, *self.left_out)
-
-    @property
     def has_cache(self) -> bool:
         """Whether tokens are generated one by one, so that keys and values are kept: not in an encoder."""
         return any(kind.is_cached for kind in self.layer_kinds)
@@ -294,6 +287,8 @@ class Model:
             passes=passes,
             mask=self.mask,
             latent=self.latent,
+            sinks=self.sinks,
+            softcap=self.softcap or 0.0,
         )
 
 
