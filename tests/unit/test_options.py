@@ -26,7 +26,7 @@ DECODE = Workload(batch=32, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_d
 SINKS = np.array([0.3, -2.0, 5.0, 0.0])
 
 
-def drawn(queries: int = 13, keys: int = 21) -> tuple[Any, ...]:
+def drawn(queries: int = 13, keys: int = 21) -> tuple[Any, Any, Any]:
     draw = np.random.default_rng(1).standard_normal
     return draw((2, 4, queries, 8)) * 3, draw((2, 2, keys, 8)), draw((2, 2, keys, 5))
 
@@ -66,9 +66,9 @@ def test_gradients_are_finite_differences() -> None:
         for at in ((0, 0, 1, 2), (1, 1, 3, 4)):
             ends = []
             for step in (1e-6, -1e-6):
-                moved = [x.copy() for x in (q, k, v)]
+                moved = (q.copy(), k.copy(), v.copy())
                 moved[place][at] += step
-                ends.append((attention(*moved, Mask.causal(), **asked)[0] * do).sum())
+                ends.append((attention(moved[0], moved[1], moved[2], Mask.causal(), **asked)[0] * do).sum())
             assert gradient[at] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-8)
 
 
@@ -83,9 +83,8 @@ def test_every_line_of_the_table_names_what_there_is_and_where_it_was_read() -> 
 
 @pytest.mark.parametrize("option", KERNEL_OPTIONS)
 def test_who_stands_in_no_line_refuses_and_names_who_does_not(option: str) -> None:
-    w = Workload(
-        **{"heads": 16, "seq": 512, "head_dim": 64, option: {"kv_dtype": "fp8", "sinks": True}.get(option, 30.0)}
-    )
+    value: Any = {"kv_dtype": "fp8", "sinks": True}.get(option, 30.0)
+    w = Workload(heads_q=16, seq_q=512, head_dim=64, **{option: value})
     for record in IMPLEMENTATIONS.values():
         said = lacking(record, w)
         assert bool(said) == ((option, record.name) not in SUPPORTS), record.name
@@ -121,7 +120,7 @@ def test_a_sink_is_read_by_every_row_and_costs_next_to_nothing() -> None:
         attnsim.predict(replace(PREFILL, sinks=asked), H100, "flash", implementation="vllm.flash-attn-3").time_s
         for asked in (False, True)
     ]
-    assert times[0] <= times[1] <= 1.03 * times[0]
+    assert times[0] and times[1] and times[0] <= times[1] <= 1.03 * times[0]
     assert sunk.total("scores") == plain.total("scores")
 
 
