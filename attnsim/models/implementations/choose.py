@@ -223,7 +223,7 @@ def _in_table(name: str, lines: Sequence[Meaning], version: str, gpu: Gpu | None
 
 
 def _suits(record: Implementation, w: Workload) -> bool:
-    able = (not w.page_size or record.pages is not None) and (w.dtype in record.dtypes or record.picks is not None)
+    able = (not w.page_size or bool(record.pages)) and (w.dtype in record.dtypes or record.picks is not None)
     return able and w.passes in record.passes and max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
 
 
