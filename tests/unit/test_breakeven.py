@@ -39,7 +39,7 @@ def ratio(row: BreakEven, blocks: int) -> float:
     return time / row.at.dense_s
 
 
-@pytest.mark.parametrize("sparse", ["fused", "flash-attn.4-sparse"])
+@pytest.mark.parametrize("sparse", ["attnsim.sparse", "flash-attn.4-sparse"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_below_the_density_sparse_is_faster_and_above_it_slower(pattern: str, sparse: str) -> None:
     (row,) = breakeven(HEADS, H100, [4096], pattern=pattern, tiles=["128x64"], sparse=[sparse])
@@ -112,7 +112,7 @@ def test_a_row_says_whose_numbers_it_is_made_with() -> None:
 def test_where_one_block_a_row_is_already_all_sparse_pays_or_never_does() -> None:
     (row,) = breakeven(HEADS, A100, [64])
     assert (row.at.mask, row.density, row.at.tiles, row.at.all_tiles) == ("full", 1.0, 1, 1)
-    (never,) = breakeven(HEADS, H100, [768], pattern="bigbird", sparse=["fused"])
+    (never,) = breakeven(HEADS, H100, [768], pattern="bigbird", sparse=["attnsim.sparse"])
     assert (
         never.density == never.density_low == 0
         and never.at.sparse_s > never.at.dense_s
@@ -131,7 +131,9 @@ def sparse_over_dense(question: Workload, implementation: str, seq: int) -> floa
 
 
 @pytest.mark.parametrize("mask", [Mask.longformer(), Mask.bigbird()], ids=str)
-@pytest.mark.parametrize(("implementation", "earliest", "latest"), [("fused", 2560, 5120), ("gather", 8192, 32768)])
+@pytest.mark.parametrize(
+    ("implementation", "earliest", "latest"), [("attnsim.sparse", 2560, 5120), ("gather", 8192, 32768)]
+)
 def test_a_fixed_budget_crosses_dense_attention_once(
     mask: Mask, implementation: str, earliest: int, latest: int
 ) -> None:

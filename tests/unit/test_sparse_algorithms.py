@@ -42,7 +42,7 @@ def test_a_named_pattern_runs_its_own_mask_inside_the_band(item) -> None:  # typ
 
 
 def test_compare_predicts_an_algorithm_once_for_each_implementation_of_it() -> None:
-    answers = compare(QUESTION, A100, ["flash", "longformer", "bigbird"], implementation=["gather", "fused"])
+    answers = compare(QUESTION, A100, ["flash", "longformer", "bigbird"], implementation=["gather", "attnsim.sparse"])
     assert [(item.algorithm, item.implementation) for item in answers] == [
         ("flash", "flash-attn.2"),
         ("longformer", "transformers.gather"),
@@ -80,7 +80,7 @@ def test_useful_executed_and_dense_flops_are_three_numbers() -> None:
 
 
 def test_the_command_line_takes_several_implementations() -> None:
-    shown = run(*FLAGS, "--algorithm", "longformer", "--implementation", "gather,fused")
+    shown = run(*FLAGS, "--algorithm", "longformer", "--implementation", "gather,attnsim.sparse")
     lines = [line.split()[0] for line in shown.splitlines() if line.startswith("longformer/")]
     assert lines[:2] == ["longformer/transformers.gather", "longformer/attnsim.sparse"]
     assert "3 blocks of 256 keys gathered for each of 16 blocks of queries" in shown

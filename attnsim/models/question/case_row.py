@@ -159,7 +159,8 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     cells.check_modelled(case.dtype)
     if cells.problems:
         raise InputError("; ".join(cells.problems))
-    absorbed = (case.head_dim, case.head_dim_v) == _ABSORBED and case.heads_kv == 1 and "latent" not in case.options
+    dense = "latent" not in case.options and "selection" not in case.options  # sparse kernels are asked in these widths
+    absorbed = dense and (case.head_dim, case.head_dim_v) == _ABSORBED and case.heads_kv == 1
     if case.time_s is None and (rate or bandwidth):
         case = _timed(case, (rate or 0.0) * 1e12, (bandwidth or 0.0) * 1e9)
     return _decompressed(case) if absorbed else case
