@@ -42,7 +42,7 @@ def _case(flags: QuestionFlags, layers: bool) -> Case:
     if not layers:
         return Case(flags.workload(), cache=flags.l2)
     for name in NOT_OF_LAYERS:
-        if getattr(flags, name) is not None:
+        if getattr(flags, name) not in (None, False):
             raise InputError(f"--{name.replace('_', '-')} does not go with --layer; leave it out")
     if flags.filled is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")

@@ -299,7 +299,7 @@ def test_filters(many: Path) -> None:
         ({"passes": "bwd"}, "fwd"),
         ({"framework": "vlm"}, "vllm"),
         ({"kind": "contexts"}, "context"),
-        ({"implementation": "vllm_flash"}, "vllm.flash-attn-2"),
+        ({"implementation": "vllm_flsh"}, "vllm.flash-attn-2"),
         ({"sample": 0}, "1 or more"),
     ],
 )

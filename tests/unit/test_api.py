@@ -430,7 +430,7 @@ def table(*rows: dict[str, str]) -> pd.DataFrame:
 def test_a_table_keeps_every_row_in_order() -> None:
     frame = table(
         {"note": "a", "seq_q": "2048"},
-        {"note": "b", "gpu": "a1000"},
+        {"note": "b", "gpu": "a9999"},
         {"note": "c", "heads_q": "eight"},
         {"note": "d", "seq_q": "2048"},
         {"note": "e", "implementation": "torch.baddbmm", "seq_q": "500000"},
@@ -445,7 +445,7 @@ def test_a_table_keeps_every_row_in_order() -> None:
     assert [not math.isnan(value) for value in result["predicted_s"]] == [1, 0, 0, 1, 0, 1, 0, 0]
     assert result["predicted_s"][0] == result["predicted_s"][3]
     reasons = dict(zip(result["note"], result["error"], strict=True))
-    assert "a1000" in reasons["b"] and "eight" in reasons["c"] and "needs 8 TB" in reasons["e"]
+    assert "a9999" in reasons["b"] and "eight" in reasons["c"] and "needs 8 TB" in reasons["e"]
     assert "pattern" in reasons["g"] and "quadratic" in reasons["h"]
     assert reasons["a"] == reasons["d"] == reasons["f"] == ""
     assert "causal empty, taken as 0" in result["trust"][5]

@@ -133,6 +133,8 @@ FLAGS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }  # fmt: skip
 """The same of the flags of a question."""
 
+SWITCHES = {"--causal": (), "--sinks": ("--implementation", "vllm.flash-attn-3")}
+
 SAME_FLAGS = {"--page-size": MEAN_THE_SAME["page_size"]}
 
 
@@ -163,7 +165,17 @@ def test_every_column_and_flag_is_asked_or_has_its_reason() -> None:
     assert modelled == {name for name in COLUMNS if not known_columns()[name].unmodelled} | NOT_ASKED.keys()
     assert not COLUMNS.keys() & NOT_ASKED.keys()
     flags = {f"--{one.name.replace('_', '-')}".replace("--passes", "--pass") for one in fields(QuestionFlags)}
-    assert flags - {"--causal"} <= FLAGS.keys()
+    assert flags - {*SWITCHES} <= FLAGS.keys()
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_is_another_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for switch in ((), (name,)):
+        question = ["--gpu", "h100", "--heads", "8", "--seq", "512", "--head-dim", "64", "--algorithm", "flash"]
+        assert main(["predict", *question, "--json", *SWITCHES[name], *switch]) == 0
+        found.append([_answer(one) for one in json.loads(capsys.readouterr().out)])
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("name", FLAGS)

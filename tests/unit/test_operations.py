@@ -48,7 +48,7 @@ def test_what_cannot_be_read_is_said(text: str, said: str) -> None:
     ("name", "text", "passes", "said"),
     [
         ("flash-attn.2", "scale, softmax", "fwd", "takes no operations but copies and accumulate around it"),
-        ("attnsim.naive", "softmax", "fwd", "attnsim.naive takes no operations, they are 'softmax'; take --implementation torch.eager"),
+        ("attnsim.naive", "softmax", "fwd", "attnsim.naive takes no operations, they are 'softmax'; take --impl"),
         ("torch.eager", "scale", "fwd", "of torch.eager are 'scale', without a softmax"),
         ("torch.eager", "softmax, accumulate", "fwd", "'accumulate' follows a backward pass, the pass is fwd"),
     ],
