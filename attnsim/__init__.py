@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction, compare, predict, predict_table
+    from attnsim.api.adapting.adapt import Adapted, adapt, suggest
+    from attnsim.api.adapting.own import OwnTimings, read_own
     from attnsim.api.breakeven import breakeven
     from attnsim.api.checking import Check, check
     from attnsim.api.crossover import crossover
@@ -51,17 +53,19 @@ if TYPE_CHECKING:
 
 # fmt: off
 __all__ = [
-    "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "Prediction", "Predictions",
-    "Ratio", "Roofline", "Space", "Split", "Trust", "Workload", "__version__", "attention_share", "breakeven",
-    "builtin_gpu_ids", "builtin_model_ids", "check", "compare", "crossover", "densities", "energy", "evidence",
-    "explain", "explain_kernel", "layer", "load_gpu", "load_model", "plot", "predict", "predict_kernel",
-    "predict_table", "search_hardware", "search_tiles", "sensitivity", "split", "split_layer", "trace",
-    "trace_kernel",
+    "Adapted", "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "OwnTimings", "Prediction",
+    "Predictions", "Ratio", "Roofline", "Space", "Split", "Trust", "Workload", "__version__", "adapt",
+    "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "check", "compare", "crossover",
+    "densities", "energy", "evidence", "explain", "explain_kernel", "layer", "load_gpu", "load_model", "plot",
+    "predict", "predict_kernel", "predict_table", "read_own", "search_hardware", "search_tiles", "sensitivity",
+    "split", "split_layer", "suggest", "trace", "trace_kernel",
 ]
 # fmt: on
 
 _HOMES = {
     "api": "Prediction compare predict predict_table",
+    "api.adapting.adapt": "Adapted adapt suggest",
+    "api.adapting.own": "OwnTimings read_own",
     "api.breakeven": "breakeven",
     "api.checking": "Check check",
     "api.crossover": "crossover",
@@ -100,12 +104,9 @@ def __getattr__(name: str) -> object:
     elif name in _HOME_OF:
         value = getattr(importlib.import_module(_HOME_OF[name]), name)
     elif name == "__version__":
-        from importlib import metadata
+        from attnsim.models.digest import version
 
-        try:
-            value = metadata.version("attnsim")
-        except metadata.PackageNotFoundError:
-            value = "0+unknown"  # run from a source tree that is not installed
+        value = version()
     else:
         raise AttributeError(f"module 'attnsim' has no attribute {name!r}")
     globals()[name] = value

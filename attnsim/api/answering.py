@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from attnsim.api.asking import Conditions, Question, ask, check_selected, read_algorithm, read_conditions, read_gpus
+from attnsim.api.asking import (
+    Calibrated,
+    Conditions,
+    Question,
+    ask,
+    check_selected,
+    read_algorithm,
+    read_conditions,
+    read_gpus,
+)
 from attnsim.api.playing import play
 from attnsim.api.prediction import Prediction, Predictions, prediction
 from attnsim.errors import InputError, shown
@@ -30,6 +39,7 @@ def predict(
     launch: str = "stream",
     budget: int | None = None,
     told: Told | None = None,
+    calibration: Calibrated = None,
     baseline: bool = True,
     assumed: Iterable[str] = (),
 ) -> Prediction:
@@ -62,6 +72,8 @@ def predict(
         which has no limit. By default `attnsim.simulator.grid.BUDGET`.
     told : callable, optional
         Called now and then while a kernel takes long: with its name, its blocks that have ended, and all its blocks.
+    calibration : OwnTimings, str or Path, optional
+        Timings of one's own that correct answers near them, of `attnsim.adapt`, or the file that it wrote.
     baseline : bool
         Whether to predict naive attention too, for `speedup_vs_naive`.
     assumed : iterable of str
@@ -79,7 +91,7 @@ def predict(
     >>> predict(question, "h100-sxm5-80gb").implementation
     'flash-attn.3'
     """
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told)
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
     question = ask(workload, gpu, algorithm, implementation, conditions, assumed)
     return with_speedup(answer(question), question) if baseline else answer(question)
 
@@ -103,6 +115,7 @@ def compare(
     launch: str = "stream",
     budget: int | None = None,
     told: Told | None = None,
+    calibration: Calibrated = None,
 ) -> Predictions:
     """Predict several algorithms for the same question, in the order given, on each of the GPUs.
 
@@ -112,7 +125,7 @@ def compare(
 
     Parameters
     ----------
-    workload, tiles, tile, mode, cache, launch, budget, told
+    workload, tiles, tile, mode, cache, launch, budget, told, calibration
         As for `predict`.
     gpu : Gpu, str, or a sequence of them
         The rows of the first GPU come first.
@@ -128,7 +141,7 @@ def compare(
     ------
     InputError
     """
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told)
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
     asked = compared(workload, gpu, algorithms, implementation, conditions)
     return Predictions(with_speedup(answer(question), question) for question in asked)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from attnsim.api.adapting.own import OwnTimings, read_own
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.files import load_gpu
@@ -25,6 +26,9 @@ OF_LENGTHS = by_hand(4_000_000, "budget times sequences of different lengths: fe
 BUDGETS = (1_000, 10**12)
 """The least and the most of a budget: less plays too little of a grid to say anything, more would take days."""
 
+Calibrated = OwnTimings | str | Path | None
+"""One's own timings, or the file that holds them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -37,6 +41,8 @@ class Conditions:
         Query rows x keys, for "given".
     mode, cache, launch, budget, told, within_s
         As for `attnsim.simulator.replay.replay`.
+    own : OwnTimings or None
+        Timings by which answers are corrected.
     """
 
     tiles: str = "shipped"
@@ -47,6 +53,7 @@ class Conditions:
     budget: int = BUDGET
     told: Told | None = field(default=None, compare=False)
     within_s: float = 0.0
+    own: OwnTimings | None = None
 
     @property
     def limit(self) -> int | None:
@@ -62,8 +69,11 @@ def read_conditions(
     launch: str = "stream",
     budget: int | None = None,
     told: Told | None = None,
+    calibration: Calibrated = None,
 ) -> Conditions:
     """Check and collect the conditions; without a budget it is the usual one.
+
+    `calibration` is a file of one's own timings, as `attnsim adapt` writes it, or what it holds.
 
     Raises
     ------
@@ -89,6 +99,7 @@ def read_conditions(
         cast(LaunchMode, launch),
         _budget(budget, mode),
         told,
+        own=read_own(calibration) if isinstance(calibration, (str, Path)) else calibration,
     )
 
 

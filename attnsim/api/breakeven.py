@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Conditions, ask, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Conditions, ask, read_conditions, read_gpu
 from attnsim.api.crossover import bisected
 from attnsim.api.densities import BLOCK, PATTERNS, Against, Grown, check_masks
 from attnsim.api.density import BreakEven
@@ -36,6 +36,7 @@ def breakeven(
     dense: str | None = None,
     cache: str = "warm",
     launch: str = "stream",
+    calibration: Calibrated = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[BreakEven]:
     """The density below which a sparse kernel beats dense flash attention, for each length, kernel and tile.
@@ -62,7 +63,7 @@ def breakeven(
         Sparse implementations, by default the best for the GPU and our own kernel.
     dense : str, optional
         Implementation to beat, by default the best for the GPU.
-    cache, launch : str
+    cache, launch, calibration
         As for :func:`attnsim.predict`.
     done : callable
         Called after each length and tile.
@@ -84,13 +85,14 @@ def breakeven(
         raise InputError(f"block is {shown(block)}; allowed: 1 to {LARGEST['seq_kv']} tokens")
     if seqs and block > min(seqs):
         raise InputError(f"block is {block} tokens, more than the {min(seqs)} of the sequence; a row needs one or more")
-    ways = [read_conditions(tile=tile, cache=cache, launch=launch) for tile in tiles]
+    plain = read_conditions(cache=cache, launch=launch, calibration=calibration)
+    ways = [read_conditions(tile=tile, cache=cache, launch=launch, calibration=plain.own) for tile in tiles]
     band = Mask.causal() if workload.mask.is_causal else Mask.full()
     rows = []
     for seq in seqs:
         question = replace(workload, seq_q=seq, seq_kv=seq, mask=band)
         yours = None if workload.mask == band else replace(question, mask=workload.mask)
-        to_beat = answer(ask(question, where, "flash", dense, read_conditions(cache=cache, launch=launch)))
+        to_beat = answer(ask(question, where, "flash", dense, plain))
         names = _names(question, where, pattern, sparse)
         for conditions in ways:
             found, refused = [], []

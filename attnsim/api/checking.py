@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from attnsim.api.asking import Calibrated, read_conditions
 from attnsim.api.reading import read
 from attnsim.api.tables import LIMITS, AnsweredRow, implementation_of, predict_rows, with_answers
 from attnsim.by_hand import by_hand
@@ -236,6 +237,7 @@ def check(
     gpu: str | None = None,
     implementation: str | None = None,
     cells: Mapping[str, str] | None = None,
+    calibration: Calibrated = None,
     processes: int = 2,
     progress: bool = True,
 ) -> Check:
@@ -254,6 +256,8 @@ def check(
         Of all rows, whatever the table says.
     cells : mapping of str to str, optional
         What all rows say that the table leaves open, by column: ``{"heads": "32"}``.
+    calibration : OwnTimings, str or Path, optional
+        As for `attnsim.predict`.
     processes : int
         Worker processes, for large tables.
     progress : bool
@@ -281,6 +285,7 @@ def check(
     1
     """
     naming = Naming(maps or {}, time_unit, gpu, implementation, given_cells(cells or {}))
+    own = read_conditions(calibration=calibration).own
     if gpu is not None:
         load_gpu(gpu)
     if implementation is not None:
@@ -295,7 +300,7 @@ def check(
         )
     if not len(frame):
         raise InputError(f"{where}no rows below the column names; a table to check has a call a line")
-    rows = predict_rows(frame, columns, processes=processes, progress=progress)
+    rows = predict_rows(frame, columns, ("shipped", "fast", None, own), processes=processes, progress=progress)
     return Check(frame, columns, tuple(_doubted(_timed(row, columns)) for row in rows))
 
 

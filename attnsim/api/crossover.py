@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache as cache_of_calls
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Question, ask, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_gpu
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, Workload
@@ -54,6 +54,7 @@ def crossover(
     step: int = 64,
     cache: str = "warm",
     launch: str = "stream",
+    calibration: Calibrated = None,
 ) -> Crossover:
     """The length from which `faster` beats `slower`, by the fast replay.
 
@@ -72,7 +73,7 @@ def crossover(
         Lengths to look between.
     step : int
         Lengths are multiples of it.
-    cache, launch : str
+    cache, launch, calibration
         As for `predict`.
 
     Raises
@@ -92,7 +93,7 @@ def crossover(
             f"lengths are {shortest} to {longest} in steps of {step}; allowed: 1 <= step <= shortest < longest <= "
             f"{LARGEST['seq_q']}"
         )
-    where, conditions = read_gpu(gpu), read_conditions(cache=cache, launch=launch)
+    where, conditions = read_gpu(gpu), read_conditions(cache=cache, launch=launch, calibration=calibration)
 
     def asked(name: str, seq: int) -> Question:
         algorithm, _, implementation = name.partition("/")

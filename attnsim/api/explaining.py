@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import repeat
 
-from attnsim.api.asking import Question, ask, read_conditions, read_mechanism
+from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_mechanism
 from attnsim.api.baselines import why_slower
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import chosen_anew
@@ -181,6 +181,7 @@ def explain(
     launch: str = "stream",
     budget: int | None = None,
     told: Told | None = None,
+    calibration: Calibrated = None,
 ) -> Explanation:
     """Explain how a mechanism runs a workload on a GPU.
 
@@ -188,7 +189,7 @@ def explain(
     ----------
     workload : Workload or None
         The question; None takes the mechanism's own example.
-    gpu, implementation, tiles, tile, mode, cache, launch, budget, told
+    gpu, implementation, tiles, tile, mode, cache, launch, budget, told, calibration
         As for `predict`.
     mechanism : str
         One of `attnsim.models.mechanisms.MECHANISMS` that has kernels.
@@ -199,7 +200,7 @@ def explain(
         Bad input, or a call that does not fit the GPU's memory.
     """
     what = read_mechanism(mechanism)
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told)
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
     run = play(ask(what.example if workload is None else workload, gpu, what, implementation, conditions))
     asked = run.question
     if run.schedule is None or run.replay is None:

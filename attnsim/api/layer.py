@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Conditions, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.building import library_schedule
 from attnsim.api.layer_prediction import ATTENTION, Group, LayerPart, LayerPrediction, total
 from attnsim.api.playing import figures, replayed
@@ -54,6 +54,7 @@ def layer(
     launch: str = "stream",
     budget: int | None = None,
     told: Told | None = None,
+    calibration: Calibrated = None,
 ) -> LayerPrediction:
     """Predict one layer: projections, rotary embedding, attention and MLP.
 
@@ -79,7 +80,7 @@ def layer(
         Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
     implementation, tile : optional
         Of the attention, as for :func:`attnsim.predict`.
-    mode, launch, budget, told
+    mode, launch, budget, told, calibration
         As for :func:`attnsim.predict`.
     cache : {"cold", "warm"}
         Cold by default: between two runs of a layer the other layers' weights have passed through the L2.
@@ -97,7 +98,9 @@ def layer(
     chosen = share_of_model(_model(model), tp)
     known_mlp(chosen)
     gpu = read_gpu(gpu)
-    conditions = read_conditions(tile=tile, mode=mode, cache=cache, launch=launch, budget=budget, told=told)
+    conditions = read_conditions(
+        tile=tile, mode=mode, cache=cache, launch=launch, budget=budget, told=told, calibration=calibration
+    )
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
     asked = partial(_played, chosen, w, gpu, algorithm, implementation)
     parts, answers = asked(conditions)
@@ -255,6 +258,7 @@ def split_layer(
     cache: str = "cold",
     launch: str = "stream",
     budget: int | None = None,
+    calibration: Calibrated = None,
 ) -> Split[LayerPrediction]:
     """Split the speedup of a layer on a changed GPU among the changes, as :func:`attnsim.split` does a call's.
 
@@ -263,7 +267,7 @@ def split_layer(
     model : Model or str
     gpu : Gpu or str
         A GPU with 2 to 8 changes.
-    batch, seq, seq_kv, passes, dtype, tp, algorithm, implementation, mode, cache, launch, budget
+    batch, seq, seq_kv, passes, dtype, tp, algorithm, implementation, mode, cache, launch, budget, calibration
         As for :func:`attnsim.layer`.
 
     Raises
@@ -281,11 +285,13 @@ def split_layer(
     """
     changed = read_gpu(gpu)
     check_splits(changed)
+    calibration = read_conditions(calibration=calibration).own  # the file is read once
 
     def answered(machine: Gpu) -> LayerPrediction:
         found = layer(
             model, machine, batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype, tp=tp,
             algorithm=algorithm, implementation=implementation, mode=mode, cache=cache, launch=launch, budget=budget,
+            calibration=calibration,
         )  # fmt: skip
         if found.time_s is None:
             raise InputError(f"the attention of {found.model.id} {found.attention[0].notes[0]}")

@@ -184,18 +184,22 @@ def with_alternatives(run: Played) -> tuple[float, ...]:
     return tuple(replayed(run.schedule, asked.gpu, numbers, fast).time_s for numbers in every)
 
 
-def figures(played: Replay, low: float, high: float) -> dict[str, Any]:
-    """What a played call takes, by the names of a prediction; `low` and `high` are factors, the ends of its range."""
-    exact = ("time_s", "busiest", "smem_bytes", "clock_hz", "exposed_s", "launch_s", "spread")
+def figures(played: Replay, low: float, high: float, factor: float = 1.0) -> dict[str, Any]:
+    """What a played call takes, by the names of a prediction; `low` and `high` are factors, the ends of its range.
+
+    Each time is multiplied by `factor`, a correction by one's own timings: all parts of a call alike.
+    """
+    exact = ("busiest", "smem_bytes", "clock_hz", "spread")
     return {
         **{name: getattr(played, name) for name in exact},
+        **{name: getattr(played, name) * factor for name in ("time_s", "exposed_s", "launch_s")},
         **{name: round(getattr(played, name)) for name in ("hbm_read_bytes", "hbm_write_bytes", "l2_bytes")},
-        "time_low_s": played.time_s * low,
-        "time_high_s": played.time_s * high,
+        "time_low_s": played.time_s * factor * low,
+        "time_high_s": played.time_s * factor * high,
         "blocks_per_sm": played.main.blocks_per_sm,
         "waves": played.main.waves,
-        "units_s": played.units_s(),
-        "kernels": tuple((one.name, one.time_s) for one in played.kernels),
+        "units_s": {name: busy_s * factor for name, busy_s in played.units_s().items()},
+        "kernels": tuple((one.name, one.time_s * factor) for one in played.kernels),
     }
 
 

@@ -170,6 +170,12 @@ class Prediction:
         return self.bounds[0] if self.bounds else None
 
     @property
+    def correction(self) -> float:
+        """The time over the model's own; 1 where no timings of one's own correct it."""
+        played = self.run.replay if self.run else None
+        return self.time_s / played.time_s if self.time_s and played else 1.0
+
+    @property
     def hbm_bytes(self) -> int | None:
         """HBM traffic both ways."""
         if self.hbm_read_bytes is None or self.hbm_write_bytes is None:
@@ -307,10 +313,13 @@ def prediction(run: Played) -> Prediction:
     if mechanism.splits and schedule is not None and not schedule.splits.partial:
         notes = (*notes, f"{record.name} does not split the keys of this question")
     notes = (*notes, *w.unusual, *(_power_felt(gpu, played.time_s) if played else ()))
-    useful, least = mechanism.useful(w), None
+    useful, least, factor = mechanism.useful(w), None, 1.0
     if schedule is not None and played is not None:
         least = floor_s(schedule, useful, gpu, conditions.cache, conditions.launch)
-        trust = replace(trust, low=max(trust.low, min(1.0, least / played.time_s)))
+        if conditions.own is not None:
+            own = conditions.own.corrected(w, gpu, record, run.chosen.calibration, trust, played.time_s)
+            factor, trust = max(own.factor, min(1.0, least / played.time_s)), own.trust
+        trust = replace(trust, low=max(trust.low, min(1.0, least / played.time_s / factor)))
         if played.time_s < least:
             notes = (*notes, f"below its floor of {time_text(least)}: a fault of the model or of the GPU's figures")
     return Prediction(
@@ -337,7 +346,7 @@ def prediction(run: Played) -> Prediction:
         notes=notes,
         approximation=() if mechanism.exact else approximation_errors(mechanism.name, w),
         run=run,
-        **(figures(played, trust.low, trust.high) | {"clock_by": played.clock_by} if played else {}),
+        **(figures(played, trust.low, trust.high, factor) | {"clock_by": played.clock_by} if played else {}),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from attnsim.api.asking import ask, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, ask, read_conditions, read_gpu
 from attnsim.api.playing import play, too_large
 from attnsim.api.prediction import prediction
 from attnsim.api.requests import LONGEST_S, Request
@@ -152,6 +152,7 @@ def serve(
     stride: int = 8,
     launch: str = "graph",
     cache: str | None = None,
+    calibration: Calibrated = None,
     told: Callable[[], None] = lambda: None,
 ) -> Served:
     """Step through requests.
@@ -176,7 +177,7 @@ def serve(
         Seconds that a step takes beside attention; they move the clock of arrivals.
     stride : int
         While the same sequences decode, every so many steps one is predicted, and those after it take as long.
-    launch : str
+    launch, calibration
         As for :func:`attnsim.predict`.
     cache : str, optional
         State of the L2 before each layer; by default cold where sequences decode: the other layers have run since.
@@ -195,7 +196,8 @@ def serve(
     if not requests:
         raise InputError("there are no requests; give at least one")
     machine = read_gpu(gpu)
-    known = {one: read_conditions(cache=cache or one, launch=launch) for one in ("cold", "warm")}
+    own = read_conditions(calibration=calibration).own
+    known = {one: read_conditions(cache=cache or one, launch=launch, calibration=own) for one in ("cold", "warm")}
     if implementation is None:  # a server runs one library: that of its decode steps
         one = workload.of(Length(1, requests[0].prompt)).with_passes("decode")
         implementation = ask(one, machine, "flash").record.name
@@ -224,10 +226,11 @@ def serve(
                 played = play(ask(w, machine, "flash", implementation, known["cold" if batch.decodes else "warm"]))
                 if played.replay is None:
                     raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
-                mine_s, trust = played.replay.time_s * many, prediction(played).trust
+                found = prediction(played)
+                mine_s, trust = (found.time_s or 0.0) * many, found.trust
                 time_s, low_s, high_s = time_s + mine_s, low_s + trust.low * mine_s, high_s + trust.high * mine_s
                 if mine_s > longest_s:
-                    longest_s, busiest, record = mine_s, played.replay.busiest, played.question.record.name
+                    longest_s, busiest, record = mine_s, played.replay.busiest, found.implementation
             predicted += 1
         kind: Kind = "decode" if not batch.prefill else "mixed" if batch.decodes else "prefill"
         what = (batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting)

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Generic, Protocol, Self, TypeVar
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Question, ask, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_gpu
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio
 from attnsim.errors import InputError
@@ -118,6 +118,7 @@ def split(
     cache: str = "warm",
     launch: str = "stream",
     budget: int | None = None,
+    calibration: Calibrated = None,
 ) -> Split[Prediction]:
     """Split the speedup of a changed GPU among its changes.
 
@@ -129,7 +130,7 @@ def split(
     workload : Workload
     gpu : Gpu or str
         A GPU with 2 to `MOST` changes.
-    algorithm, implementation, tiles, tile, mode, cache, launch, budget
+    algorithm, implementation, tiles, tile, mode, cache, launch, budget, calibration
         As for `predict`; the implementation is that of the unchanged GPU.
 
     Raises
@@ -147,7 +148,7 @@ def split(
     """
     changed = read_gpu(gpu)
     check_splits(changed)
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget)
+    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, calibration=calibration)
     question = ask(workload, changed.unchanged, algorithm, implementation, conditions)
     return shared_out(changed.unchanged, changed, lambda machine: _answered(replace(question, gpu=machine)))
 

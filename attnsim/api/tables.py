@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Question, ask, read_algorithm, read_conditions
+from attnsim.api.asking import Calibrated, Question, ask, read_algorithm, read_conditions
 from attnsim.api.floor import limits_s
 from attnsim.api.lifted import KernelPrediction
 from attnsim.api.prediction import Prediction
@@ -52,8 +52,8 @@ LIMITS = "limits_s"
 FLASH = ("flash", "flashattention", "flashattn", "attention", "dense", "denseattention")
 """Words for an algorithm that any fused kernel of dense attention runs, as :func:`plain` writes them."""
 
-How = tuple[str, str, int | None]
-"""Tiles, mode and budget, which are the same for all rows."""
+How = tuple[str, str, int | None, Calibrated]
+"""Tiles, mode, budget and calibration, which are the same for all rows."""
 
 
 def predict_table(
@@ -62,6 +62,7 @@ def predict_table(
     tiles: str = "shipped",
     mode: str = "fast",
     budget: int | None = None,
+    calibration: Calibrated = None,
     processes: int = 2,
     progress: bool = True,
     naming: Naming = NOTHING_SAID,
@@ -79,7 +80,7 @@ def predict_table(
         With the columns of a case table, in its names or in others' (`columns.toml`).
     tiles : {"shipped", "retuned"}
     mode : {"fast", "exact"}
-    budget : int, optional
+    budget, calibration : optional
         As for `attnsim.predict`.
     processes : int
         Worker processes, above `IN_ONE_PROCESS` questions.
@@ -98,11 +99,11 @@ def predict_table(
     Raises
     ------
     InputError
-        For `tiles`, `mode`, `budget`, or columns whose meaning is not clear; never for a row.
+        For `tiles`, `mode`, `budget`, `calibration`, or columns whose meaning is not clear; never for a row.
     """
-    read_conditions(tiles, mode=mode, budget=budget)
+    own = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration).own
     frame, columns = read(frame, naming)
-    rows = predict_rows(frame, columns, (tiles, mode, budget), processes, progress)
+    rows = predict_rows(frame, columns, (tiles, mode, budget, own), processes, progress)
     return with_answers(frame, rows, measured=columns.time is not None)
 
 
@@ -178,7 +179,7 @@ class AnsweredRow:
 def predict_rows(
     frame: pd.DataFrame,
     columns: Columns,
-    how: How = ("shipped", "fast", None),
+    how: How = ("shipped", "fast", None, None),
     processes: int = 2,
     progress: bool = True,
 ) -> list[AnsweredRow]:
@@ -240,21 +241,25 @@ def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
     yield from track(answers, "predicting", total, console=Console(stderr=True), transient=True)
 
 
-def predict_case(case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None) -> Answer:
+def predict_case(
+    case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None, calibration: Calibrated = None
+) -> Answer:
     """The added columns of one row; never raises."""
     try:
-        return _predict_case(case, tiles, mode, budget)
+        return _predict_case(case, tiles, mode, budget, calibration)
     except Exception as error:
         return {"error": one_line(error)}
 
 
-def _predict_case(case: Case, tiles: str, mode: str, budget: int | None) -> Answer:
-    predicted = answer(question_of(case, tiles, mode, budget))
+def _predict_case(case: Case, tiles: str, mode: str, budget: int | None, calibration: Calibrated) -> Answer:
+    predicted = answer(question_of(case, tiles, mode, budget, calibration))
     found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
     return _with_unknown(found, case.not_understood) if case.not_understood else found
 
 
-def question_of(case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None) -> Question:
+def question_of(
+    case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None, calibration: Calibrated = None
+) -> Question:
     """What a row asks.
 
     Raises
@@ -264,7 +269,7 @@ def question_of(case: Case, tiles: str = "shipped", mode: str = "fast", budget: 
     version, name = case.version or "", implementation_of(case)
     w, gpu = _workload(case), gpu_of(case)
     named = match(name, version, gpu, w, case.whose) if name else None
-    conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget)
+    conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget, calibration=calibration)
     algorithm = _algorithm(case, named, w, gpu)
     return ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
 

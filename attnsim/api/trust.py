@@ -20,7 +20,7 @@ from attnsim.wording import beyond_text, spread_text
 
 Kind = Literal[
     "hypothetical", "borrowed", "tile", "shape", "measured", "closed source", "assumed", "memory", "projections",
-    "attention", "timing", "host", "components",
+    "attention", "timing", "host", "components", "own",
 ]  # fmt: skip
 Level = Literal["validated", "interpolated", "extrapolated"]
 LEVELS: tuple[Level, ...] = ("validated", "interpolated", "extrapolated")
@@ -36,7 +36,7 @@ class Reason:
         "hypothetical" GPU, "borrowed" numbers, "tile" that was not shipped, "shape" beside the measured ones,
         "measured" errors, "closed source", "timing" that the time is sensitive to, the "host" that bounds
         it, "components" of the range, "assumed" by the question, "memory" too small, and of an attention layer its
-        "projections" and its "attention".
+        "projections" and its "attention"; "own" timings that corrected the answer, or did not.
     text : str
     """
 

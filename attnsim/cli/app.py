@@ -11,6 +11,7 @@ import typer
 from attnsim import bounds
 from attnsim.cli import (
     accuracy,
+    adapt,
     algorithms,
     breakeven,
     check,
@@ -77,6 +78,7 @@ _add(STUDY, "report", report.report, "study.yaml --out report.html")
 _add_all(STUDY, "search", search.app)
 _add(STUDY, "serving", serving.serving, "requests.csv --gpu h100 --model llama-3-8b --tokens 2048 --plot steps.png")
 _add(CHECK, "check", check.check, "mine.csv --time-unit ms")
+_add(CHECK, "adapt", adapt.adapt, "mine.csv --time-unit ms --out mine.yaml")
 _add(CHECK, "validate", validate.validate, "--measured results --out validation")
 _add(CHECK, "accuracy", accuracy.accuracy, "--claims")
 _add_all(CHECK, "kernels", kernels.app)

@@ -39,6 +39,7 @@ def breakeven(
     look: outputs.Look,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     json: options.Json = False,
 ) -> None:
     """Find the density below which block-sparse attention beats dense flash, by length, kernel, tile and GPU.
@@ -62,7 +63,7 @@ def breakeven(
         for machine in machines:
             rows += search(
                 question, machine, lengths, tiles=tiles, pattern=pattern, block=block, sparse=kernels,
-                dense=dense or None, cache=flags.l2, launch=launch, done=done,
+                dense=dense or None, cache=flags.l2, launch=launch, calibration=calibration, done=done,
             )  # fmt: skip
     w = question
     heads = f"{w.heads_q}" if w.group == 1 else f"{w.heads_q}/{w.heads_kv}"

@@ -33,6 +33,7 @@ def check(
     save_map: table_flags.SaveMap = None,
     gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
+    calibration: options.Calibration = None,
     out: Annotated[Path | None, flag("FILE", "The table with the predictions, CSV or Parquet.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of measured over predicted, and its CSV.")] = None,
     look: outputs.Look,
@@ -49,7 +50,13 @@ def check(
     from attnsim.api.checking import check as run
 
     found = run(
-        table, maps=naming.maps, time_unit=naming.time_unit, gpu=gpu, implementation=implementation, cells=naming.cells
+        table,
+        maps=naming.maps,
+        time_unit=naming.time_unit,
+        gpu=gpu,
+        implementation=implementation,
+        cells=naming.cells,
+        calibration=calibration,
     )
     written = _written(found, out, plot, look)
     if save_map is not None:

@@ -36,6 +36,7 @@ def explain(
     mode: options.Mode = "fast",
     budget: options.Budget = None,
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     json: options.Json = False,
 ) -> None:
     """Explain an algorithm: loop nest, what limits it, bytes by tensor and level, what bounds it.
@@ -43,6 +44,7 @@ def explain(
     Without --model, --heads, --seq and --head-dim its own example is taken.
     """
     if kernel is not None:
+        given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
         lifted.explain(context, kernel, gpu, changes, json, budget=budget, cache=flags.l2, launch=launch)
         return
     if not algorithm:
@@ -63,13 +65,14 @@ def explain(
     with progress.plays() as told:
         found = explained(
             question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, budget=budget,
-            cache=flags.l2, launch=launch, told=told,
+            cache=flags.l2, launch=launch, told=told, calibration=calibration,
         )  # fmt: skip
     parts = None
     if split_changes:
         parts = shared_out(
             found.prediction.workload, machine, found.prediction.algorithm, tile=tile, mode=mode, budget=budget,
             implementation=found.prediction.implementation, cache=flags.l2, launch=launch,
+            calibration=calibration,
         )  # fmt: skip
     one = one_launch(found.prediction.workload, machine, launch=launch, cache=flags.l2, mode=mode)
     if json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsim import wording
@@ -45,6 +46,7 @@ def predict_layers(
     mode: str,
     budget: int | None,
     launch: str,
+    calibration: Path | None,
     split_changes: bool,
     json: bool,
 ) -> None:
@@ -70,7 +72,7 @@ def predict_layers(
     asked: dict[str, Any] = {
         "batch": flags.batch, "seq_kv": flags.seq_kv, "passes": flags.passes, "dtype": flags.dtype, "tp": flags.tp,
         "algorithm": algorithm or None, "implementation": implementation or None, "mode": mode, "budget": budget,
-        "cache": flags.cache or "cold", "launch": launch,
+        "cache": flags.cache or "cold", "launch": launch, "calibration": calibration,
     }  # fmt: skip
     answers: list[_Answer] = []
     splits: list[Split[LayerPrediction]] = []

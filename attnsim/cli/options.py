@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -57,6 +58,10 @@ Cache = Annotated[
     str | None, flag("L2", "cold or warm L2; default: cold for decode of a model, else warm.", panel=CONDITIONS)
 ]
 Launch = Annotated[str, flag("HOW", "stream, host (from Python), graph or kernel (alone).", panel=CONDITIONS)]
+Calibration = Annotated[
+    Path | None,
+    flag("FILE", "Your own timings, as attnsim adapt writes them: near them answers are corrected.", panel=CONDITIONS),
+]
 Baseline = Annotated[
     str | None, flag("NAME", "What ratios are over: an algorithm, implementation or GPU of the table.", panel=OUTPUT)
 ]

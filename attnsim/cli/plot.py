@@ -38,7 +38,8 @@ def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
         with progress.busy("looking for crossovers"):
             crossings = [
                 crossover(slower, faster, questions[0], machines[0], shortest=lengths[0], longest=lengths[-1],
-                          step=min(64, lengths[0]), cache=asked.flags.l2, launch=asked.launch)
+                          step=min(64, lengths[0]), cache=asked.flags.l2, launch=asked.launch,
+                          calibration=asked.calibration)
                 for slower, faster in crossing_pairs(found)
             ]  # fmt: skip
     asked.finish(picture(found, crossings, baseline))
@@ -54,7 +55,7 @@ def units(asked: Asked) -> None:
 
 
 @app.command("traffic", example="attnsim plot traffic --gpu h100 --model llama-3-8b --seq 8k")
-@asking(out=Path("traffic.png"))
+@asking(without=("calibration",), out=Path("traffic.png"))
 def traffic(asked: Asked) -> None:
     """Bytes by tensor through HBM, asked of the L2, and in shared memory."""
     from attnsim.api.explaining import explain
@@ -82,7 +83,7 @@ def waves(asked: Asked) -> None:
 
 
 @app.command("tornado", example="attnsim plot tornado --gpu h100 --model llama-3-8b --seq 8k")
-@asking(out=Path("tornado.png"))
+@asking(without=("calibration",), out=Path("tornado.png"))
 def tornado(
     asked: Asked,
     *,
@@ -109,7 +110,7 @@ def tornado(
 
 
 @app.command("density", example="attnsim plot density --gpu a100,h100 --heads 16 --head-dim 128 --seq 16k --causal")
-@asking(without=("algorithm", *NOT_OF_DENSITIES), out=Path("density.png"))
+@asking(without=("algorithm", "calibration", *NOT_OF_DENSITIES), out=Path("density.png"))
 def density(
     asked: Asked,
     *,
@@ -147,7 +148,7 @@ def split(asked: Asked) -> None:
         for gpu, one in answers:
             found.append(
                 shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, cache=asked.flags.l2,
-                           launch=asked.launch)
+                           launch=asked.launch, calibration=asked.calibration)
             )  # fmt: skip
             done()
     asked.finish(picture(found))

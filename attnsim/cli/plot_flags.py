@@ -43,6 +43,7 @@ class Asked:
     seq: Lengths = None
     changes: options.Changes
     launch: options.Launch = "stream"
+    calibration: options.Calibration = None
     out: Annotated[Path, flag("FILE", "Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
     look: outputs.Look
     json: options.Json = False
@@ -112,7 +113,7 @@ class Asked:
                 for machine in machines:
                     answers = compare(
                         question, machine, self.names, implementation=self.implementations, cache=self.flags.l2,
-                        launch=self.launch,
+                        launch=self.launch, calibration=self.calibration,
                     )  # fmt: skip
                     found += [(machine, one) for one in answers]
                     done()

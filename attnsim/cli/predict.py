@@ -50,6 +50,7 @@ def predict(
     mode: options.Mode = "fast",
     budget: options.Budget = None,
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
@@ -61,12 +62,13 @@ def predict(
 ) -> None:
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
     if kernel is not None:
+        given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
         lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=flags.l2, launch=launch)
         return
     if cases is not None:
         given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
         naming = table_flags.naming(maps, time_unit, set_columns, implementation=implementation or None)
-        _predict_cases(cases, naming, save_map, out, tiles or "shipped", mode, budget, json)
+        _predict_cases(cases, naming, save_map, out, tiles or "shipped", mode, budget, calibration, json)
         return
     table_flags.check_without_table("--cases", maps, time_unit, set_columns, save_map)
     _check_one(out, gpu)
@@ -75,7 +77,7 @@ def predict(
         predict_layers(
             context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
             implementation=implementation, mode=mode, budget=budget, launch=launch,
-            split_changes=split_changes, json=json,
+            calibration=calibration, split_changes=split_changes, json=json,
         )  # fmt: skip
         return
     if len(lengths) > 1:
@@ -96,7 +98,7 @@ def predict(
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [options.changed(machine, changes) for machine in machines]
     refused = _refused(question, hypothetical, names, imitated)
-    conditions = {"mode": mode, "budget": budget, "cache": flags.l2, "launch": launch}
+    conditions = {"mode": mode, "budget": budget, "cache": flags.l2, "launch": launch, "calibration": calibration}
     asked = _Asked(names, imitated, tile, conditions, refused)
     if not any(refused.values()):
         check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
@@ -328,13 +330,14 @@ def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list
 
 
 _WITH_CASES = {
-    "cases", "out", "maps", "time_unit", "set_columns", "save_map", "implementation", "tiles", "mode", "budget", "json",
+    "cases", "out", "maps", "time_unit", "set_columns", "save_map", "implementation", "tiles", "mode", "budget",
+    "calibration", "json",
 }  # fmt: skip
 
 
 def _predict_cases(
     cases: Path, naming: Naming, save_map: Path | None, out: Path | None, tiles: str, mode: str, budget: int | None,
-    json: bool,
+    calibration: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """The table of answers; ends with 1 where a row has none."""
     from attnsim.models.question.case_file import write_table
@@ -345,9 +348,9 @@ def _predict_cases(
     from attnsim.api.reading import read
     from attnsim.api.tables import predict_rows, with_answers
 
-    read_conditions(tiles, mode=mode, budget=budget)
+    own = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration).own
     frame, columns = read(cases, naming)
-    result = with_answers(frame, predict_rows(frame, columns, (tiles, mode, budget)), columns.time is not None)
+    result = with_answers(frame, predict_rows(frame, columns, (tiles, mode, budget, own)), columns.time is not None)
     table_flags.print_columns(columns)
     if save_map is not None:
         table_flags.save(columns, naming, save_map)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +18,11 @@ def report(
     out: Annotated[list[Path], flag("FILE", "Page, .html or .md; repeat it for both.")] = [  # noqa: B006 Typer copies it
         Path("report.html")
     ],
+    calibration: options.Calibration = None,
     json: options.Json = False,
 ) -> None:
     """Answer a study in a page that can be judged and repeated: predictions, pictures, sources, errors."""
+    from attnsim.api.asking import read_conditions
     from attnsim.reports import answer, document_of, draw, read_report_study, write_document
     from attnsim.reports.answers import steps
     from attnsim.reports.writing import check_out
@@ -27,7 +30,7 @@ def report(
     for path in out:
         check_out(path)
         outputs.check_output(path)
-    asked = read_report_study(study)
+    asked = replace(read_report_study(study), own=read_conditions(calibration=calibration).own)
     with progress.steps("answering", steps(asked)) as advance:
         found = answer(asked, advance)
     with progress.steps("drawing", len(found.cases)) as advance:

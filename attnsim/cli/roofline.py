@@ -35,6 +35,7 @@ def roofline(
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
@@ -75,7 +76,18 @@ def roofline(
     names = options.drawn(algorithm, question)
     imitated = options.words([implementation], "--implementation") if implementation else []
     groups = [
-        (machine, compare(question, machine, names, implementation=imitated, cache=flags.l2, launch=launch))
+        (
+            machine,
+            compare(
+                question,
+                machine,
+                names,
+                implementation=imitated,
+                cache=flags.l2,
+                launch=launch,
+                calibration=calibration,
+            ),
+        )
         for machine in machines
     ]
     predictions = [item for _, found in groups for item in found]

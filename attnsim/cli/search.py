@@ -82,6 +82,7 @@ def hardware(
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     split: Annotated[
         bool, switch("What each figure of the best machine brings: alone, last, on average.", "--split")
     ] = False,
@@ -118,7 +119,7 @@ def hardware(
         found = search_hardware(
             cases, space, algorithm or None, implementation=implementation,
             objectives=options.words([minimise], "--minimise"), prices=prices, points=points, seed=seed, cache=flags.l2,
-            launch=launch, done=done,
+            launch=launch, calibration=calibration, done=done,
         )  # fmt: skip
     rows = rows_of(found)
     questions = [asked(one, flags.title) for one in cases]
@@ -131,7 +132,14 @@ def hardware(
 
         look.write(front(found, "; ".join(questions)), plot)
     best = (
-        split_best(found, algorithm or None, implementation=implementation, cache=flags.l2, launch=launch)
+        split_best(
+            found,
+            algorithm or None,
+            implementation=implementation,
+            cache=flags.l2,
+            launch=launch,
+            calibration=calibration,
+        )
         if split
         else None
     )

@@ -26,6 +26,7 @@ def sensitivity(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     tile: options.Tile = None,
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     step: Annotated[float, options.amount("Relative step of the differences.")] = 0.05,
     sobol: Annotated[int | None, options.count("Sobol indices too, from N samples, a power of two.", None)] = None,
     spread: Annotated[float, options.amount("Sobol: each figure from its value over this to times this.")] = 2.0,
@@ -44,7 +45,7 @@ def sensitivity(
     if sobol is None:
         given.refuse(context, "is about the indices of --sobol, which are not asked for", ("spread", "seed"))
     w, changed = flags.workload(), options.changed(load_gpu(gpu), changes)
-    conditions = read_conditions(tile=tile, cache=flags.l2, launch=launch)
+    conditions = read_conditions(tile=tile, cache=flags.l2, launch=launch, calibration=calibration)
     asked = ask(w, changed, algorithm, implementation, conditions)
     with progress.busy("varying figures"):
         found = elasticities(asked, step)

@@ -52,6 +52,7 @@ def serving(
     rest: Annotated[float, options.amount("Time of a step beside attention, ms.", STEPS, metavar="MS")] = 0.0,
     stride: Annotated[int, options.count("Predict one of N steps that decode alike.", STEPS)] = 8,
     launch: options.Launch = "graph",
+    calibration: options.Calibration = None,
     out: Annotated[Path | None, flag("FILE", "The steps, CSV or Parquet.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of the steps, and its CSV.")] = None,
     look: outputs.Look,
@@ -75,7 +76,7 @@ def serving(
     with busy("stepping"):
         served = serve(
             found, question, machine, implementation, layers=layers, others=others, tokens=tokens, sequences=sequences,
-            rest_s=1e-3 * rest, stride=stride, launch=launch, cache=flags.cache,
+            rest_s=1e-3 * rest, stride=stride, launch=launch, cache=flags.cache, calibration=calibration,
         )  # fmt: skip
     written = _written(served, out, plot, look)
     if json:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 
 _SUFFIXES = (".py", ".toml", ".yaml", ".csv")
 _APART = ("models/calibrations", "validation/measurements")
 """Fitted numbers and measurements, which have digests of their own."""
+
+
+def version() -> str:
+    """Of the package that is installed, as ``attnsim.__version__`` has it."""
+    try:
+        return metadata.version("attnsim")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"  # run from a source tree that is not installed
 
 
 @lru_cache(maxsize=2)

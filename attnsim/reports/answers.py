@@ -213,7 +213,7 @@ def _predicted(one: Point, asked: ReportStudy, number: int) -> Answer:
 
 
 def _conditions(one: Point, asked: ReportStudy) -> dict[str, Any]:
-    return {**one.tiles(), "cache": asked.study.cache, "launch": asked.study.launch}
+    return {**one.tiles(), "cache": asked.study.cache, "launch": asked.study.launch, "calibration": asked.own}
 
 
 def _without_gain(found: Answer, before: Sequence[Answer]) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from attnsim.api.adapting.own import OwnTimings
 from attnsim.errors import InputError, nearest, shown
 from attnsim.files import read_yaml
 from attnsim.models.question.workload import Workload
@@ -39,6 +40,8 @@ class ReportStudy:
         Of the file.
     text : str
         All of the file.
+    own : OwnTimings or None
+        Timings by which its answers are corrected.
     """
 
     study: Study
@@ -47,6 +50,7 @@ class ReportStudy:
     pictures: tuple[str, ...]
     name: str
     text: str
+    own: OwnTimings | None = None
 
     @property
     def title(self) -> str:

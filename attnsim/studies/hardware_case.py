@@ -95,7 +95,7 @@ class Case:
         return layer(
             one.model, gpu, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes, dtype=one.dtype,
             tp=one.tp, algorithm=algorithm, implementation=implementation, tile=tile, cache=conditions.cache,
-            launch=conditions.launch,
+            launch=conditions.launch, calibration=conditions.own,
         )  # fmt: skip
 
 

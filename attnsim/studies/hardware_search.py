@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from attnsim.api.asking import read_conditions
+from attnsim.api.asking import Calibrated, read_conditions
 from attnsim.api.ratios import Ratio
 from attnsim.api.splitting import MOST, Split, differing, shared_out
 from attnsim.by_hand import by_hand
@@ -106,7 +106,7 @@ def search_hardware(
     workloads: Workload | Sequence[Case], space: Space, algorithm: str | None = None, *,
     implementation: str | None = None, objectives: Sequence[str] = ("time",), prices: Prices | None = None,
     points: int = POINTS, seed: int = 0, cache: str = "warm", launch: str = "stream",
-    done: Callable[[int], object] = lambda count: None,
+    calibration: Calibrated = None, done: Callable[[int], object] = lambda count: None,
 ) -> HardwareSearch:  # fmt: skip
     """Find the machines that answer a question best within limits.
 
@@ -117,7 +117,7 @@ def search_hardware(
     space : Space
     algorithm : str, optional
         Of the attention; default: flash, and of a layer what plays its latent or mask.
-    implementation, cache, launch
+    implementation, cache, launch, calibration
         As for `attnsim.predict`.
     objectives : sequence of str
         One or two of "time", "energy", "power", "area" and "cost", or a figure of the GPU; each minimised.
@@ -148,7 +148,7 @@ def search_hardware(
         area_mm2(space.gpu)
     if "cost" in wanted:
         (prices.cost if prices else cost_usd)(space.gpu)
-    conditions = read_conditions(cache=cache, launch=launch)
+    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
     base = [case.answered(space.gpu, algorithm, implementation, conditions) for case in cases]
     mix = Mix.of(cases, base)
     asked = Asked(mix, space, algorithm, implementation, names, conditions, prices, done)
@@ -279,14 +279,14 @@ class MixAnswer:
 
 def split_best(
     found: HardwareSearch, algorithm: str | None = None, *, implementation: str | None = None, cache: str = "warm",
-    launch: str = "stream",
+    launch: str = "stream", calibration: Calibrated = None,
 ) -> Split[MixAnswer] | None:  # fmt: skip
     """Split the speedup of the best machine within the limits among its figures (:func:`attnsim.split`).
 
     Parameters
     ----------
     found : HardwareSearch
-    algorithm, implementation, cache, launch
+    algorithm, implementation, cache, launch, calibration
         As the search had them. Tiles are the shipped ones.
 
     Returns
@@ -309,7 +309,7 @@ def split_best(
         raise InputError(
             f"the best machine has {number} changed figures, of which every subset is replayed; most: {MOST}"
         )
-    conditions = read_conditions(cache=cache, launch=launch)
+    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
 
     def answered(gpu: Gpu) -> MixAnswer:
         cases = found.mix.cases

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from attnsim.kernels.lift.lifting import Nest, PtxLaunch
+from attnsim.models.digest import version
 from attnsim.models.schedule.lifted import Lifted, Origin
 from attnsim.models.schedule.schedule import Kernel
 
@@ -30,7 +30,7 @@ def lifted_of(
         arguments={name: described(value) for name, value in launch.arguments.items()},
         inputs=inputs,
         resources=resources,
-        attnsim=_version(),
+        attnsim=version(),
     )
     return Lifted(kernel, origin, nest.instructions, round(nest.per_score, 3))
 
@@ -41,10 +41,3 @@ def described(value: Any) -> str:
     if isinstance(array, np.ndarray):
         return f"{array.dtype}[{','.join(map(str, array.shape))}]"
     return str(value)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("attnsim")
-    except metadata.PackageNotFoundError:
-        return "0+unknown"

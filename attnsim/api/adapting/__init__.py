@@ -1,0 +1,1 @@
+"""What somebody's own timings say of a model's answers, and answers corrected by them."""

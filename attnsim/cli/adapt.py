@@ -1,0 +1,93 @@
+"""`attnsim adapt`: a few timings of one's own, and answers that are corrected by them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnsim import wording
+from attnsim.cli import options, outputs, show, table_flags
+from attnsim.cli.options import flag
+from attnsim.errors import InputError
+
+if TYPE_CHECKING:
+    from attnsim.api.adapting.adapt import Adapted
+
+
+def adapt(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="CSV or Parquet: a call a line, columns named freely.")
+    ],
+    maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
+    time_unit: table_flags.TimeUnit = None,
+    set_columns: table_flags.Cells = [],  # noqa: B006
+    gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
+    implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
+    out: Annotated[Path | None, flag("FILE", "The calibration, a YAML file that --calibration takes.")] = None,
+    suggest: Annotated[
+        int | None, options.count("Instead, name N questions to time, of each kernel and pass.", None, high=100)
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Correct answers near a few timings of your own, or name the shapes to time (--suggest).
+
+    Ends with 0 if every row was used, 1 if some could not be, 2 if none can be.
+    """
+    naming = table_flags.naming(maps, time_unit, set_columns, gpu, implementation)
+    said: dict[str, Any] = {
+        "maps": naming.maps, "time_unit": naming.time_unit, "gpu": gpu, "implementation": implementation,
+        "cells": naming.cells,
+    }  # fmt: skip
+    if suggest is not None:
+        if out is not None:
+            raise InputError("--out is the calibration of a table's timings, and --suggest makes none; leave one out")
+        from attnsim.api.adapting.adapt import script
+        from attnsim.api.adapting.adapt import suggest as suggested
+
+        asked = suggested(table, suggest, **said)
+        if json:
+            show.print_json([{"implementation": one.record.name, "question": str(one.w)} for one in asked])
+        else:
+            print(script(asked), end="")
+            print("a table for attnsim adapt is what this prints on the GPU", file=sys.stderr)
+        return
+    if out is not None:
+        if out.suffix not in (".yaml", ".yml"):
+            raise InputError(f"{out}: end the name of a calibration with .yaml")
+        outputs.check_output(out)
+    from attnsim.api.adapting.adapt import adapt as run
+
+    found = run(table, **said)
+    if out is not None:
+        found.write(out)
+    if json:
+        show.print_json(found.rows)
+    else:
+        _print(found, out)
+    if found.check.failed:
+        raise typer.Exit(1)
+
+
+def _print(found: Adapted, written: Path | None) -> None:
+    out, line = show.console(), found.check.line_name
+    rows = [
+        {
+            line: ", ".join(map(str, row["rows"])), "measured": wording.time_text(row["measured_s"]),
+            "model": wording.time_text(row["predicted_s"]),
+            "error": wording.error_text(row["predicted_s"] / row["measured_s"]),
+            "by the others": wording.time_text(row["by_the_others_s"]),
+            "their error": wording.error_text(row["by_the_others_s"] and row["by_the_others_s"] / row["measured_s"]),
+            "kernel": f"{row['implementation']}, {row['pass']}", "question": row["question"],
+        }
+        for row in found.rows
+    ]  # fmt: skip
+    show.print_rows(out, f"Timings on {found.own.gpu}", rows, right=rows[0].keys() - {"kernel", "question"})
+    for note in found.notes:
+        out.print(note)
+    for reason, where in found.check.failed.items():
+        out.print(f"{line} {', '.join(map(str, where))} not used: {reason}")
+    if written is not None:
+        out.print(f"written: {written}; give it to a question as --calibration {written}")
