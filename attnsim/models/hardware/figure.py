@@ -12,7 +12,7 @@ from attnsim.errors import InputError, shown
 from attnsim.units import EXAMPLES, format_quantity, parse_quantity
 
 Kind = Literal["datasheet", "measured", "derived", "assumed"]
-Reader = Literal["rate", "replay", "limit", "nobody"]
+Reader = Literal["rate", "replay", "limit", "links", "nobody"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Field:
         Whether the value must be whole.
     read
         "rate": the replay and the closed forms read it, and no tile depends on it. "replay": the replay alone reads it.
-        "limit": it may decide which kernels run, and on what tile. "nobody": no prediction reads it.
+        "limit": it may decide which kernels run, and on what tile. "links": only several GPUs' collectives read it.
+        "nobody": no prediction reads it.
     instead
         Of a figure that nobody reads: what is read in its place, in words.
     attribute

@@ -19,6 +19,7 @@ from attnsim.models.hardware.sections import (
     Features,
     Hbm,
     Launch,
+    Link,
     Power,
     Sm,
     Tensor,
@@ -82,6 +83,7 @@ class Gpu:
     launch: Launch
     power: Power
     features: Features
+    link: Link = field(repr=False)
     changes: tuple[Change, ...] = ()
     base_id: str = ""
     provenance: Mapping[str, Figure] = field(default_factory=_no_provenance, compare=False, hash=False, repr=False)

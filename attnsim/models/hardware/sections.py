@@ -162,7 +162,25 @@ class Features:
     )
 
 
-SECTIONS = {kind.__name__.lower(): kind for kind in (Sm, Tensor, L2, Hbm, Clock, Launch, Power, Features)}
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins a GPU to others, each rate in one direction.
+
+    `gpus` is how many GPUs' links meet in a switch or a bridge, 1 where the GPU has none; `bandwidth_bytes_per_s` is
+    what all links of one GPU carry together. `pcie_bytes_per_s` is the slot's rate, and `network_bytes_per_s` a GPU's
+    share of what its server sends to others. `latency_s` is what an empty exchange of two GPUs takes, and
+    `multicast` says whether the switch adds and copies what it passes on (NVLink SHARP).
+    """
+
+    gpus: int = figure("gpus", "1", 1, 4096, "links", integer=True)
+    bandwidth_bytes_per_s: float = figure("bandwidth", "B/s", 0, 1e15, "links")
+    latency_s: float = figure("latency", "s", 0, 1, "links")
+    pcie_bytes_per_s: float = figure("pcie", "B/s", 1e6, 1e15, "links")
+    network_bytes_per_s: float = figure("network", "B/s", 1e6, 1e15, "links")
+    multicast: bool = figure("multicast", "bool", 0, 1, "links")
+
+
+SECTIONS = {kind.__name__.lower(): kind for kind in (Sm, Tensor, L2, Hbm, Clock, Launch, Power, Features, Link)}
 FIELDS: dict[str, Field] = {
     f"{section}.{name}": declared for section, kind in SECTIONS.items() for name, declared in fields_of(kind).items()
 }
