@@ -2,4 +2,6 @@
 
 from attnsim.models.implementations.collectives.collective import Algorithm, Collective
 
-COLLECTIVE = Collective("all_gather", "what each GPU gets", {"ring": Algorithm(lambda n: n - 1, lambda n: (n - 1) / n)})
+COLLECTIVE = Collective(
+    "all_gather", "what each GPU gets", {"ring": Algorithm(lambda n: n - 1, lambda n: (n - 1) / n, shared=True)}
+)

@@ -23,6 +23,7 @@ Over = Literal["nvlink", "pcie", "network"]
 
 WAITS = Path(__file__).with_name("waits.csv")
 MOST_GPUS = 4096
+PAIR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,25 @@ class Algorithm:
         Of the number of GPUs: exchanges that wait for each other.
     sent : callable
         Of the number of GPUs: bytes that a GPU sends for each byte of its message.
+    shared : bool
+        Whether between servers all GPUs of one carry together what one of them would send: so do rings, of which there
+        is one for each network card.
+    switched : bool
+        Whether a switch does the adding, which more than two GPUs share.
     """
 
     steps: Callable[[int], float]
     sent: Callable[[int], float]
+    shared: bool = False
+    switched: bool = False
+
+    def runs(self, gpu: Gpu, gpus: int) -> bool:
+        """Whether these GPUs can run it."""
+        return not self.switched or (gpu.link.multicast and gpus > PAIR)
+
+    def sent_over(self, over: Over, gpus: int, per_node: int) -> float:
+        """The same over a kind of link."""
+        return self.sent(gpus) / (per_node if self.shared and over == "network" else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +195,23 @@ def collective_time(
     if library not in (known := sorted({one.library for one in waits()})):
         raise InputError(f"library is {library!r}; allowed: {', '.join(known)}")
     over, libraries = over_of(gpu, gpus, per_node), {library, "nccl"}
-    lines = [
-        one for one in waits() if one.library in libraries and (one.collective, one.over) == (collective.name, over)
+    ours = [
+        one for one in waits() if (one.collective, one.over) == (collective.name, over) and one.library in libraries
     ]
+    lines = [one for one in ours if collective.algorithms[one.algorithm].runs(gpu, gpus)]
     if not lines:
         raise InputError(f"nobody has timed {collective.name} over {over}; allowed: GPUs that share one server")
-    return min((_timed(line, collective, size_bytes, gpu, gpus) for line in lines), key=lambda one: one.time_s)
+    return min(
+        (_timed(line, collective, size_bytes, gpu, gpus, per_node) for line in lines), key=lambda one: one.time_s
+    )
 
 
-def _timed(line: Waits, collective: Collective, size_bytes: float, gpu: Gpu, gpus: int) -> CollectiveTime:
+def _timed(
+    line: Waits, collective: Collective, size_bytes: float, gpu: Gpu, gpus: int, per_node: int
+) -> CollectiveTime:
     algorithm = collective.algorithms[line.algorithm]
     wait = (line.base + line.step * algorithm.steps(gpus)) * gpu.link.latency_s
-    sent = algorithm.sent(gpus) * size_bytes
+    sent = algorithm.sent_over(line.over, gpus, per_node) * size_bytes
     time = wait + sent * (line.spent + line.few / gpus) / rate_of(gpu, line.over)
     off, how = math.exp(line.half_width), f"{line.algorithm}, {line.protocol}" if line.protocol else line.algorithm
     return CollectiveTime(time, time / off, time * off, wait, how, line.over, sent)
