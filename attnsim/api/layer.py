@@ -109,7 +109,7 @@ def layer(
         conditions = replace(conditions, within_s=time_s)
         parts, answers = asked(conditions)
     dense, head = (
-        tuple(_part(step, gpu, dtype, conditions, group) for step in found)
+        tuple(step_part(step, gpu, dtype, conditions, group) for step in found)
         for group, found in _elsewhere(chosen, w).items()
     )
     return LayerPrediction(
@@ -143,11 +143,11 @@ def _played(
         answers.append(found)
         around = steps(model, w, direction, [kernel for kernel, _ in found.kernels])
         before, after = (
-            [_part(step, gpu, w.dtype, conditions, "projections") for step in some]
+            [step_part(step, gpu, w.dtype, conditions, "projections") for step in some]
             for some in (around.before, around.after)
         )
-        mlp = [_part(step, gpu, w.dtype, conditions, "mlp") for step in mlp_steps(model, w, direction)]
-        attention = [*before, _attention_part(found, direction), *after]
+        mlp = [step_part(step, gpu, w.dtype, conditions, "mlp") for step in mlp_steps(model, w, direction)]
+        attention = [*before, attention_part(found, direction), *after]
         parts += [*attention, *mlp] if direction == "fwd" else [*mlp, *attention]
     return parts, answers
 
@@ -203,7 +203,8 @@ GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))
 """What a projection is replayed with: the chip's rates, and no call of an attention interface."""
 
 
-def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:
+def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:
+    """A step beside the attention, as a part."""
     schedule = library_schedule(step_schedule(step, gpu, dtype), lambda chip: step_schedule(step, chip, dtype), gpu)
     played = replayed(schedule, gpu, GEMM_NUMBERS, conditions)
     known = widths()
@@ -222,7 +223,7 @@ def _part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group
     )
 
 
-def _attention_part(answer: Prediction, direction: Direction) -> LayerPart:
+def attention_part(answer: Prediction, direction: Direction) -> LayerPart:
     """The attention call as a part, which has the answer's figures."""
     name = ATTENTION if direction == "fwd" else f"{ATTENTION}, backward"
     same = [one.name for one in fields(LayerPart) if one.name not in ("name", "group", "spread")]

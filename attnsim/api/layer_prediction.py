@@ -17,7 +17,7 @@ from attnsim.models.question.workload import Workload
 
 ATTENTION = "attention"
 
-Group = Literal["projections", "attention", "mlp", "head"]
+Group = Literal["projections", "attention", "mlp", "head", "communication", "passes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class LayerPart:
     flops_useful, flops_executed : int or None
     busiest : str or None
     tile : str
-    group : {"projections", "attention", "mlp", "head"}
-        What it belongs to.
+    group : {"projections", "attention", "mlp", "head", "communication", "passes"}
+        What it belongs to; the last two are of a whole step alone.
     units_s : mapping of str to float
         Busy seconds of each unit.
     exponentials, smem_bytes, l2_bytes : int or None

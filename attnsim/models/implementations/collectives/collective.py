@@ -24,6 +24,8 @@ Over = Literal["nvlink", "pcie", "network"]
 WAITS = Path(__file__).with_name("waits.csv")
 MOST_GPUS = 4096
 PAIR = 2
+IN_A_SERVER = 8
+"""GPUs of a server, where no switch joins more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,19 @@ def check_gpus(gpu: Gpu, gpus: int, per_node: int) -> None:
         raise InputError(f"a collective of {gpus} GPUs; allowed: 2 to {MOST_GPUS}")
     if per_node < 1 or gpus % min(per_node, gpus):
         raise InputError(f"{gpus} GPUs, {per_node} a node; give nodes that have as many GPUs each")
+
+
+def check_server(gpu: Gpu, gpus: int) -> None:
+    """Refuse more GPUs than share one server or one switch.
+
+    Raises
+    ------
+    InputError
+    """
+    most = max(IN_A_SERVER, gpu.link.gpus)
+    if gpus > most:
+        joined = f"{gpu.link.gpus} share its links" if gpu.link.gpus > 1 else f"{most} share a server"
+        raise InputError(f"{gpus} GPUs share each layer and of {gpu.base_id} {joined}; allowed: 1 to {most}")
 
 
 def collective_time(

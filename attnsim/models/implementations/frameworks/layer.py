@@ -54,7 +54,7 @@ def steps(model: Model, w: Workload, direction: Direction = "fwd", attention: Co
 
 
 def _separate(model: Model, w: Workload) -> Steps:
-    rows, d, dv = w.batch * w.seq_q, w.head_dim, w.head_dim_v
+    rows, d, dv = w.queries, w.head_dim, w.head_dim_v
     width = w.heads_q * d + w.heads_kv * (d + dv)
     turned = (("Q", rows * w.heads_q * model.rotary), ("K", rows * w.heads_kv * model.rotary))
     qkv = product_step("QKV projection", (rows, width, model.hidden), ("X", "W_QKV", "QKV"))
@@ -63,7 +63,7 @@ def _separate(model: Model, w: Workload) -> Steps:
 
 def _latent(model: Model, w: Workload, attention: Collection[str]) -> Steps:
     assert w.latent is not None
-    rows, heads, rank, rope = w.batch * w.seq_q, w.heads_q, w.latent.rank, w.latent.rope
+    rows, heads, rank, rope = w.queries, w.heads_q, w.latent.rank, w.latent.rope
     width, nope = heads * w.head_dim, w.head_dim - rope
     before = [
         product_step(
@@ -76,7 +76,7 @@ def _latent(model: Model, w: Workload, attention: Collection[str]) -> Steps:
         before += _turning(model, (("Q", rows * heads * rope), ("K", rows * rope)))
     after = [_output(model, w)]
     if "latent_attention" not in attention and "decompress" not in attention:
-        shape = (w.batch * w.seq_kv, heads * (nope + w.head_dim_v), rank)
+        shape = (w.keys, heads * (nope + w.head_dim_v), rank)
         before.append(product_step("KV up projection", shape, ("C", "W_UKV", "KV")))
     elif "latent_attention" in attention and "absorb_q" not in attention:
         before.append(product_step("W_UK into Q", (rows, rank, nope), ("Q", "W_UK", "Q latent"), heads))
@@ -89,5 +89,5 @@ def _turning(model: Model, turned: tuple[tuple[str, int], ...]) -> tuple[Step, .
 
 
 def _output(model: Model, w: Workload) -> Step:
-    shape = (w.batch * w.seq_q, model.hidden, w.heads_q * w.head_dim_v)
+    shape = (w.queries, model.hidden, w.heads_q * w.head_dim_v)
     return product_step("O projection", shape, ("O", "W_O", "Y"))

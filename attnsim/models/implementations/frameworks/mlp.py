@@ -24,7 +24,7 @@ def mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> tuple[
     InputError
         When the model does not say what follows its attention.
     """
-    mlp, rows = known_mlp(model), w.batch * w.seq_q
+    mlp, rows = known_mlp(model), w.queries
     if mlp.experts is None:
         return _dense(rows, model.hidden, mlp.width, mlp.gated, direction)
     experts, shared = mlp.experts, mlp.experts.shared * mlp.experts.width
@@ -39,7 +39,7 @@ def dense_mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> 
     mlp = known_mlp(model)
     if mlp.experts is None or not mlp.experts.dense_layers:
         return ()
-    return _dense(w.batch * w.seq_q, model.hidden, mlp.width, mlp.gated, direction)
+    return _dense(w.queries, model.hidden, mlp.width, mlp.gated, direction)
 
 
 def head_step(model: Model, w: Workload, direction: Direction = "fwd") -> Step | None:

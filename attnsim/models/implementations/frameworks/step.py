@@ -1,4 +1,4 @@
-"""A step of a layer beside its attention: products, rotary embedding, an activation; and its kernels."""
+"""A step of a layer beside its attention: products, rotary embedding, an activation, a pass; and its kernels."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 
 Direction = Literal["fwd", "bwd"]
 
+PASS_INSTRUCTIONS = by_hand(4.0, "FP32-lane instructions per element of a norm with its residual addition")
+"""Addition, square into the sum, products with the root and the weight."""
 ACTIVATION_INSTRUCTIONS = by_hand(6.0, "FP32-lane instructions per element of an activation, beside its exponential")
 """SiLU: exponential, sum, division, product; the product with the gated half; conversions."""
 
@@ -57,12 +59,15 @@ class Step:
     turned : tuple of (str, int)
         Tensors that rotary embedding turns, and how many of their elements.
     activation : Activation, optional
+    moved : tuple of Access
+        Tensors that one kernel goes over once, such as a norm.
     """
 
     name: str
     products: tuple[Product, ...] = ()
     turned: tuple[tuple[str, int], ...] = ()
     activation: Activation | None = None
+    moved: tuple[Access, ...] = ()
 
     @property
     def flops(self) -> int:
@@ -108,6 +113,9 @@ def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
     kernels += [rotary(tensor, elements, dtype) for tensor, elements in step.turned]
     if step.activation is not None:
         kernels.append(_activation(step.activation, dtype))
+    if step.moved:
+        elements = max(one.bytes for one in step.moved) // max(2, DTYPE_BYTES[dtype])
+        kernels.append(streaming(step.name, step.moved, elements=elements, fp32_per_element=PASS_INSTRUCTIONS))
     sizes = {use.tensor: use.unique_bytes for kernel in kernels for use in kernel.uses}
     return Schedule("projection", "cublas", tuple(kernels), "; ".join(dict.fromkeys(cuts)), sum(sizes.values()))
 
