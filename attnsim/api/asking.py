@@ -250,7 +250,7 @@ def ask(
             f"algorithm is {shown(mechanism)}; give one name, such as 'flash'; attnsim.compare takes several"
         )
     asked = read_algorithm(mechanism) if isinstance(mechanism, str) else mechanism
-    gpu, said = read_gpu(gpu), tuple(assumed)
+    gpu, said = read_gpu(gpu).alone, tuple(assumed)
     w = asked.beside_others(workload) if beside_others else asked.question(workload)
     if asked.mask and w.mask != workload.mask:
         said += (f"mask {w.mask}: the default of {asked.name}",)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnsim import wording
 from attnsim.cli import given, options, progress, show, split
 from attnsim.cli.heading import heading
+from attnsim.cli.step import predict_steps
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.llm.asked import title_of
@@ -59,6 +60,12 @@ def predict_layers(
     from attnsim.api.layer import layer, split_layer
     from attnsim.models.hardware.files import load_gpu
 
+    if flags.lengths is not None:
+        predict_steps(
+            context, flags, gpu=gpu, changes=changes, algorithm=algorithm or None,
+            implementation=implementation or None, mode=mode, budget=budget, launch=launch, json=json,
+        )  # fmt: skip
+        return
     given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", "verbose", *NOT_OF_LAYERS))
     filled = flags.filled
     if filled is None:

@@ -196,13 +196,15 @@ def drawn(names: str, question: Workload) -> list[str]:
     return words([names], "--algorithm") if names else [*unfused_beside(question), "flash"]
 
 
-def changed(gpu: Gpu, settings: list[str]) -> Gpu:
-    """The GPU with every ``KEY=VALUE`` applied in order.
+def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
+    """The GPU with every ``KEY=VALUE`` applied in order; only of several `joined` GPUs what joins them.
 
     Raises
     ------
     InputError
     """
+    from attnsim.models.hardware.sections import field_of
+
     seen: set[str] = set()
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
@@ -215,6 +217,8 @@ def changed(gpu: Gpu, settings: list[str]) -> Gpu:
             gpu = gpu.replace(key, value)
         except InputError as error:
             raise InputError(f"--set {setting}: {error}") from None
+        if not joined and field_of(key).read == "links":
+            raise InputError(f"--set {key} is for several GPUs; it goes with predict --layer --lengths ... --tp N")
     return gpu
 
 

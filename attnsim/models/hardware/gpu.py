@@ -173,6 +173,15 @@ class Gpu:
         return dataclasses.replace(self.with_values(old), id=self.base_id, changes=()) if self.changes else self
 
     @property
+    def alone(self) -> Gpu:
+        """The GPU without changes of what joins it to others, which no kernel of its own reads."""
+        kept = tuple(one for one in self.changes if field_of(one.key).read != "links")
+        if kept == self.changes:
+            return self
+        old = {one.key: one.old for one in reversed(self.changes) if one not in kept}
+        return dataclasses.replace(self.with_values(old), changes=kept)
+
+    @property
     def tiled_for(self) -> Gpu:
         """The GPU whose tiles a shipped call has: without its changes, but for instructions and number formats.
 

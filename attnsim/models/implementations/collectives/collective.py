@@ -22,10 +22,13 @@ from attnsim.tables import read_csv
 Over = Literal["nvlink", "pcie", "network"]
 
 WAITS = Path(__file__).with_name("waits.csv")
+_NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "network"}
 MOST_GPUS = 4096
 PAIR = 2
 IN_A_SERVER = 8
 """GPUs of a server, where no switch joins more."""
+TIMED_GPUS = 8
+"""The largest group of one server that was timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ class CollectiveTime:
     @property
     def bound(self) -> str:
         """What takes most of it: the link's latency, or its bandwidth."""
-        return f"{self.over} {'latency' if 2 * self.wait_s > self.time_s else 'bandwidth'}"
+        return f"{_NAMES[self.over]} {'latency' if 2 * self.wait_s > self.time_s else 'bandwidth'}"
 
 
 @functools.cache
@@ -140,6 +143,11 @@ def waits() -> tuple[Waits, ...]:
     numbers = ("base", "step", "spent", "few", "half_width")
     return tuple(Waits(**{key: float(cell) if key in numbers else cell for key, cell in row.items()})  # type: ignore[arg-type]
                  for row in read_csv(WAITS))  # fmt: skip
+
+
+def libraries() -> list[str]:
+    """Those whose collectives are known."""
+    return sorted({one.library for one in waits()})
 
 
 def over_of(gpu: Gpu, gpus: int, per_node: int) -> Over:
@@ -207,12 +215,10 @@ def collective_time(
     """
     per_node = per_node or gpus
     check_gpus(gpu, gpus, per_node)
-    if library not in (known := sorted({one.library for one in waits()})):
-        raise InputError(f"library is {library!r}; allowed: {', '.join(known)}")
-    over, libraries = over_of(gpu, gpus, per_node), {library, "nccl"}
-    ours = [
-        one for one in waits() if (one.collective, one.over) == (collective.name, over) and one.library in libraries
-    ]
+    if library not in libraries():
+        raise InputError(f"library is {library!r}; allowed: {', '.join(libraries())}")
+    over, called = over_of(gpu, gpus, per_node), {library, "nccl"}
+    ours = [one for one in waits() if (one.collective, one.over) == (collective.name, over) and one.library in called]
     lines = [one for one in ours if collective.algorithms[one.algorithm].runs(gpu, gpus)]
     if not lines:
         raise InputError(f"nobody has timed {collective.name} over {over}; allowed: GPUs that share one server")

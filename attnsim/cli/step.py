@@ -1,0 +1,139 @@
+"""`attnsim predict --layer --lengths`: one step of a whole model in a batch of different sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from attnsim import wording
+from attnsim.cli import given, options, progress, show
+from attnsim.errors import InputError
+from attnsim.models.hardware.units import bound_text
+
+if TYPE_CHECKING:
+    import typer
+
+    from attnsim.api.step import StepPrediction
+    from attnsim.cli.question_flags import QuestionFlags
+
+_NOT_OF_STEPS = (
+    *("tile", "tiles", "baseline", "verbose", "split_changes", "operations", "page_size", "prefix", "tree"),
+    *("selection", "batch", "seq", "seq_kv", "heads", "kv_heads", "head_dim", "head_dim_v", "latent", "causal"),
+    *("window", "mask"),
+)
+"""Flags that say nothing of a step, whose model and lengths say it all."""
+_RIGHT = ("times", "each", "together", "90 % range", "share")
+
+
+def predict_steps(
+    context: typer.Context, flags: QuestionFlags, *, gpu: list[str], changes: list[str], launch: str, json: bool,
+    **asked: Any,
+) -> None:  # fmt: skip
+    """Answer `attnsim predict --layer --lengths`: a step on every GPU, and on the unchanged one beside a changed one.
+
+    Raises
+    ------
+    InputError
+    """
+    from attnsim.api.step import step
+    from attnsim.models.hardware.files import load_gpu
+    from attnsim.models.question.length_sources import read_lengths
+
+    given.refuse(context, "does not go with --layer --lengths", _NOT_OF_STEPS)
+    if flags.model is None:
+        raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
+    if flags.passes not in ("fwd", "decode"):
+        raise InputError(f"--pass {flags.passes} does not go with --layer --lengths, a step of a server; leave it out")
+    lengths = read_lengths(flags.lengths or "", flags.passes == "decode")
+    launch = launch if given.is_given(context, "launch") else "graph"
+    machines: list[Any] = []
+    for base in [load_gpu(name) for name in options.words(gpu, "--gpu")]:
+        machines += dict.fromkeys((base, options.changed(base, changes, joined=flags.tp > 1)))
+    with progress.plays() as told:
+        answers = [
+            step(flags.model, one, lengths, dtype=flags.dtype, tp=flags.tp, cache=flags.cache or "cold", launch=launch,
+                 told=told, **asked)
+            for one in machines
+        ]  # fmt: skip
+    if json:
+        show.print_json(one.to_dict() for one in answers)
+        return
+    print_steps(answers)
+
+
+def print_steps(answers: Sequence[StepPrediction]) -> None:
+    """A table of parts for each GPU, and below it what the step makes and what the memory holds."""
+    from attnsim.api.step import LEFT_OUT
+    from attnsim.models.question.lengths import told_lengths
+
+    out, first = show.console(), answers[0]
+    shared = f", {first.gpus} GPUs share each layer" if first.gpus > 1 else ""
+    tokens = f"{first.new_tokens:,} new tokens of {first.sequences:,} sequences"
+    out.print(f"{first.model.id}{shared}: a step of {tokens} ({told_lengths(first.lengths)})\n", soft_wrap=True)
+    for one in answers:
+        place = "; ".join((one.gpu, "warm L2" if one.cache == "warm" else "cold L2", *map(str, one.changes)))
+        show.print_rows(
+            out, f"{place}; launched in a {_launched(one.launch)}", _rows(one), right=_RIGHT, whole=("part",)
+        )
+        for line in _remarks(one):
+            out.print(line, soft_wrap=True)
+    for before, after in pairwise(answers):
+        if after.changes and not before.changes:
+            ratio = wording.times_text(before.time_s / after.time_s)
+            out.print(f"{after.gpu} with the changes: {ratio} the speed of the unchanged GPU")
+    for line in dict.fromkeys(text for one in answers for text in _trust(one)):
+        out.print(line, soft_wrap=True)
+    missing = [text for text in (LEFT_OUT, *first.left_out) if text]
+    experts = first.model.mlp and first.model.mlp.experts
+    out.print(f"{'; '.join(missing)}{'; routing tokens to experts' if experts else ''}.", soft_wrap=True)
+
+
+def _launched(launch: str) -> str:
+    return {"graph": "CUDA graph", "stream": "stream"}.get(launch, "way that no launch counts")
+
+
+def _rows(answer: StepPrediction) -> list[dict[str, object]]:
+    """Every part, and the step."""
+    rows: list[dict[str, object]] = []
+    for number, part in answer.parts:
+        times = [number * (value or 0.0) for value in (part.time_s, part.time_low_s, part.time_high_s)]
+        rows.append(
+            {
+                "part": part.name,
+                "times": str(number),
+                "each": wording.time_text(part.time_s),
+                "together": wording.time_text(times[0]),
+                "90 % range": wording.interval_text(times[1], times[2], times[0]),
+                "share": wording.share_text(times[0] / answer.time_s),
+                "bound by": bound_text(part.busiest),
+            }
+        )
+    whole = wording.interval_text(answer.time_low_s, answer.time_high_s, answer.time_s)
+    return [
+        *rows,
+        {"part": "step", "together": wording.time_text(answer.time_s), "90 % range": whole, "share": "100 %"},
+    ]
+
+
+def _remarks(answer: StepPrediction) -> list[str]:
+    """Tokens a second, what the memory holds, and who says what to whom."""
+    made = answer.sequences / answer.time_s
+    lines = [
+        f"{answer.tokens_per_s:,.0f} tokens/s computed, {made:,.0f} tokens/s generated where every sequence makes one"
+    ]
+    held, giga = answer.memory, 1e9
+    weights = "weights not known" if held.weights_bytes is None else f"weights {held.weights_bytes / giga:.1f} GB"
+    room = "" if held.room_tokens is None else f"; 0.9 of it has room for {held.room_tokens:,} cached tokens in all"
+    size = f"the batch's cache {held.cache_bytes / giga:.1f} GB of {held.capacity_bytes / giga:.0f} GB"
+    lines.append(f"memory of a GPU: {weights}, {size}{room}")
+    said = [f"{part.name} {part.tile}" for _, part in answer.parts if part.group == "communication"]
+    lines += [f"between GPUs ({answer.library}'s): {'; '.join(said)}"] if said else []
+    return [*lines, ""]
+
+
+def _trust(answer: StepPrediction) -> list[str]:
+    from attnsim.api.step import trust_lines
+
+    kernels = [f"attention: {one.algorithm}, {one.implementation}" for one in answer.attention]
+    return [*kernels, *(f"trust: {line}" for line in trust_lines(answer))]
