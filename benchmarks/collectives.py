@@ -151,7 +151,7 @@ def fitted(collective: Collective, start: Sequence[Line], some: Sequence[Point],
 def errors(collective: Collective, lines: Sequence[Line], some: Sequence[Point]) -> Array:
     """Log of predicted over measured."""
     times = np.min([line.times(collective, some) for line in lines], axis=0)
-    return np.log(times) - np.log([one.time_s for one in some])
+    return np.asarray(np.log(times) - np.log([one.time_s for one in some]))
 
 
 def octave(one: Point) -> int:

@@ -141,12 +141,11 @@ class StepPrediction:
     def to_dict(self) -> dict[str, object]:
         """Plain types for JSON."""
         told = ("gpu", "time_s", "time_low_s", "time_high_s", "new_tokens", "sequences", "tokens_per_s", "library")
-        told = (*told, "mode", "cache", "launch", "left_out", "memory")
         return {
             "model": self.model.id,
             "tp": self.gpus,
             "lengths": [str(one) for one in self.lengths],
-            **{name: plain(getattr(self, name)) for name in told},
+            **{name: plain(getattr(self, name)) for name in (*told, "mode", "cache", "launch", "left_out", "memory")},
             "room_tokens": self.memory.room_tokens,
             "parts": [{"times": number, **plain(part)} for number, part in self.parts],  # type: ignore[dict-item]
         }

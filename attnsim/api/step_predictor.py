@@ -32,10 +32,6 @@ class StepPredictor:
     **conditions
         As for :func:`attnsim.api.step.step`: ``tp``, ``dtype``, ``implementation``, ``library``, ``launch``.
 
-    Raises
-    ------
-    InputError
-
     Examples
     --------
     >>> predictor = StepPredictor("llama-3-8b", "h100-sxm5-80gb")
@@ -65,12 +61,7 @@ class StepPredictor:
         return self.predict(requests).time_s
 
     def predict(self, requests: Iterable[tuple[int, int]]) -> StepPrediction:
-        """The step with its parts, of the rounded shape.
-
-        Raises
-        ------
-        InputError
-        """
+        """The step with its parts, of the rounded shape."""
         shape = rounded(requests)
         if shape not in self.seen:
             self.seen[shape] = step(self.model, self.gpu, shape, **self.conditions)
@@ -100,5 +91,5 @@ def rounded(requests: Iterable[tuple[int, int]]) -> tuple[Length, ...]:
 
 def _near(keys: float) -> int:
     """The nearest of `STEPS` lengths in an octave."""
-    part = 2 ** max(0, floor(log2(keys)) - floor(log2(STEPS)))
+    part = 1 << max(0, floor(log2(keys)) - floor(log2(STEPS)))
     return max(1, round(keys / part) * part)

@@ -63,7 +63,7 @@ def show_gpu(
     """Show every figure of a GPU with its kind and source."""
     from attnsim.models.hardware.files import load_gpu
 
-    machine = options.changed(load_gpu(gpu), changes)
+    machine = options.changed(load_gpu(gpu), changes, joined=True)
     if json:
         show.print_json([_record(machine)])
         return
@@ -126,7 +126,7 @@ def new_gpu(
 
     name = outputs.new_gpu_file(file, force)
     original = load_gpu(base)
-    machine = options.changed(original, changes)
+    machine = options.changed(original, changes, joined=True)
     machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
     write_whole(file, gpu_to_yaml(machine))
     if json:

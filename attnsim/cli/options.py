@@ -203,7 +203,7 @@ def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
     ------
     InputError
     """
-    from attnsim.models.hardware.sections import field_of
+    from attnsim.models.hardware.sections import changeable_alone
 
     seen: set[str] = set()
     for setting in settings:
@@ -214,11 +214,11 @@ def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
             raise InputError(f"--set {key} is given twice; keep one")
         seen.add(key)
         try:
+            if not joined:
+                changeable_alone(key)
             gpu = gpu.replace(key, value)
         except InputError as error:
             raise InputError(f"--set {setting}: {error}") from None
-        if not joined and field_of(key).read == "links":
-            raise InputError(f"--set {key} is for several GPUs; it goes with predict --layer --lengths ... --tp N")
     return gpu
 
 

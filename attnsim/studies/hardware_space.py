@@ -12,7 +12,7 @@ from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import TIMES, decimal, new_value
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import RESULTS
-from attnsim.models.hardware.sections import FIELDS, changeable
+from attnsim.models.hardware.sections import FIELDS, changeable_alone
 from attnsim.units import parse_quantity
 
 FINE = 64
@@ -50,7 +50,7 @@ class Range:
         key, equals, given = (part.strip() for part in text.partition("="))
         if not (key and equals and given):
             raise InputError(f"--vary {shown(text)} is not KEY=LOW:HIGH[:STEP]; write --vary sm.count=100:200")
-        field = changeable(key)
+        field = changeable_alone(key)
         if field.unit == "bool":
             raise InputError(f"--vary {key}: a feature does not vary; give a figure such as sm.count")
         parts = given.split(":") if ":" in given else given.split(",")

@@ -14,7 +14,7 @@ from attnsim.api.asking import Question, ask, read_conditions
 from attnsim.arrays import Bools, Floats, Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
-from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.sections import FIELDS, changeable_alone
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.lifted import LiftedCall
@@ -44,6 +44,7 @@ def changed(gpu: Gpu, changes: Changes) -> Gpu:
     for key, value, multiple in changes:
         if multiple and not gpu.get(key):
             raise InputError(f"{key} is {value:g}x, but the present value is 0; give a value: {FIELDS[key].allowed()}")
+        changeable_alone(key)
         new = value * gpu.get(key) if multiple else value
         gpu = gpu.replace(key, float(round(new)) if multiple and FIELDS[key].integer else new)
     return gpu

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import attnsim
+from attnsim.api.layer_prediction import Group
 from attnsim.api.step import StepPrediction, step
 from attnsim.api.step_predictor import StepPredictor, rounded
 from attnsim.cli import main
@@ -44,8 +45,8 @@ def test_everything_runs_as_often_as_the_model_has_it(llama: StepPrediction) -> 
     assert times(llama) == expected | dict.fromkeys(("embedding", "LM head", "all-gather"), 1)
     assert llama.time_s == pytest.approx(sum(number * (part.time_s or 0) for number, part in llama.parts))
     assert llama.time_low_s < llama.time_s < llama.time_high_s
-    groups = ("projections", "attention", "mlp", "head", "communication", "passes")
-    assert sum(llama.share(one) for one in groups) == pytest.approx(1)  # type: ignore[arg-type]
+    groups: tuple[Group, ...] = ("projections", "attention", "mlp", "head", "communication", "passes")
+    assert sum(map(llama.share, groups)) == pytest.approx(1)
 
 
 def test_products_have_a_row_for_every_new_token_and_the_head_one_for_every_sequence(llama: StepPrediction) -> None:
@@ -141,7 +142,7 @@ def test_the_command_prints_the_parts_and_says_what_it_is_not(capsys: pytest.Cap
         assert main([*ask, *flags]) == 2
         assert says in capsys.readouterr().err
     assert main(["predict", "--gpu", H100, "--model", "llama-3-8b", "--seq", "1k", "--set", "link.pcie=2x"]) == 2
-    assert "--set link.pcie is for several GPUs" in capsys.readouterr().err
+    assert "link.pcie is read where several GPUs share a model" in capsys.readouterr().err
 
 
 def test_a_predictor_looks_up_what_it_has_seen_and_is_as_exact_as_its_groups() -> None:

@@ -207,3 +207,18 @@ def changeable(key: str) -> Field:
     if found.read == "nobody":
         raise InputError(f"{key} is read by no prediction, so changing it would change nothing; {found.instead}")
     return found
+
+
+def changeable_alone(key: str) -> Field:
+    """The same, for a question about one GPU, which reads nothing of what joins it to others.
+
+    Raises
+    ------
+    InputError
+    """
+    found = changeable(key)
+    if found.read == "links":
+        raise InputError(
+            f"{key} is read where several GPUs share a model; it goes with predict --layer --lengths --tp N"
+        )
+    return found
