@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import lru_cache, partial
+from functools import partial
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, ask, read_algorithm, read_conditions, read_gpu
@@ -203,7 +203,6 @@ GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))
 """What a projection is replayed with: the chip's rates, and no call of an attention interface."""
 
 
-@lru_cache(maxsize=4096)
 def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:
     """A step beside the attention, as a part."""
     schedule = library_schedule(step_schedule(step, gpu, dtype), lambda chip: step_schedule(step, chip, dtype), gpu)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
@@ -227,6 +228,10 @@ def step(
     )  # fmt: skip
 
 
+_seen_part = lru_cache(maxsize=4096)(step_part)
+"""Of steps with as many tokens the parts are the same, whatever is attended."""
+
+
 def _read(model: Model | str) -> Model:
     if not isinstance(model, (Model, str)):
         raise InputError(f"model is {shown(model)}; give an id such as 'llama-3-8b', a path or a Model")
@@ -330,7 +335,7 @@ class _Run:
             yield self._part(one, conditions, "projections")
 
     def _part(self, one: Step, conditions: Conditions, group: Group) -> LayerPart:
-        return step_part(one, self.gpu.alone, self.dtype, conditions, group)
+        return _seen_part(one, self.gpu.alone, self.dtype, conditions, group)
 
     def _said(self, name: str, size_bytes: int, conditions: Conditions) -> LayerPart:
         """A collective, measured in a CUDA graph, launched as the conditions say."""
