@@ -208,9 +208,12 @@ def step(
         raise InputError(f"tp is {shown(tp)}; allowed: a whole number from 1 to {MOST_SHARED}")
     check_server(machine, tp)
     batch = checked_lengths(lengths_of(lengths))
+    kinds = [kind for kind in whole.layer_kinds if kind.mask is not None]
+    if not kinds or any(kind.kind == "cross-attention" for kind in kinds):
+        what = "an encoder and a decoder, which run apart" if kinds else "no layer that attends"
+        raise InputError(f"{whole.id} has {what}; a step is of a model whose every layer runs: take another")
     named = (implementation or "").partition(".")[0]
     library = library or (named if named in libraries() else "vllm")
-    kinds = [kind for kind in whole.layer_kinds if kind.mask is not None]
     run = _Run(whole, machine, batch, dtype, tp, algorithm, implementation, library)
     memory = run.memory(kinds)
     _check_fits(whole, memory, tp)
@@ -324,7 +327,7 @@ class _Run:
         """The parts of a layer from its input to the product with W_O."""
         kernels = [kernel for kernel, _ in found.kernels]
         around = steps(share, found.workload, "fwd", kernels)
-        write = cache_write_step(found.workload, kernels)
+        write = cache_write_step(found.workload, kernels) if share.has_cache else None
         for one in around.before:
             yield self._part(one, conditions, "projections")
         if write:

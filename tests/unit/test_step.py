@@ -90,6 +90,11 @@ def test_what_several_gpus_share_is_shorter_and_what_they_say_longer(llama: Step
     assert faster.share("communication") < llama.share("communication")
 
 
+def test_an_encoder_keeps_nothing() -> None:
+    found = step("bert-base", H100, "100:100 x 3, 200:200")
+    assert "cache write" not in times(found) and found.memory.cache_bytes == 0 and found.memory.room_tokens is None
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_each_kind_of_layers_attends_by_its_own_mask(tmp_path: Path) -> None:
     config = {
@@ -116,6 +121,7 @@ def test_each_kind_of_layers_attends_by_its_own_mask(tmp_path: Path) -> None:
         ("llama-3-70b", H100, "1:4096 x 2000", {"tp": 8}, "one of 8 GPUs does not fit"),
         ("llama-3-70b", H100, MIXED, {"tp": 4, "library": "rccl"}, "allowed: nccl"),
         ("llama-3-8b", H100, "1:0", {}, "0 keys"),
+        ("transformer-base", H100, "1:64", {}, "an encoder and a decoder"),
     ],
 )
 def test_what_no_server_can_run_is_refused_in_a_line(
