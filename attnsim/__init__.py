@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from attnsim.studies.hardware_space import Space
     from attnsim.studies.search import search_tiles
     from attnsim.studies.sensitivity import sensitivity
+    from attnsim.studies.whatif import WhatIf, whatif
     from attnsim.validation.checking import frames as evidence
 
     __version__: str
@@ -54,11 +55,11 @@ if TYPE_CHECKING:
 # fmt: off
 __all__ = [
     "Adapted", "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "OwnTimings", "Prediction",
-    "Predictions", "Ratio", "Roofline", "Space", "Split", "Trust", "Workload", "__version__", "adapt",
+    "Predictions", "Ratio", "Roofline", "Space", "Split", "Trust", "WhatIf", "Workload", "__version__", "adapt",
     "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "check", "compare", "crossover",
     "densities", "energy", "evidence", "explain", "explain_kernel", "layer", "load_gpu", "load_model", "plot",
-    "predict", "predict_kernel", "predict_table", "read_own", "search_hardware", "search_tiles", "sensitivity",
-    "split", "split_layer", "suggest", "trace", "trace_kernel",
+    "predict", "predict_kernel", "predict_table", "read_own", "search_hardware", "search_tiles", "sensitivity", "split",
+    "split_layer", "suggest", "trace", "trace_kernel", "whatif",
 ]
 # fmt: on
 
@@ -92,6 +93,7 @@ _HOMES = {
     "studies.hardware_space": "Space",
     "studies.search": "search_tiles",
     "studies.sensitivity": "sensitivity",
+    "studies.whatif": "WhatIf whatif",
 }
 _MODULES = {"evidence": "attnsim.validation.checking.frames", "plot": "attnsim.plots.pictures"}
 _HOME_OF = {name: f"attnsim.{home}" for home, names in _HOMES.items() for name in names.split()}

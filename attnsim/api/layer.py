@@ -48,6 +48,7 @@ def layer(
     tp: int = 1,
     algorithm: str | None = None,
     implementation: str | None = None,
+    tiles: str = "shipped",
     tile: str | tuple[int, int] | None = None,
     mode: str = "fast",
     cache: str = "cold",
@@ -78,7 +79,7 @@ def layer(
         GPUs that share the layer (:mod:`attnsim.models.llm.parallel`); the answer is one GPU's part.
     algorithm : str, optional
         Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
-    implementation, tile : optional
+    implementation, tiles, tile : optional
         Of the attention, as for :func:`attnsim.predict`.
     mode, launch, budget, told, calibration
         As for :func:`attnsim.predict`.
@@ -99,7 +100,7 @@ def layer(
     known_mlp(chosen)
     gpu = read_gpu(gpu)
     conditions = read_conditions(
-        tile=tile, mode=mode, cache=cache, launch=launch, budget=budget, told=told, calibration=calibration
+        tiles, tile, mode=mode, cache=cache, launch=launch, budget=budget, told=told, calibration=calibration
     )
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
     asked = partial(_played, chosen, w, gpu, algorithm, implementation)

@@ -18,8 +18,10 @@ _NAMED = {"pass": "passes"}
 _WHOLE = ("batch", "heads", "kv_heads", "seq", "seq_kv", "head_dim", "head_dim_v", "window", "tp")
 
 
-def cases_of(flags: QuestionFlags, given: list[str], layers: bool = False) -> list[Case]:
-    """The workloads of ``--case``; the one of the flags where none is given. With `layers` each is a whole layer.
+def cases_of(flags: QuestionFlags, given: list[str], layers: str = "", weights: bool = True) -> list[Case]:
+    """The workloads of ``--case``; the one of the flags where none is given.
+
+    With `layers`, the flag that asks for it, each is a whole layer. Without `weights` a case has none in its words.
 
     Raises
     ------
@@ -29,13 +31,13 @@ def cases_of(flags: QuestionFlags, given: list[str], layers: bool = False) -> li
 
     if not given:
         return [_case(flags, layers)]
-    told = [weighted(text) for text in given]
+    told = [weighted(text) if weights else (text, 1.0) for text in given]
     return each_once(
         [replace(_case(_asked(flags, what), layers), weight=weight, name=name_of(what)) for what, weight in told]
     )
 
 
-def _case(flags: QuestionFlags, layers: bool) -> Case:
+def _case(flags: QuestionFlags, layers: str) -> Case:
     """What flags ask."""
     from attnsim.studies.hardware_case import Case, Layer
 
@@ -43,9 +45,9 @@ def _case(flags: QuestionFlags, layers: bool) -> Case:
         return Case(flags.workload(), cache=flags.l2)
     for name in NOT_OF_LAYERS:
         if getattr(flags, name) not in (None, False):
-            raise InputError(f"--{name.replace('_', '-')} does not go with --layer; leave it out")
+            raise InputError(f"--{name.replace('_', '-')} does not go with {layers}; leave it out")
     if flags.filled is None:
-        raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
+        raise InputError(f"{layers} needs a model; give --model ID (attnsim models lists them)")
     if flags.seq is None:
         raise InputError("--seq is missing; give --seq N")
     layer = Layer(

@@ -42,14 +42,14 @@ def check_window(question: Workload, names: Sequence[str], window: int | None) -
         )
 
 
-def caption(question: Workload, over: Collection[str], shown: Collection[str] = ()) -> str:
+def caption(question: Workload, over: Collection[str], shown: Collection[str] = (), retuned: bool = False) -> str:
     """How to read the table's columns; `over`: what its ratios are over."""
     from attnsim.api.baselines import UNCHANGED, UNFUSED
     from attnsim.models.mechanisms import find_mechanism, only_for
 
     meant = {
         UNFUSED: "unfused attention (torch.baddbmm) on the same GPU",
-        UNCHANGED: "the unchanged GPU on shipped tiles",
+        UNCHANGED: f"the unchanged GPU on {'tiles chosen in the same way' if retuned else 'shipped tiles'}",
     }
     text = "".join(f"vs {name}: speedup over {meant.get(name, name)}. " for name in dict.fromkeys(over))
     text += "90 % range in brackets. " if over else ""

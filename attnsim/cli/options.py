@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -205,21 +205,32 @@ def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
     """
     from attnsim.models.hardware.sections import changeable_alone
 
-    seen: set[str] = set()
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not (key and equals and value):
-            raise InputError(f"--set {setting!r} is not KEY=VALUE; write --set hbm.bandwidth=6TB/s")
-        if key in seen:
-            raise InputError(f"--set {key} is given twice; keep one")
-        seen.add(key)
+    for key, value in read_settings(settings).items():
         try:
             if not joined:
                 changeable_alone(key)
             gpu = gpu.replace(key, value)
         except InputError as error:
-            raise InputError(f"--set {setting}: {error}") from None
+            raise InputError(f"--set {key}={value}: {error}") from None
     return gpu
+
+
+def read_settings(settings: Iterable[str]) -> dict[str, str]:
+    """Figures and values of ``KEY=VALUE``.
+
+    Raises
+    ------
+    InputError
+    """
+    found: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not (key and equals and value):
+            raise InputError(f"--set {setting!r} is not KEY=VALUE; write --set hbm.bandwidth=6TB/s")
+        if key in found:
+            raise InputError(f"--set {key} is given twice; keep one")
+        found[key] = value
+    return found
 
 
 def beside_unchanged(gpus: list[str], settings: list[str]) -> list[Gpu]:

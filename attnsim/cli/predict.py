@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from attnsim.errors import InputError
 if TYPE_CHECKING:
     from attnsim.api import Prediction
     from attnsim.api.baselines import Ratios
+    from attnsim.api.like_for_like import LikeForLike
     from attnsim.api.splitting import Split
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.question.columns import Naming
@@ -122,6 +123,7 @@ def predict(
             item.to_dict()
             | {"bound": plain(item.bound)}
             | {"ratios": {one.over: ratio and ratio.to_dict() for one in columns for ratio in [one.ratios[place]]}}
+            | ({"like_for_like": group.alike[place].to_dict()} if group.alike else {})
             for group, columns in zip(groups, over, strict=True)
             if not group.same
             for place, item in enumerate(group.predictions)
@@ -173,7 +175,7 @@ class _Group:
     """The predictions that share a table, and those on the unchanged GPU to hold against them.
 
     Where tiles do not fit there are none, and `refusal` says why; where they are the `same` as in the table before,
-    they are not printed again.
+    they are not printed again. Retuned ones are held `alike`, against the unchanged GPU on retuned tiles.
     """
 
     title: str
@@ -182,6 +184,7 @@ class _Group:
     refusal: str = ""
     same: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
+    alike: Sequence[LikeForLike[Prediction]] = ()
 
 
 @dataclass(frozen=True)
@@ -212,12 +215,26 @@ class _Asked:
                 answers = self.answers(question, machine, way)
                 same = number > 0 and all(item.tiles == "shipped" for item in answers)
                 title = "the same changes: no other tiles are faster" if same else title
-                found.append(_Group(title, answers, unchanged, same=same, refused=self.refused[base.base_id]))
+                alike = () if same or way == "shipped" else self.alike(question, base, unchanged, answers)
+                before = [one.retuned for one in alike] or unchanged
+                why = self.refused[base.base_id]
+                found.append(_Group(title, answers, before, same=same, refused=why, alike=alike))
             except InputError as error:
                 if way == ways[-1]:
                     raise
                 found.append(_Group(title, [], [], str(error)))  # other tiles may fit
         return found
+
+    def alike(
+        self, question: Workload, base: Gpu, unchanged: list[Prediction], answers: list[Prediction]
+    ) -> list[LikeForLike[Prediction]]:
+        """Each answer on retuned tiles beside those on the unchanged GPU; none where that has no answer."""
+        from attnsim.api.like_for_like import LikeForLike
+
+        if not unchanged:
+            return []
+        retuned = self.answers(question, base, "retuned")
+        return [LikeForLike(*three) for three in zip(unchanged, retuned, answers, strict=True)]
 
     def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Prediction]:
         from attnsim.api import compare
@@ -275,6 +292,9 @@ def _print(
         else:
             show.print_predictions(out, group.title, group.predictions, columns, verbose, group.refused)
             show.print_why(out, group.predictions)
+            for one in group.alike:
+                if one.changed.tiles == "retuned":
+                    out.print(f"{one.changed.algorithm}: {one.sentence}.\n")
     for split_up in splits:
         split.print_split(out, split_up, split.of_call(split_up.changed))
     shown = [one for columns in over for one in columns if any(one.ratios)]
@@ -282,7 +302,8 @@ def _print(
         out.print(note)
     everything = [item for group in groups if not group.same for item in group.predictions]
     show.print_remarks(out, everything, verbose)
-    out.print(caption(question, [one.over for one in shown], names))
+    alike = any(group.alike for group in groups)
+    out.print(caption(question, [one.over for one in shown], names, retuned=alike))
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ def hardware(
         outputs.check_output(out)
     if split and len(vary) + len(changes) < 2:
         raise InputError("--split shares out several figures and one varies; give --vary KEY=LOW:HIGH twice or more")
-    cases = cases_of(flags, case, layer)
+    cases = cases_of(flags, case, "--layer" if layer else "")
     if layer:  # as attnsim predict --layer asks
         algorithm = algorithm if given.is_given(context, "algorithm") else ""
     prices = Prices.parse(cost) if cost else None

@@ -296,7 +296,7 @@ def print_groups(out: Console, title: str, rows: Sequence[Mapping[str, object]],
 
 def _least_width(name: str, cells: Sequence[str], whole: bool) -> int:
     """The width that a column takes at least: its longest cell if that is short, or else its longest word."""
-    longest = max(map(len, cells), default=0)
+    longest = max((len(line) for cell in cells for line in cell.split("\n")), default=0)
     if not whole and longest > _SHORT:
         longest = max(_SHORT, *(len(word) for cell in cells for word in cell.split()))
     return max(longest, *map(len, name.split("\n")))

@@ -35,6 +35,7 @@ from attnsim.plots.timeline import timeline as _timeline
 from attnsim.plots.tornado import tornado as _tornado
 from attnsim.plots.traffic import traffic as _traffic
 from attnsim.plots.units import units as _units
+from attnsim.plots.whatif import whatif as _whatif
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS", "breakeven", "check", "density", "roofline", "rows", "scaling", "split", "timeline", "tornado",
-    "traffic", "units", "waves",
+    "traffic", "units", "waves", "whatif",
 ]  # fmt: skip
 
 _LOOK = """ax : Axes or sequence of Axes, optional
@@ -103,6 +104,7 @@ breakeven = _drawing(_breakeven)
 check = _drawing(_check)
 split = _drawing(_split)
 density = _drawing(_density)
+whatif = _drawing(_whatif)
 
 
 def rows(picture: str, *arguments: Any, **options: Any) -> list[dict[str, object]]:

@@ -68,8 +68,10 @@ class Case:
         """The mechanism that is asked: the one named, else flash, and of a layer what plays its latent or mask."""
         return named or ("flash" if self.layer is None else playing(self.workload).name)
 
-    def answered(self, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions) -> Answered:
-        """The answer of a machine; a call's without what was played, so that a search plays no alternatives.
+    def answered(
+        self, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions, whole: bool = False
+    ) -> Answered:
+        """The answer of a machine.
 
         Parameters
         ----------
@@ -79,6 +81,9 @@ class Case:
         implementation : str, optional
         conditions : Conditions
             Its tile is the attention's.
+        whole : bool
+            A call's with what was played, which the calibration's alternatives and the bound are played from; a search
+            plays neither.
 
         Raises
         ------
@@ -88,14 +93,14 @@ class Case:
         if self.cache:
             conditions = replace(conditions, cache=cast(Cache, self.cache))
         if one is None:
-            return replace(
-                answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions)), run=None
-            )
+            found = answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions))
+            return found if whole else replace(found, run=None)
         tile = (conditions.tile.rows, conditions.tile.keys) if conditions.tile else None
         return layer(
             one.model, gpu, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes, dtype=one.dtype,
             tp=one.tp, algorithm=algorithm, implementation=implementation, tile=tile, cache=conditions.cache,
             launch=conditions.launch, calibration=conditions.own,
+            tiles="retuned" if conditions.tiles == "retuned" else "shipped",
         )  # fmt: skip
 
 

@@ -222,7 +222,7 @@ def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[s
         "machine": number,
         "unchanged": number == 0,
         **one.figures,
-        **{column: value for name, ends in results.items() for column, value in _ends(name, ends).items()},
+        **{column: value for name, result in results.items() for column, value in ends(name, result).items()},
         **{f"time_s of {case.name}": part and part.time_s for case, part in zip(cases, parts, strict=False)},
         **{
             f"speedup of {case.name}": (own := part and speedup_of(base, part)) and own.value
@@ -240,8 +240,9 @@ def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[s
     }
 
 
-def _ends(name: str, ends: Interval | None) -> dict[str, float | None]:
-    typical, low, high = (ends.typical, ends.low, ends.high) if ends else (None, None, None)
+def ends(name: str, result: Interval | None) -> dict[str, float | None]:
+    """The columns of a result and of the ends of its range."""
+    typical, low, high = (result.typical, result.low, result.high) if result else (None, None, None)
     return {column(name): typical, column(name, "low"): low, column(name, "high"): high}
 
 

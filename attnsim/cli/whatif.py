@@ -1,0 +1,190 @@
+"""`attnsim whatif`: what each change of a GPU brings to each case, in one table and one picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnsim import wording
+from attnsim.cli import options, outputs, progress, show
+from attnsim.cli.cases import cases_of
+from attnsim.cli.options import flag
+from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from attnsim.studies.hardware_case import Case
+    from attnsim.studies.whatif import Cell, Column, Row, WhatIf
+
+SCOPES = ("attention", "layer")
+
+
+@asking()
+def whatif(
+    *,
+    context: typer.Context,
+    gpu: options.OneGpu,
+    changes: Annotated[
+        list[str],
+        flag("KEY=VALUE", "A row: a change, or several with commas (hbm.bandwidth=6TB/s, sm.count=1.2x).", "--set"),
+    ] = [],  # noqa: B006 Typer copies it
+    case: Annotated[
+        list[str], flag("CASE", "A column: 'pass=decode, batch=16, seq=8k'; default: the one of the flags.")
+    ] = [],  # noqa: B006
+    of: Annotated[str, flag("WHAT", "attention, layer, or both with a comma; default: both of --model.")] = "",
+    mix: Annotated[str, flag("WEIGHTS", "A column more: the cases mixed by these weights, such as 0.5,0.5.")] = "",
+    limit: Annotated[list[str], flag("NAME<=VALUE", "area<=1.1x, power<=700W, ...: a row says if it breaks it.")] = [],  # noqa: B006
+    tiles: Annotated[str, flag(None, "shipped or retuned; retuned ones for the unchanged GPU too.")] = "shipped",
+    algorithm: options.AlgorithmName = "",
+    implementation: options.ImplementationName = None,
+    flags: QuestionFlags,
+    launch: options.Launch = "stream",
+    out: Annotated[Path | None, flag("FILE", "CSV, a line for each row and column.")] = None,
+    plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
+    look: outputs.Look,
+    verbose: options.Details = False,
+    json: options.Json = False,
+) -> None:
+    """Show what each change of a GPU brings to each case: speedup, range, bound, watts and die.
+
+    Each --set is a row by itself; where all change different figures, the last row has them all together.
+    """
+    from attnsim.models.hardware.files import load_gpu
+    from attnsim.studies.whatif import whatif as found_by
+
+    look.check_asked(context, plot)
+    if out is not None:
+        outputs.check_output(out)
+    cases = _cases(flags, case, options.words([of], "--of") if of else [], mix)
+    base = load_gpu(gpu)
+    rows = [options.read_settings(text.split(",")) for text in changes]
+    with progress.steps("answering machines", 1 + len(rows) + (len(rows) > 1)) as done:
+        found = found_by(
+            cases, base, rows, algorithm=algorithm or None, implementation=implementation, tiles=tiles, limits=limit,
+            mixed=bool(mix), cache=flags.l2, launch=launch, done=done,
+        )  # fmt: skip
+    records = found.records()
+    written = [out] if out else []
+    if out is not None:
+        from attnsim.plots.files import write_csv
+
+        write_csv(out, list(records[0]), records)
+    if plot is not None:
+        from attnsim.plots.whatif import whatif as picture
+
+        written += look.write(picture(records, base.id), plot)
+    if json:
+        show.print_json(records)
+        return
+    _print(found, flags.title, verbose)
+    if written:
+        print(f"written: {', '.join(map(str, dict.fromkeys(written)))}")
+
+
+def _cases(flags: QuestionFlags, given: list[str], scopes: list[str], mix: str) -> list[Case]:
+    """The columns that are asked for: every case as a call, as a layer, or as both."""
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise InputError(f"--of is {shown(scope)}; allowed: attention, layer, or both with a comma")
+    scopes = scopes or list(SCOPES[: 1 + (flags.model is not None)])
+    weights = [1.0] * max(1, len(given))
+    if mix:
+        try:
+            weights = [float(word) for word in mix.split(",")]
+        except ValueError:
+            weights = []
+        if len(weights) < 2 or len(weights) != len(given) or not all(0 < one < float("inf") for one in weights):
+            raise InputError(f"--mix is {shown(mix)}; allowed: a weight above 0 for each of several --case: 0.5,0.5")
+    return [
+        replace(one, weight=weight)
+        for scope in scopes
+        for one, weight in zip(
+            cases_of(flags, given, "--of layer" if scope == "layer" else "", weights=False), weights, strict=True
+        )
+    ]
+
+
+def _print(found: WhatIf, title: str, verbose: bool) -> None:
+    """The table, and a line for what does not fit into it."""
+    from attnsim.cli.search_hardware import told_of_area
+
+    out = show.console()
+    base = found.unchanged.gpu
+    asked = {one.name: str(one.cases[0].workload) for one in found.columns if len(one.cases) == 1}
+    out.print(f"{title}{base.id}, {found.tiles} tiles")
+    for name, question in asked.items():
+        out.print(f"{name}: {question}" if name else question)
+    rows: list[dict[str, object]] = [
+        {
+            "change": _name(row),
+            "die mm2": _die(row),
+            **{_head(column): _cell(row, cell, found) for column, cell in zip(found.columns, row.cells, strict=True)},
+        }
+        for row in (found.unchanged, *found.rows)
+    ]
+    rows[-1] = {head: str(cell).rstrip("\n") for head, cell in rows[-1].items()}
+    show.print_rows(out, "", rows, whole=rows[0])
+    if found.still:
+        out.print(f"moves no time: {'; '.join(found.still)}")
+    for line in (*found.slower, *(f"{row.name} breaks {text}" for row in found.rows for text in row.broken)):
+        out.print(line)
+    refused: dict[tuple[str, str], dict[str, None]] = {}
+    for row in (found.unchanged, *found.rows):
+        for column, cell in zip(found.columns, row.cells, strict=True):
+            if cell.refused:
+                refused.setdefault((column.name, cell.refused), {})[row.name] = None
+    for (name, why), names in refused.items():
+        out.print(f"{f'{name}: ' if name else ''}{why} ({', '.join(names)})")
+    limit = base.power.limit_w
+    cells = [cell.answer for row in (found.unchanged, *found.rows) for cell in row.cells if cell.answer]
+    if any(one.watts.typical > limit for one in cells):
+        out.print(f"W above {limit:g}, the power limit: what the call would draw, run again and again at its clock")
+    retuned = " Retuned tiles are the unchanged GPU's too; tile: what they bring there." * (found.tiles == "retuned")
+    out.print(
+        "A cell: speedup over the unchanged GPU (of that its time), 90 % range, what bounds the call (of a layer: what "
+        f"is busiest) and watts.{retuned}"
+    )
+    for line in told_of_area(base, [base, *(row.gpu for row in found.rows)]) if verbose else ():
+        out.print(line)
+    for line in dict.fromkeys(
+        f"trust of {column.of}: {one.trust.reason}"
+        for column, cell in zip(found.columns, found.rows[0].cells, strict=True)
+        for one in (cell.answer.predictions if cell.answer and verbose else ())
+    ):
+        out.print(line)
+
+
+def _name(row: Row) -> str:
+    """The settings of a row, a line each; of one alone its value below it."""
+    settings = row.name.split(", ")
+    lines = settings[0].split("=", 1) if len(settings) == 1 else settings
+    limits = [f"breaks {one}" for one in dict.fromkeys(text.split()[0] for text in row.broken)]
+    return "\n".join((*lines, *limits))
+
+
+def _die(row: Row) -> str:
+    area = row.area
+    if area is None:
+        return wording.NOTHING
+    ends = f"\n{wording.number(area.low)}-{wording.number(area.high)}" if area.low < area.high else ""
+    return f"{wording.number(area.typical)}{ends}"
+
+
+def _head(column: Column) -> str:
+    """What a column is of, and its case in lines."""
+    return "\n".join((column.of, *filter(None, (word.strip() for word in column.name.split(",")))))
+
+
+def _cell(row: Row, cell: Cell, found: WhatIf) -> str:
+    if cell.answer is None:
+        return wording.NOTHING
+    speedup, watts = cell.answer.speedup, wording.number(cell.answer.watts.typical)
+    text, _, ends = str(speedup or wording.NOTHING).partition(" ")
+    lines = [text, ends.strip("()") or f"{text[:-1]}-{text[:-1]}"]
+    if row is found.unchanged or speedup is None:
+        lines = [wording.time_text(cell.answer.time_s.typical) if cell.bound else wording.NOTHING]
+        lines += f"tile {cell.alike.tile}".rsplit(" ", 1) if cell.alike else []
+    return "\n".join((*lines, f"{cell.bound} {watts} W".strip(), ""))

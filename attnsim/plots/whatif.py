@@ -1,0 +1,130 @@
+"""What changes of a GPU bring to several cases: a point with its range for each, the changes below one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attnsim.errors import InputError
+from attnsim.plots.layout import Panel
+from attnsim.plots.sheet import Picture, plain_axes
+from attnsim.plots.styles import Style
+from attnsim.wording import number, times_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Record = Mapping[str, Any]
+LINE = 0.17
+"""Inches of a point and the room around it."""
+NARROWEST = (0.95, 1.05)
+"""Speedups that the axis shows at least, so that a change which brings nothing has no long whisker."""
+MARKERS = "osD^vP*X"
+
+
+def whatif(records: Sequence[Record], gpu: str = "") -> Picture:
+    """Speedups by each change of a GPU, a point with its 90 % range for each case.
+
+    Parameters
+    ----------
+    records : sequence of mapping
+        As :meth:`attnsim.studies.whatif.WhatIf.records` gives them; the first ones are of the unchanged GPU.
+    gpu : str
+        Its id.
+
+    Raises
+    ------
+    InputError
+        Where no change has a speedup.
+    """
+    changed = [one for one in records if one["change"] != records[0]["change"]]
+    if not any(one["speedup"] for one in changed):
+        raise InputError("nothing to draw; give at least one change of a case that fits both GPUs")
+    names = list(dict.fromkeys(one["change"] for one in changed))
+    cases = list(dict.fromkeys((one["of"], one["case"]) for one in changed))
+    labels = [_label([one for one in changed if one["change"] == name]) for name in names]
+    texts = [f"   {_text(one)}" for one in changed]
+    draw = partial(_draw, changed=changed, names=names, cases=cases, labels=labels)
+    return Picture(
+        "What each change of the GPU brings",
+        _caption(changed),
+        (Panel(draw, (LINE * len(cases) + 0.1) * len(names)),),
+        tuple(records[0]),
+        tuple(records),
+        left=tuple(labels),
+        right=tuple(texts),
+        subtitle=f"{gpu}, {'retuned tiles on both GPUs' if records[0]['tile_speedup'] else 'shipped tiles'}",
+    )
+
+
+def _draw(
+    axes: Axes, look: Style, *, changed: Sequence[Record], names: Sequence[str], cases: Sequence[tuple[str, str]],
+    labels: Sequence[str],
+) -> None:  # fmt: skip
+    pitch = 1 / (len(cases) + 0.1 / LINE)
+    ends = list(NARROWEST)
+    for one in changed:
+        hue = cases.index((one["of"], one["case"]))
+        row, value = -names.index(one["change"]) - pitch * (hue - (len(cases) - 1) / 2), one["speedup"]
+        axes.annotate(
+            _text(one), (1, row), (0.6 * look.size, 0), axes.get_yaxis_transform(), "offset points",
+            fontsize=look.size, va="center", annotation_clip=False,
+        )  # fmt: skip
+        if not value:
+            continue
+        low, high = one["speedup_low"], one["speedup_high"]
+        ends += [low, high]
+        colour = look.colour(hue)
+        axes.errorbar(
+            [value], [row], xerr=[[value - low], [high - value]], fmt=MARKERS[hue % len(MARKERS)], color=colour,
+            markersize=0.55 * look.size, markerfacecolor=look.page if one["breaks"] else colour, capsize=2.5,
+            linewidth=1.2, zorder=3,
+        )  # fmt: skip
+    for row in range(1, len(names)):
+        axes.axhline(0.5 - row, color=look.grid, linewidth=0.7)
+    axes.axvline(1, color=look.text, linewidth=0.9, zorder=2)
+    plain_axes(axes, look, grid="x")
+    axes.set_yticks([-row for row in range(len(names))], list(labels))
+    axes.tick_params(axis="y", length=0)
+    room = 0.04 * (max(ends) - min(ends))
+    axes.set_xlim(min(ends) - room, max(ends) + room)
+    axes.set_ylim(0.5 - len(names), 0.5)
+    axes.locator_params(axis="x", nbins=6)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.set_xlabel("speedup over the unchanged GPU", fontsize=look.size)
+    if len(cases) > 1:
+        told = [", ".join(filter(None, one)) for one in cases]
+        marks = [
+            axes.plot([], [], MARKERS[hue % len(MARKERS)], color=look.colour(hue), markersize=0.55 * look.size)[0]
+            for hue in range(len(cases))
+        ]
+        axes.legend(
+            marks, told, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=look.size,
+            borderaxespad=0.3, handletextpad=0.1,
+        )  # fmt: skip
+
+
+def _label(records: Sequence[Record]) -> str:
+    """The settings of a row, a line each, its die and the limits that it breaks."""
+    one = records[0]
+    area = next((f"{number(each['area_mm2'])} mm2" for each in records if each["area_mm2"]), "")
+    limits = dict.fromkeys(text.split()[0] for text in one["breaks"].split("; ") if text)
+    return "\n".join(filter(None, (*one["change"].split(", "), area, *(f"breaks {name}" for name in limits))))
+
+
+def _text(one: Record) -> str:
+    """What stands beside a point."""
+    if not one["power_w"]:
+        return "no answer"
+    return f"{times_text(one['speedup'])}  {', '.join(filter(None, (one['bound'], number(one['power_w']) + ' W')))}"
+
+
+def _caption(changed: Sequence[Record]) -> str:
+    hollow = " Hollow: the machine breaks a limit." if any(one["breaks"] for one in changed) else ""
+    retuned = " Retuned tiles are those of the unchanged GPU too." if changed[0]["tile_speedup"] else ""
+    return (
+        f"Points: speedup; whiskers: its 90 % range.{hollow}{retuned} Beside: the speedup, what bounds the call (of a "
+        "layer: what is busiest) and watts; on the left the die. Watts and area by published constants, off by a tenth "
+        "to a third; the table has their ranges."
+    )

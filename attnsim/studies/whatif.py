@@ -1,0 +1,371 @@
+"""What each of several changes of a GPU brings to each of several cases: a table of changes by cases.
+
+A row is a changed GPU, a column a call, a whole layer, or a mix of them. All of a row are answered on tiles chosen as
+those of the unchanged GPU are: retuned is held against retuned (`attnsim.api.like_for_like`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from attnsim.api.asking import Conditions, read_conditions, read_gpu
+from attnsim.api.baselines import why_slower
+from attnsim.api.layer_prediction import LayerPrediction
+from attnsim.api.like_for_like import LikeForLike
+from attnsim.api.prediction import Prediction
+from attnsim.errors import InputError
+from attnsim.models.hardware.area import area_mm2
+from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.cost import cost_usd
+from attnsim.models.hardware.figure import Interval
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.merits import RESULTS
+from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.units import bound_text
+from attnsim.models.mechanisms import playing
+from attnsim.models.question.workload import Workload
+from attnsim.studies.hardware_case import Answered, Case
+from attnsim.studies.hardware_machines import MachineAnswer, Mix, answered, known
+from attnsim.studies.hardware_search import MixAnswer, ends
+from attnsim.studies.hardware_space import Limit
+from attnsim.wording import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Change = Mapping[str, str | float]
+UNCHANGED, TOGETHER = "unchanged", "all together"
+OF_CALLS = ("time", "energy", "power")
+"""Results that differ from case to case; the others are the machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A case, or several that are mixed by their weights.
+
+    Parameters
+    ----------
+    name : str
+    cases : tuple of Case
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+
+    @property
+    def of(self) -> str:
+        """What is asked about: "attention" or "layer"."""
+        return "layer" if self.cases[0].layer else "attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A column on one machine.
+
+    Parameters
+    ----------
+    answer : MachineAnswer or None
+        Times, watts, and the speedup over the unchanged GPU on tiles chosen in the same way; None where there is none.
+    alike : LikeForLike or None
+        With retuned tiles: what of the gain is the tile's.
+    bound : str
+        What bounds a call; of a layer what is busiest; empty of a mix.
+    refused : str
+        Why there is no answer.
+    """
+
+    answer: MachineAnswer | None
+    alike: LikeForLike[MixAnswer] | None = None
+    bound: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A machine and its cells.
+
+    Parameters
+    ----------
+    name : str
+        Its settings as they were given, "unchanged" or "all together".
+    gpu : Gpu
+    cells : tuple of Cell
+        One for each column.
+    broken : tuple of str
+        Limits that it does not keep, with what it has.
+    """
+
+    name: str
+    gpu: Gpu
+    cells: tuple[Cell, ...]
+    broken: tuple[str, ...] = ()
+
+    @property
+    def area(self) -> Interval | None:
+        """The die in mm2, None where it is not known."""
+        return known(area_mm2, self.gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The table.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+    unchanged : Row
+    rows : tuple of Row
+        One for each change, in the order given; then all together, where every change is of another figure.
+    tiles : {"shipped", "retuned"}
+    """
+
+    columns: tuple[Column, ...]
+    unchanged: Row
+    rows: tuple[Row, ...]
+    tiles: str
+
+    @property
+    def still(self) -> tuple[str, ...]:
+        """Names of the rows that move no time."""
+        base, *times = (
+            [one.answer and one.answer.time_s.typical for one in row.cells] for row in (self.unchanged, *self.rows)
+        )
+        return tuple(row.name for row, mine in zip(self.rows, times, strict=True) if mine == base)
+
+    @property
+    def slower(self) -> tuple[str, ...]:
+        """Sentences on what makes a call slower though every changed figure is better, each with its row."""
+        found: list[str] = []
+        for row in self.rows:
+            for base, cell in zip(self.unchanged.cells, row.cells, strict=True):
+                if base.answer and cell.answer:
+                    pairs = zip(_calls(base.answer.predictions), _calls(cell.answer.predictions), strict=True)
+                    found += [f"{row.name}: {text}" for pair in pairs if (text := why_slower(*pair))]
+        return tuple(dict.fromkeys(found))
+
+    def records(self) -> list[dict[str, Any]]:
+        """One plain record for each row and column, SI units."""
+        return [
+            _record(row, column, cell)
+            for row in (self.unchanged, *self.rows)
+            for column, cell in zip(self.columns, row.cells, strict=True)
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The records as a frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records())
+
+
+def _calls(answers: Sequence[Answered]) -> list[Prediction]:
+    """The attention calls of answers."""
+    return [call for one in answers for call in (one.attention if isinstance(one, LayerPrediction) else (one,))]
+
+
+def whatif(
+    cases: Workload | Sequence[Case], gpu: Gpu | str, changes: Sequence[Change], *, algorithm: str | None = None,
+    implementation: str | None = None, tiles: str = "shipped", limits: Sequence[str] = (), mixed: bool = False,
+    cache: str = "warm", launch: str = "stream", done: Callable[[], None] = lambda: None,
+) -> WhatIf:  # fmt: skip
+    """What each change of a GPU brings to each case, with range, bound, watts and die.
+
+    Parameters
+    ----------
+    cases : Workload or sequence of Case
+        Calls or whole layers (`attnsim.studies.hardware_case`).
+    gpu : Gpu or str
+    changes : sequence of mapping
+        Each a row: figures and their values, as `Gpu.replace` takes them.
+    algorithm, implementation, cache, launch
+        As for :func:`attnsim.predict`; a case may have a cache of its own.
+    tiles : {"shipped", "retuned"}
+        Retuned tiles are those of the unchanged GPU too, so that a change is never credited with what a tile gains.
+    limits : sequence of str
+        Such as "area<=1.1x" or "power<=700 W"; a row says which it breaks.
+    mixed : bool
+        Whether all calls, and all layers, have a column more: the mix of them by their weights.
+    done : callable
+        Called after each machine.
+
+    Raises
+    ------
+    InputError
+        For a change that changes nothing, one that is given twice, or where no case can be answered.
+
+    Examples
+    --------
+    >>> question = Workload(batch=16, heads_q=64, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode")
+    >>> found = whatif(question, "h100-sxm5-80gb", [{"hbm.bandwidth": "6 TB/s"}, {"sm.exp_rate": "2x"}], cache="cold")
+    >>> [row.name for row in found.rows]
+    ['hbm.bandwidth=6 TB/s', 'sm.exp_rate=2x', 'all together']
+    >>> hbm, exp, both = (row.cells[0].answer.speedup.value for row in found.rows)
+    >>> hbm > 1.4 > 1.1 > exp
+    True
+    """
+    base = read_gpu(gpu)
+    machines = _machines(base, changes)
+    every = [Case(cases)] if isinstance(cases, Workload) else list(cases)
+    columns = [Column(one.name, (one,)) for one in every]
+    if mixed:
+        kinds = [tuple(one for one in every if bool(one.layer) is whole) for whole in (False, True)]
+        columns += [Column("mix", kind) for kind in kinds if len(kind) > 1]
+    wanted = [Limit.parse(text) for text in limits]
+    for name, figure in (("area", area_mm2), ("cost", cost_usd)):
+        if any(one.name == name for one in wanted):
+            figure(base)
+    conditions = {way: read_conditions(way, cache=cache, launch=launch) for way in ("shipped", tiles)}
+
+    def answers(machine: Gpu, way: str) -> Answers:
+        found = [_answer(one, machine, algorithm, implementation, conditions[way]) for one in every]
+        return dict(zip(map(id, every), found, strict=True))
+
+    before, shipped = answers(base, tiles), answers(base, "shipped") if tiles != "shipped" else None
+    rows: list[Row] = []
+    for name, machine in ((UNCHANGED, base), *machines.items()):
+        now = before if machine is base else answers(machine, tiles)
+        rows.append(Row(name, machine, tuple(_cell(machine, one, shipped, before, now) for one in columns)))
+        done()
+    if all(cell.answer is None for row in rows for cell in row.cells):
+        raise InputError(rows[0].cells[0].refused)
+    unchanged, *others = [_judged(row, rows[0], columns, wanted) for row in rows]
+    return WhatIf(tuple(columns), unchanged, tuple(others), tiles)
+
+
+Answers = Mapping[int, Answered | InputError]
+"""Of every case, by its identity, or why it has none."""
+
+
+def _answer(
+    case: Case, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions
+) -> Answered | InputError:
+    """What a machine answers to a case, or why it does not."""
+    try:
+        named = algorithm or playing(case.workload).name
+        found = case.answered(gpu, named, implementation, conditions, whole=True)
+    except InputError as error:
+        return error
+    return found if found.time_s else InputError(found.notes[0])
+
+
+def _known(column: Column, answers: Answers) -> tuple[Answered, ...] | InputError:
+    """The answers to a column's cases, or the first reason that there are none."""
+    found: list[Answered] = []
+    for case in column.cases:
+        one = answers[id(case)]
+        if isinstance(one, InputError):
+            return one
+        found.append(one)
+    return tuple(found)
+
+
+def _cell(gpu: Gpu, column: Column, shipped: Answers | None, before: Answers, now: Answers) -> Cell:
+    """A column on a machine, beside the same on the unchanged one."""
+    mine, base, first = _known(column, now), _known(column, before), _known(column, shipped or before)
+    if isinstance(mine, InputError):
+        return Cell(None, refused=str(mine))
+    if isinstance(base, InputError):
+        if len(column.cases) > 1:
+            return Cell(None, refused=str(base))
+        alone = answered(gpu, Mix.of(column.cases, mine), mine, None)
+        return Cell(replace(alone, speedup=None), bound=_bound(mine))
+    mix = Mix.of(column.cases, base)
+    alike = None
+    if shipped is not None and not isinstance(first, InputError):
+        alike = LikeForLike(*(MixAnswer(mix, one) for one in (first, base, mine)))
+    return Cell(answered(gpu, mix, mine, None), alike, _bound(mine))
+
+
+def _bound(answers: Sequence[Answered]) -> str:
+    """What bounds a call, or what is busiest in a layer, in a word; nothing of a mix."""
+    one, *others = answers
+    if others:
+        return ""
+    return bound_text(one.busiest if isinstance(one, LayerPrediction) or not one.bound else one.bound.unit)
+
+
+def _machines(base: Gpu, changes: Sequence[Change]) -> dict[str, Gpu]:
+    """The changed GPUs by their names.
+
+    Raises
+    ------
+    InputError
+    """
+    if not changes:
+        raise InputError("nothing is changed; give changes, such as hbm.bandwidth=6TB/s, each of which is a row")
+    found: dict[str, Gpu] = {}
+    for change in changes:
+        name, machine = ", ".join(f"{key}={value}" for key, value in change.items()), base
+        for key, value in change.items():
+            before, machine = machine, machine.replace(key, value)
+            if machine is before:
+                has = FIELDS[key].show(base.get(key))
+                raise InputError(f"{key}={value} changes nothing: {base.id} has {has}; give another value")
+        same = next((other for other, one in found.items() if one.changes == machine.changes), None)
+        if same is not None:
+            raise InputError(f"{name} is given twice{'' if same == name else f', as {same}'}; keep one")
+        found[name] = machine
+    keys = [key for change in changes for key in change]
+    if 1 < len(changes) == len(keys) == len(set(keys)):  # rows of one figure each, all of them different ones
+        found[TOGETHER] = base.replace({key: value for change in changes for key, value in change.items()})
+    return found
+
+
+def _judged(row: Row, unchanged: Row, columns: Sequence[Column], limits: Sequence[Limit]) -> Row:
+    """The row with the limits that it breaks; what a call takes or draws is judged in each column.
+
+    Raises
+    ------
+    InputError
+        Where a limit is a multiple of what the unchanged GPU does not answer.
+    """
+    broken: list[str] = []
+    for limit in limits:
+        for column, cell, base in zip(columns, row.cells, unchanged.cells, strict=True):
+            of_figure = limit.name in FIELDS
+            if limit.times and not of_figure and base.answer is None:
+                raise InputError(f"the unchanged machine cannot answer: {base.refused}; give limits as values")
+            values = {limit.name: row.gpu.get(limit.name)} if of_figure else cell.answer and cell.answer.values()
+            if not values:
+                continue
+            was = unchanged.gpu.get(limit.name) if of_figure else base.answer and base.answer.values()[limit.name]
+            exact = limit.over(was or 0.0)
+            if exact.excess(value := values[limit.name]):
+                told = FIELDS[limit.name].show(value) if of_figure else f"{number(value)} {RESULTS[limit.name]}"
+                where = f" ({column.of}{f', {column.name}' if column.name else ''})" if limit.name in OF_CALLS else ""
+                broken.append(f"{exact.text}: {told}{where}")
+    return replace(row, broken=tuple(dict.fromkeys(broken)))
+
+
+def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
+    """A row of the tidy table."""
+    answer, alike = cell.answer, cell.alike
+    ratios = {
+        "speedup": answer and answer.speedup,
+        "tile_speedup": alike and alike.tile,
+        "both_speedup": alike and alike.both,
+    }
+    results = {"time": answer.time_s, "power": answer.watts} if answer else {"time": None, "power": None}
+    return {
+        "change": row.name,
+        "changes": told(row.gpu.changes),
+        "of": column.of,
+        "case": column.name,
+        **{
+            name: value
+            for one, result in (results | {"area": row.area}).items()
+            for name, value in ends(one, result).items()
+        },
+        **{
+            f"{name}{f'_{end}' if end != 'value' else ''}": ratio and getattr(ratio, end)
+            for name, ratio in ratios.items()
+            for end in ("value", "low", "high")
+        },
+        "bound": cell.bound,
+        "tile": "; ".join(dict.fromkeys(one.tile for one in answer.predictions)) if answer else "",
+        "trust": "; ".join(dict.fromkeys(one.trust.level for one in answer.predictions)) if answer else "",
+        "breaks": "; ".join(row.broken),
+        "refused": cell.refused,
+    }
