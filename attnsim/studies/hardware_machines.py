@@ -140,7 +140,9 @@ def answered(gpu: Gpu, mix: Mix, predictions: Sequence[Answered], prices: Prices
 
 def compared(base: Sequence[Answered], other: Sequence[Answered], mix: Mix) -> Ratio | None:
     """How many times faster the mix is by `other` predictions than by those of `base`."""
-    ratios = map(speedup_of, base, other)
+    ratios = list(map(speedup_of, base, other))
+    if len(ratios) == 1:
+        return ratios[0]
     shares = [number * (one.time_s or 0.0) for number, one in zip(mix.calls, base, strict=True)]
     return together(list(zip(shares, ratios, strict=True)))
 
