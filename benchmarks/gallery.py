@@ -93,6 +93,11 @@ GALLERY = {
         f"plot split {LLAMA} --set l2.bandwidth=2x --set sm.exp_rate=1.5x --set hbm.bandwidth=6TB/s",
         "What each of several changes brings.",
     ),
+    "whatif": Drawn(
+        "whatif --gpu h100-sxm5-80gb --model llama-3-8b --case seq=8k --case 'pass=decode, batch=16, seq=8k' "
+        "--set hbm.bandwidth=6TB/s --set sm.exp_rate=1.5x --limit 'area<=1.05x'",
+        "What changes bring to several cases, with ranges, watts and die.", "--plot",
+    ),
     "timeline": Drawn(
         f"trace {SHAPE} --algorithm flash-1,flash-2,flash-3", "The first turns of an SM.", "--picture"
     ),

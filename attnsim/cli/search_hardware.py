@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _PARTS = {"sms": "SMs", "memory": "memory interface", "l2": "L2 cells", "crossbar": "crossbar", "links": "links"}
 
 
-def told_of_area(base: Gpu, machines: Sequence[Gpu]) -> list[str]:
-    """Lines on the die of the unchanged machine, and on those of others."""
+def told_of_area(base: Gpu, machines: Sequence[Gpu], names: Sequence[str] = ()) -> list[str]:
+    """Lines on the die of the unchanged machine, and on those of others, by their names or else their numbers."""
     from attnsim.models.hardware.area import die_of, table, typical_shares, without_area
     from attnsim.models.hardware.cost import beyond_reticle
 
@@ -43,7 +43,10 @@ def told_of_area(base: Gpu, machines: Sequence[Gpu]) -> list[str]:
     free = dict.fromkeys(key for machine in machines for key in without_area(machine))
     if free:
         lines.append(f"no area is known of {', '.join(free)}, whose change looks free here")
-    large = [str(number) for number, machine in enumerate(machines) if number and beyond_reticle(machine)]
+    called = names or list(map(str, range(len(machines))))
+    large = [
+        name for name, machine in zip(called, machines, strict=True) if machine != base and beyond_reticle(machine)
+    ]
     if large:
         reticle = f"{table().reticle_mm2.typical:g} mm2"
         lines.append(f"larger than the reticle, {reticle}, so not made in one piece: {', '.join(large)}")

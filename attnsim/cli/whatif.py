@@ -75,7 +75,7 @@ def whatif(
     if plot is not None:
         from attnsim.plots.whatif import whatif as picture
 
-        written += look.write(picture(records, base.id), plot)
+        written += look.write(picture(records), plot)
     if json:
         show.print_json(records)
         return
@@ -147,7 +147,8 @@ def _print(found: WhatIf, title: str, verbose: bool) -> None:
         "A cell: speedup over the unchanged GPU (of that its time), 90 % range, what bounds the call (of a layer: what "
         f"is busiest) and watts.{retuned}"
     )
-    for line in told_of_area(base, [base, *(row.gpu for row in found.rows)]) if verbose else ():
+    dies = told_of_area(base, [row.gpu for row in found.rows], [row.name for row in found.rows])
+    for line in dies if verbose or found.unchanged.area is None else dies[1:]:  # the first says how it is counted
         out.print(line)
     for line in dict.fromkeys(
         f"trust of {column.of}: {one.trust.reason}"
@@ -162,7 +163,7 @@ def _name(row: Row) -> str:
     settings = row.name.split(", ")
     lines = settings[0].split("=", 1) if len(settings) == 1 else settings
     limits = [f"breaks {one}" for one in dict.fromkeys(text.split()[0] for text in row.broken)]
-    return "\n".join((*lines, *limits))
+    return "\n".join((*lines, *limits, ""))
 
 
 def _die(row: Row) -> str:

@@ -102,7 +102,8 @@ def _sentence(found: Prediction, base: Prediction) -> str:
     text = f"{who} takes {timed_text(found)}"
     if found.changes:
         ratio = found.speedup_over(base)
-        text += f", {ratio} as fast as unchanged" if ratio else "; unchanged it does not fit"
+        alike = " with retuned tiles too" if "retuned" in (base.tiles, found.tiles) else ""
+        text += f", {ratio} as fast as unchanged{alike}" if ratio else "; unchanged it does not fit"
         slower = why_slower(base, found)
         text += f"; {slower}" if slower else ""
     return f"{text}; busiest: {unit_text(found.busiest)}."

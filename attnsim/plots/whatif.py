@@ -23,15 +23,13 @@ NARROWEST = (0.95, 1.05)
 MARKERS = "osD^vP*X"
 
 
-def whatif(records: Sequence[Record], gpu: str = "") -> Picture:
+def whatif(records: Sequence[Record]) -> Picture:
     """Speedups by each change of a GPU, a point with its 90 % range for each case.
 
     Parameters
     ----------
     records : sequence of mapping
         As :meth:`attnsim.studies.whatif.WhatIf.records` gives them; the first ones are of the unchanged GPU.
-    gpu : str
-        Its id.
 
     Raises
     ------
@@ -54,7 +52,7 @@ def whatif(records: Sequence[Record], gpu: str = "") -> Picture:
         tuple(records),
         left=tuple(labels),
         right=tuple(texts),
-        subtitle=f"{gpu}, {'retuned tiles on both GPUs' if records[0]['tile_speedup'] else 'shipped tiles'}",
+        subtitle=_asked(records),
     )
 
 
@@ -103,6 +101,14 @@ def _draw(
             marks, told, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=look.size,
             borderaxespad=0.3, handletextpad=0.1,
         )  # fmt: skip
+
+
+def _asked(records: Sequence[Record]) -> str:
+    """The GPU, its tiles, and the question of each case."""
+    tiles = "retuned tiles on both GPUs" if records[0]["tile_speedup"] else "shipped tiles"
+    questions = {one["case"]: one["question"] for one in records if one["bound"]}  # a mix has none
+    told = (f"{name}: {question}" if name else question for name, question in questions.items())
+    return "; ".join((f"{records[0]['gpu']}, {tiles}", *told))
 
 
 def _label(records: Sequence[Record]) -> str:

@@ -349,10 +349,12 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
     }
     results = {"time": answer.time_s, "power": answer.watts} if answer else {"time": None, "power": None}
     return {
+        "gpu": row.gpu.id,
         "change": row.name,
         "changes": told(row.gpu.changes),
         "of": column.of,
         "case": column.name,
+        "question": "; ".join(str(one.workload) for one in column.cases),
         **{
             name: value
             for one, result in (results | {"area": row.area}).items()

@@ -50,7 +50,11 @@ def test_other_tiles_are_in_the_sentence_and_pictures_say_that_they_have_none(se
     state = {"sms": "2x", "l2": "3x", "tiles": "retuned", "seq": "2048"}
     gpu = attnsim.load_gpu("h100-sxm5-80gb").replace({"l2.bandwidth": "3x", "sm.count": "2x"})
     found = attnsim.predict(read_state(state).question, gpu, tiles="retuned", baseline=False)
-    assert server.api("headline", state)["time_s"]["value"] == found.time_s
+    told = server.api("headline", state)
+    assert told["time_s"]["value"] == found.time_s
+    before = attnsim.predict(read_state(state).question, "h100-sxm5-80gb", tiles="retuned", baseline=False)
+    assert told["ratio"]["value"] == pytest.approx((before.time_s or 0) / (found.time_s or 1))
+    assert "as fast as unchanged with retuned tiles too" in told["sentence"]
     assert "shipped tiles" in server.api("picture", state, name="units")["caption"]
     assert not server.api("headline", state | {"tiles": "any"})["ok"]
 
