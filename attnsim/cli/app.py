@@ -63,8 +63,8 @@ def _add_all(group: str, name: str, commands: typer.Typer) -> None:
 
 
 _add(ASK, "predict", predict.predict, f"{QUESTION} --set hbm.bandwidth=6TB/s")
-_add(ASK, "whatif", whatif.whatif, f"{QUESTION} --set hbm.bandwidth=6TB/s --set sm.exp_rate=1.5x")
 _add(ASK, "explain", explain.explain, f"flash {QUESTION}")
+_add(ASK, "whatif", whatif.whatif, f"{QUESTION} --set hbm.bandwidth=6TB/s --set sm.exp_rate=1.5x")
 _add(ASK, "explore", explore.explore, "")
 _add(ASK, "breakeven", breakeven.breakeven, "--gpu h100 --heads 32 --kv-heads 8 --head-dim 128 --causal --seq 64k")
 _add(ASK, "sensitivity", sensitivity.sensitivity, QUESTION)

@@ -49,7 +49,9 @@ def told_of_area(base: Gpu, machines: Sequence[Gpu], names: Sequence[str] = ()) 
     ]
     if large:
         reticle = f"{table().reticle_mm2.typical:g} mm2"
-        lines.append(f"larger than the reticle, {reticle}, so not made in one piece: {', '.join(large)}")
+        lines.append(
+            f"larger than the reticle, {reticle}, so not made in one piece: {('; ' if names else ', ').join(large)}"
+        )
     return lines
 
 

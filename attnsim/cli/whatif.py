@@ -11,6 +11,7 @@ import typer
 from attnsim import wording
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.cases import cases_of
+from attnsim.cli.layer import NOT_OF_LAYERS
 from attnsim.cli.options import flag
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError, shown
@@ -29,14 +30,26 @@ def whatif(
     gpu: options.OneGpu,
     changes: Annotated[
         list[str],
-        flag("KEY=VALUE", "A row: a change, or several with commas (hbm.bandwidth=6TB/s, sm.count=1.2x).", "--set"),
+        flag(
+            "KEY=VALUE",
+            "A row: a change, or several with commas (hbm.bandwidth=6TB/s, sm.count=1.2x).",
+            "--set",
+            panel=options.MACHINE,
+        ),
     ] = [],  # noqa: B006 Typer copies it
     case: Annotated[
-        list[str], flag("CASE", "A column: 'pass=decode, batch=16, seq=8k'; default: the one of the flags.")
+        list[str],
+        flag(
+            "CASE", "A column: 'pass=decode, batch=16, seq=8k'; default: the one of the flags.", panel=options.QUESTION
+        ),
     ] = [],  # noqa: B006
-    of: Annotated[str, flag("WHAT", "attention, layer, or both with a comma; default: both of --model.")] = "",
-    mix: Annotated[str, flag("WEIGHTS", "A column more: the cases mixed by these weights, such as 0.5,0.5.")] = "",
-    limit: Annotated[list[str], flag("NAME<=VALUE", "area<=1.1x, power<=700W, ...: a row says if it breaks it.")] = [],  # noqa: B006
+    of: Annotated[
+        str, flag("WHAT", "attention, layer, or both with a comma; default: both of --model.", panel=options.QUESTION)
+    ] = "",
+    mix: Annotated[
+        str, flag("WEIGHTS", "A column more: the cases mixed, such as 0.5,0.5.", panel=options.QUESTION)
+    ] = "",
+    limit: Annotated[list[str], flag("NAME<=VALUE", "area<=1.1x, power<=700W: a row that breaks it says so.")] = [],  # noqa: B006
     tiles: Annotated[str, flag(None, "shipped or retuned; retuned ones for the unchanged GPU too.")] = "shipped",
     algorithm: options.AlgorithmName = "",
     implementation: options.ImplementationName = None,
@@ -89,7 +102,9 @@ def _cases(flags: QuestionFlags, given: list[str], scopes: list[str], mix: str) 
     for scope in scopes:
         if scope not in SCOPES:
             raise InputError(f"--of is {shown(scope)}; allowed: attention, layer, or both with a comma")
-    scopes = scopes or list(SCOPES[: 1 + (flags.model is not None)])
+    if not scopes:
+        alone = flags.model is None or any(getattr(flags, name) is not None for name in NOT_OF_LAYERS)
+        scopes = list(SCOPES[:1] if alone else SCOPES)
     weights = [1.0] * max(1, len(given))
     if mix:
         try:
@@ -187,5 +202,5 @@ def _cell(row: Row, cell: Cell, found: WhatIf) -> str:
     lines = [text, ends.strip("()") or f"{text[:-1]}-{text[:-1]}"]
     if row is found.unchanged or speedup is None:
         lines = [wording.time_text(cell.answer.time_s.typical) if cell.bound else wording.NOTHING]
-        lines += f"tile {cell.alike.tile}".rsplit(" ", 1) if cell.alike else []
+        lines += f"tile {cell.alike.tile}".replace(" (", "\n(").split("\n") if cell.alike else []
     return "\n".join((*lines, f"{cell.bound} {watts} W".strip(), ""))
