@@ -33,9 +33,14 @@ def ratio_text(value: float | None, low: float | None = None, high: float | None
     text = times_text(value)
     if value is None or low is None or high is None:
         return text
+    ends = ends_text(value, low, high)
+    return text if ends[0] == ends[1] else f"{text} ({'-'.join(ends)})"
+
+
+def ends_text(value: float, low: float, high: float) -> tuple[str, str]:
+    """The ends of a speedup's range, in as many decimals as it has: "1.08", "1.19"."""
     decimals = len(number(value).partition(".")[2])
-    ends = [f"{end:,.{decimals}f}" for end in (low, high)]
-    return text if ends[0] == ends[1] else f"{text} ({ends[0]}-{ends[1]})"
+    return f"{low:,.{decimals}f}", f"{high:,.{decimals}f}"
 
 
 def interval_text(low: float | None, high: float | None, around: float | None) -> str:

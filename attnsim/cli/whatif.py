@@ -17,6 +17,7 @@ from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError, shown
 
 if TYPE_CHECKING:
+    from attnsim.api.ratios import Ratio
     from attnsim.studies.hardware_case import Case
     from attnsim.studies.whatif import Cell, Column, Row, WhatIf
 
@@ -142,17 +143,8 @@ def _print(found: WhatIf, title: str, verbose: bool) -> None:
     ]
     rows[-1] = {head: str(cell).rstrip("\n") for head, cell in rows[-1].items()}
     show.print_rows(out, "", rows, whole=rows[0])
-    if found.still:
-        out.print(f"moves no time: {'; '.join(found.still)}")
-    for line in (*found.slower, *(f"{row.name} breaks {text}" for row in found.rows for text in row.broken)):
+    for line in found.remarks:
         out.print(line)
-    refused: dict[tuple[str, str], dict[str, None]] = {}
-    for row in (found.unchanged, *found.rows):
-        for column, cell in zip(found.columns, row.cells, strict=True):
-            if cell.refused:
-                refused.setdefault((column.name, cell.refused), {})[row.name] = None
-    for (name, why), names in refused.items():
-        out.print(f"{f'{name}: ' if name else ''}{why} ({', '.join(names)})")
     limit = base.power.limit_w
     cells = [cell.answer for row in (found.unchanged, *found.rows) for cell in row.cells if cell.answer]
     if any(one.watts.typical > limit for one in cells):
@@ -175,10 +167,9 @@ def _print(found: WhatIf, title: str, verbose: bool) -> None:
 
 def _name(row: Row) -> str:
     """The settings of a row, a line each; of one alone its value below it."""
-    settings = row.name.split(", ")
-    lines = settings[0].split("=", 1) if len(settings) == 1 else settings
-    limits = [f"breaks {one}" for one in dict.fromkeys(text.split()[0] for text in row.broken)]
-    return "\n".join((*lines, *limits, ""))
+    settings = [f"{key}={value}" for key, value in row.change.items()] or [row.name]
+    lines = map(str, *row.change.items()) if len(row.change) == 1 else settings
+    return "\n".join((*lines, *dict.fromkeys(f"breaks {name}" for name, _ in row.broken), ""))
 
 
 def _die(row: Row) -> str:
@@ -197,10 +188,15 @@ def _head(column: Column) -> str:
 def _cell(row: Row, cell: Cell, found: WhatIf) -> str:
     if cell.answer is None:
         return wording.NOTHING
-    speedup, watts = cell.answer.speedup, wording.number(cell.answer.watts.typical)
-    text, _, ends = str(speedup or wording.NOTHING).partition(" ")
-    lines = [text, ends.strip("()") or f"{text[:-1]}-{text[:-1]}"]
-    if row is found.unchanged or speedup is None:
+    lines = _ratio(cell.answer.speedup)
+    if row is found.unchanged or not lines:
         lines = [wording.time_text(cell.answer.time_s.typical) if cell.bound else wording.NOTHING]
-        lines += f"tile {cell.alike.tile}".replace(" (", "\n(").split("\n") if cell.alike else []
-    return "\n".join((*lines, f"{cell.bound} {watts} W".strip(), ""))
+        lines += [
+            f"{word}{line}" for word, line in zip(("tile ", ""), _ratio(cell.alike and cell.alike.tile), strict=False)
+        ]
+    return "\n".join((*lines, f"{cell.bound} {wording.number(cell.answer.watts.typical)} W".strip(), ""))
+
+
+def _ratio(one: Ratio | None) -> list[str]:
+    """A ratio, and its range below it."""
+    return [wording.times_text(one.value), "-".join(wording.ends_text(one.value, one.low, one.high))] if one else []

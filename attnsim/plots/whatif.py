@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ def whatif(records: Sequence[Record]) -> Picture:
         raise InputError("nothing to draw; give at least one change of a case that fits both GPUs")
     names = list(dict.fromkeys(one["change"] for one in changed))
     cases = list(dict.fromkeys((one["of"], one["case"]) for one in changed))
-    labels = [_label([one for one in changed if one["change"] == name]) for name in names]
+    labels = [_label(next(one for one in changed if one["change"] == name)) for name in names]
     texts = [f"   {_text(one)}" for one in changed]
     draw = partial(_draw, changed=changed, names=names, cases=cases, labels=labels)
     return Picture(
@@ -111,12 +112,11 @@ def _asked(records: Sequence[Record]) -> str:
     return "; ".join((f"{records[0]['gpu']}, {tiles}", *told))
 
 
-def _label(records: Sequence[Record]) -> str:
-    """The settings of a row, a line each, its die and the limits that it breaks."""
-    one = records[0]
-    area = next((f"{number(each['area_mm2'])} mm2" for each in records if each["area_mm2"]), "")
-    limits = dict.fromkeys(text.split()[0] for text in one["breaks"].split("; ") if text)
-    return "\n".join(filter(None, (*one["change"].split(", "), area, *(f"breaks {name}" for name in limits))))
+def _label(one: Record) -> str:
+    """The settings of a row, its die, and that it breaks a limit."""
+    area = [f"{number(one['area_mm2'])} mm2"] if one["area_mm2"] else []
+    limits = ["breaks a limit"] if one["breaks"] else []
+    return "\n".join((*textwrap.wrap(one["change"], 24, break_on_hyphens=False), *area, *limits))
 
 
 def _text(one: Record) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnsim.api.asking import Conditions, read_conditions, read_gpu
@@ -59,6 +60,11 @@ class Column:
         """What is asked about: "attention" or "layer"."""
         return "layer" if self.cases[0].layer else "attention"
 
+    @property
+    def called(self) -> str:
+        """In a sentence: "layer, seq=8k"."""
+        return ", ".join(filter(None, (self.of, self.name)))
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -90,17 +96,20 @@ class Row:
     ----------
     name : str
         Its settings as they were given, "unchanged" or "all together".
+    change : mapping
+        The settings; empty of these two.
     gpu : Gpu
     cells : tuple of Cell
         One for each column.
-    broken : tuple of str
-        Limits that it does not keep, with what it has.
+    broken : tuple of (str, str)
+        The name of each limit that it breaks, and the limit with what the machine has.
     """
 
     name: str
+    change: Change
     gpu: Gpu
     cells: tuple[Cell, ...]
-    broken: tuple[str, ...] = ()
+    broken: tuple[tuple[str, str], ...] = ()
 
     @property
     def area(self) -> Interval | None:
@@ -127,23 +136,19 @@ class WhatIf:
     tiles: str
 
     @property
-    def still(self) -> tuple[str, ...]:
-        """Names of the rows that move no time."""
-        base, *times = (
-            [one.answer and one.answer.time_s.typical for one in row.cells] for row in (self.unchanged, *self.rows)
-        )
-        return tuple(row.name for row, mine in zip(self.rows, times, strict=True) if mine == base)
-
-    @property
-    def slower(self) -> tuple[str, ...]:
-        """Sentences on what makes a call slower though every changed figure is better, each with its row."""
-        found: list[str] = []
-        for row in self.rows:
-            for base, cell in zip(self.unchanged.cells, row.cells, strict=True):
-                if base.answer and cell.answer:
-                    pairs = zip(_calls(base.answer.predictions), _calls(cell.answer.predictions), strict=True)
-                    found += [f"{row.name}: {text}" for pair in pairs if (text := why_slower(*pair))]
-        return tuple(dict.fromkeys(found))
+    def remarks(self) -> list[str]:
+        """What moves no time, what makes a call slower, limits that are broken, and cases without an answer."""
+        found: dict[str, dict[str, None]] = {}
+        for row in (self.unchanged, *self.rows):
+            pairs = list(zip(self.columns, self.unchanged.cells, row.cells, strict=True))
+            still = row is not self.unchanged and all(_time(base) == _time(one) for _, base, one in pairs)
+            texts = [*["moves no time"][: int(still)], *(f"breaks {text}" for _, text in row.broken)]
+            for column, base, one in pairs:
+                calls = zip(_calls(base), _calls(one), strict=False)
+                texts += [one.refused and f"{column.called}: {one.refused}", *(why_slower(*pair) for pair in calls)]
+            for text in filter(None, texts):
+                found.setdefault(text, {})[row.name] = None
+        return [f"{'; '.join(names)}: {text}" for text, names in found.items()]
 
     def records(self) -> list[dict[str, Any]]:
         """One plain record for each row and column, SI units."""
@@ -160,8 +165,13 @@ class WhatIf:
         return pd.DataFrame(self.records())
 
 
-def _calls(answers: Sequence[Answered]) -> list[Prediction]:
-    """The attention calls of answers."""
+def _time(cell: Cell) -> float | None:
+    return cell.answer.time_s.typical if cell.answer else None
+
+
+def _calls(cell: Cell) -> list[Prediction]:
+    """The attention calls of a cell."""
+    answers = cell.answer.predictions if cell.answer else ()
     return [call for one in answers for call in (one.attention if isinstance(one, LayerPrediction) else (one,))]
 
 
@@ -224,9 +234,11 @@ def whatif(
 
     before, shipped = answers(base, tiles), answers(base, "shipped") if tiles != "shipped" else None
     rows: list[Row] = []
+    given = iter(changes)
     for name, machine in ((UNCHANGED, base), *machines.items()):
         now = before if machine is base else answers(machine, tiles)
-        rows.append(Row(name, machine, tuple(_cell(machine, one, shipped, before, now) for one in columns)))
+        change = {} if name in (UNCHANGED, TOGETHER) else next(given)
+        rows.append(Row(name, change, machine, tuple(_cell(machine, one, shipped, before, now) for one in columns)))
         done()
     if all(cell.answer is None for row in rows for cell in row.cells):
         raise InputError(rows[0].cells[0].refused)
@@ -321,33 +333,37 @@ def _judged(row: Row, unchanged: Row, columns: Sequence[Column], limits: Sequenc
     InputError
         Where a limit is a multiple of what the unchanged GPU does not answer.
     """
-    broken: list[str] = []
-    for limit in limits:
-        for column, cell, base in zip(columns, row.cells, unchanged.cells, strict=True):
-            of_figure = limit.name in FIELDS
-            if limit.times and not of_figure and base.answer is None:
-                raise InputError(f"the unchanged machine cannot answer: {base.refused}; give limits as values")
-            values = {limit.name: row.gpu.get(limit.name)} if of_figure else cell.answer and cell.answer.values()
-            if not values:
-                continue
-            was = unchanged.gpu.get(limit.name) if of_figure else base.answer and base.answer.values()[limit.name]
-            exact = limit.over(was or 0.0)
-            if exact.excess(value := values[limit.name]):
-                told = FIELDS[limit.name].show(value) if of_figure else f"{number(value)} {RESULTS[limit.name]}"
-                where = f" ({column.of}{f', {column.name}' if column.name else ''})" if limit.name in OF_CALLS else ""
-                broken.append(f"{exact.text}: {told}{where}")
-    return replace(row, broken=tuple(dict.fromkeys(broken)))
+    broken: dict[tuple[str, str], None] = {}
+    for limit, (column, cell, base) in product(limits, zip(columns, row.cells, unchanged.cells, strict=True)):
+        was, value = _value(limit, unchanged.gpu, base), _value(limit, row.gpu, cell)
+        if value is not None and was is None and limit.times:
+            raise InputError(f"the unchanged machine cannot answer: {base.refused}; give limits as values")
+        exact = limit.over(was or 0.0)
+        if value is not None and exact.excess(value):
+            unit = RESULTS.get(limit.name)
+            text = f"{number(value)} {unit}" if unit else FIELDS[limit.name].show(value)
+            where = f" ({column.called})" if limit.name in OF_CALLS else ""
+            broken[limit.name, f"{exact.text}: {text}{where}"] = None
+    return replace(row, broken=tuple(broken))
+
+
+def _value(limit: Limit, gpu: Gpu, cell: Cell) -> float | None:
+    """What a machine has of what is limited, None where it has no answer."""
+    if limit.name in FIELDS:
+        return gpu.get(limit.name)
+    return cell.answer.values()[limit.name] if cell.answer else None
 
 
 def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
     """A row of the tidy table."""
     answer, alike = cell.answer, cell.alike
+    predictions = answer.predictions if answer else ()
     ratios = {
         "speedup": answer and answer.speedup,
         "tile_speedup": alike and alike.tile,
         "both_speedup": alike and alike.both,
     }
-    results = {"time": answer.time_s, "power": answer.watts} if answer else {"time": None, "power": None}
+    time, power = (answer.time_s, answer.watts) if answer else (None, None)
     return {
         "gpu": row.gpu.id,
         "change": row.name,
@@ -357,7 +373,7 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
         "question": "; ".join(str(one.workload) for one in column.cases),
         **{
             name: value
-            for one, result in (results | {"area": row.area}).items()
+            for one, result in (("time", time), ("power", power), ("area", row.area))
             for name, value in ends(one, result).items()
         },
         **{
@@ -366,8 +382,8 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
             for end in ("value", "low", "high")
         },
         "bound": cell.bound,
-        "tile": "; ".join(dict.fromkeys(one.tile for one in answer.predictions)) if answer else "",
-        "trust": "; ".join(dict.fromkeys(one.trust.level for one in answer.predictions)) if answer else "",
-        "breaks": "; ".join(row.broken),
+        "tile": "; ".join(dict.fromkeys(one.tile for one in predictions)),
+        "trust": "; ".join(dict.fromkeys(one.trust.level for one in predictions)),
+        "breaks": "; ".join(text for _, text in row.broken),
         "refused": cell.refused,
     }

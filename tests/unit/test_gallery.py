@@ -33,7 +33,7 @@ NAMED = {
     "waves": ("flash-2, 2 blocks per SM", "flash-2*", "empty part of the last wave, %"),
     "tornado": ("sm.exp_rate", "change of the time, %"),
     "split": ("l2.bandwidth", "all together", "after the others"),
-    "whatif": ("hbm.bandwidth=6TB/s", "breaks area", "attention, seq=8k", "launch, "),
+    "whatif": ("hbm.bandwidth=6TB/s", "breaks a limit", "attention, seq=8k", "launch, "),
     "timeline": ("flash-3", "load K", "warpgroup 1", "softmax"),
     "timeline-set": ("flash, h100-sxm5-80gb*", "load V", "1 block an SM"),
     "breakeven": ("4,096 tokens", "flash-attn.4-sparse", "visible share"),
