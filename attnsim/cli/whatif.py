@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from attnsim.studies.whatif import Cell, Column, Row, WhatIf
 
 SCOPES = ("attention", "layer")
+_row, _column = partial(flag, panel=options.MACHINE), partial(flag, panel=options.QUESTION)
 
 
 @asking()
@@ -29,27 +31,10 @@ def whatif(
     *,
     context: typer.Context,
     gpu: options.OneGpu,
-    changes: Annotated[
-        list[str],
-        flag(
-            "KEY=VALUE",
-            "A row: a change, or several with commas (hbm.bandwidth=6TB/s, sm.count=1.2x).",
-            "--set",
-            panel=options.MACHINE,
-        ),
-    ] = [],  # noqa: B006 Typer copies it
-    case: Annotated[
-        list[str],
-        flag(
-            "CASE", "A column: 'pass=decode, batch=16, seq=8k'; default: the one of the flags.", panel=options.QUESTION
-        ),
-    ] = [],  # noqa: B006
-    of: Annotated[
-        str, flag("WHAT", "attention, layer, or both with a comma; default: both of --model.", panel=options.QUESTION)
-    ] = "",
-    mix: Annotated[
-        str, flag("WEIGHTS", "A column more: the cases mixed, such as 0.5,0.5.", panel=options.QUESTION)
-    ] = "",
+    changes: Annotated[list[str], _row("KEY=VALUE", "A row: a change, or several with commas.", "--set")] = [],  # noqa: B006
+    case: Annotated[list[str], _column("CASE", "A column: 'pass=decode, batch=16, seq=8k'; repeat it.")] = [],  # noqa: B006
+    of: Annotated[str, _column("WHAT", "attention, layer, or both with a comma; default: both of --model.")] = "",
+    mix: Annotated[str, _column("WEIGHTS", "A column more: the cases mixed, such as 0.5,0.5.")] = "",
     limit: Annotated[list[str], flag("NAME<=VALUE", "area<=1.1x, power<=700W: a row that breaks it says so.")] = [],  # noqa: B006
     tiles: Annotated[str, flag(None, "shipped or retuned; retuned ones for the unchanged GPU too.")] = "shipped",
     algorithm: options.AlgorithmName = "",
@@ -157,12 +142,9 @@ def _print(found: WhatIf, title: str, verbose: bool) -> None:
     dies = told_of_area(base, [row.gpu for row in found.rows], [row.name for row in found.rows])
     for line in dies if verbose or found.unchanged.area is None else dies[1:]:  # the first says how it is counted
         out.print(line)
-    for line in dict.fromkeys(
-        f"trust of {column.of}: {one.trust.reason}"
-        for column, cell in zip(found.columns, found.rows[0].cells, strict=True)
-        for one in (cell.answer.predictions if cell.answer and verbose else ())
-    ):
-        out.print(line)
+    answers = [cell.answer for cell in found.rows[0].cells if cell.answer and verbose]
+    for reason in dict.fromkeys(call.trust.reason for one in answers for call in one.predictions):
+        out.print(f"trust: {reason}")
 
 
 def _name(row: Row) -> str:
@@ -173,11 +155,10 @@ def _name(row: Row) -> str:
 
 
 def _die(row: Row) -> str:
-    area = row.area
-    if area is None:
+    if (area := row.area) is None:
         return wording.NOTHING
-    ends = f"\n{wording.number(area.low)}-{wording.number(area.high)}" if area.low < area.high else ""
-    return f"{wording.number(area.typical)}{ends}"
+    ends = [wording.number(one) for one in (area.low, area.high)]
+    return "\n".join((wording.number(area.typical), *(["-".join(ends)] if area.low < area.high else [])))
 
 
 def _head(column: Column) -> str:
@@ -191,9 +172,8 @@ def _cell(row: Row, cell: Cell, found: WhatIf) -> str:
     lines = _ratio(cell.answer.speedup)
     if row is found.unchanged or not lines:
         lines = [wording.time_text(cell.answer.time_s.typical) if cell.bound else wording.NOTHING]
-        lines += [
-            f"{word}{line}" for word, line in zip(("tile ", ""), _ratio(cell.alike and cell.alike.tile), strict=False)
-        ]
+        tile = _ratio(cell.alike.tile) if cell.alike else []
+        lines += [f"tile {tile[0]}", *tile[1:]] if tile else []
     return "\n".join((*lines, f"{cell.bound} {wording.number(cell.answer.watts.typical)} W".strip(), ""))
 
 

@@ -277,6 +277,16 @@ class Asked:
             raise problems[-1]
         return min(found, key=lambda one: math.inf if one.time_s is None else one.time_s)
 
+    def retuned(self, case: Case, shipped: Answered) -> Answered:
+        """What the unchanged machine answers on the best of the tiles that its machines may take, the shipped included.
+
+        So that a machine is not credited with what a tile gains on the unchanged one.
+        """
+        with suppress(InputError):
+            found = self._predicted(case, self.space.gpu)
+            return min(shipped, found, key=lambda one: math.inf if one.time_s is None else one.time_s)
+        return shipped
+
     def _promising(self, case: Case, gpu: Gpu) -> tuple[TileRequest | None, ...]:
         """The best tile of each corner of the machines whose blocks may hold as much; None stands for the shipped one.
 

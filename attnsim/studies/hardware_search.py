@@ -52,7 +52,7 @@ class HardwareSearch:
     exhaustive : bool
         Whether they are all there are.
     unchanged : Design
-        The GPU from which the search starts, on the shipped tile.
+        The GPU from which the search starts, on tiles chosen as those of the machines are.
     mix : Mix
     """
 
@@ -150,8 +150,8 @@ def search_hardware(
         (prices.cost if prices else cost_usd)(space.gpu)
     conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
     base = [case.answered(space.gpu, algorithm, implementation, conditions) for case in cases]
-    mix = Mix.of(cases, base)
-    asked = Asked(mix, space, algorithm, implementation, names, conditions, prices, done)
+    asked = Asked(Mix.of(cases, base), space, algorithm, implementation, names, conditions, prices, done)
+    mix = asked.mix = Mix.of(cases, [asked.retuned(case, one) for case, one in zip(cases, base, strict=True)])
     unchanged = asked.measure_unchanged()
     space = asked.space
     exhaustive = space.size <= points

@@ -113,6 +113,13 @@ def test_a_tile_is_no_gain_of_the_chip(capsys: pytest.CaptureFixture[str]) -> No
     assert f"The tile brings {alike.tile}, the chip {alike.chip}." in text
 
 
+def test_a_search_credits_no_machine_with_a_tile_of_the_unchanged_one() -> None:
+    found = attnsim.search_hardware(PREFILL, attnsim.Space.read(H100, ["sm.shared_memory=228KiB,320KiB"], []))
+    ratios = [one.answer and one.answer.speedup and one.answer.speedup.value for one in found.machines]
+    assert ratios == [pytest.approx(1, abs=0.01)] * 2
+    assert found.unchanged.answer and found.unchanged.answer.predictions[0].tile.startswith("192 x 128")
+
+
 @pytest.mark.parametrize("tiles", ["shipped", "retuned"])
 def test_the_table_the_split_and_whatif_have_one_ratio(tiles: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = (*QUESTION, "--seq", "2k", "--tiles", tiles, *SETS)
