@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import attnsim
 from attnsim import wording
-from attnsim.cli import given, options, outputs, show
+from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import asking
@@ -17,6 +18,10 @@ from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from attnsim.validation.checking.accuracy import Wanted
+
+    _Table = list[dict[str, Any]]
 
 
 def print_sources(json: bool) -> None:
@@ -99,13 +104,13 @@ def _component(row: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    _Table = list[dict[str, Any]]
-
 ROWS = 6
 """Of each line of a picture: some two hundred predictions in all, a few seconds."""
+
+
+def _of(what: str) -> Any:
+    """A flag that chooses rows by a name."""
+    return flag("NAMES", f"Only rows of this {what}, by its name or how that begins; with commas.")
 
 
 @asking()
@@ -120,15 +125,23 @@ def accuracy(
     steps: Annotated[
         bool, switch("Errors of measured steps, in which one thing changed, and shares of pipes.", "--steps")
     ] = False,
+    gpu: Annotated[str, _of("GPU")] = "",
+    implementation: Annotated[str, _of("implementation")] = "",
+    source: Annotated[str, _of("table (see docs/accuracy.md)")] = "",
+    out: Annotated[Path | None, flag("FILE", "Every error and constant as a table, CSV or Parquet.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Only a picture of some rows of every library, and its CSV.")] = None,
     rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
     look: outputs.Look,
+    verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
-    """Show errors on measurements that the fit did not see, and every fitted constant."""
+    """Show errors on measurements that the fit did not see; `-v` and `--out`: each of them, and every constant."""
     if claims + sources + batches + steps + (plot is not None) > 1:
         raise InputError("--claims, --sources, --batches, --steps and --plot exclude each other; give one of them")
     look.check_asked(context, plot)
+    if claims or sources or batches or steps or plot is not None:
+        other = "is about the errors of all measurements, which are not asked for"
+        given.refuse(context, other, ("gpu", "implementation", "source", "out", "verbose"))
     if plot is not None:
         _plot(plot, rows, look, json)
         return
@@ -145,17 +158,42 @@ def accuracy(
     if sources:
         print_sources(json)
         return
-    from attnsim.validation.checking.accuracy import accuracy_table, constants, family_table, targets_table
-    from attnsim.validation.fitting.held_out import held_out_predictions
+    names = {"gpu": gpu, "implementation": implementation, "source": source}
+    _errors(
+        {kind: options.words([text], f"--{kind}") if text else [] for kind, text in names.items()}, out, verbose, json
+    )
 
-    found = held_out_predictions()
-    summary, errors, numbers = targets_table(found), accuracy_table(found), constants()
-    sparse, gated = family_table("sparse"), family_table("linear")
+
+def _errors(wanted: Wanted, path: Path | None, verbose: bool, json: bool) -> None:
+    """The errors of chosen rows, in ten lines and a sentence; every one of them in a file, as JSON, or below."""
+    from attnsim.explore.state import calibration
+    from attnsim.validation.checking.accuracy import check_wanted, evidence, overview, sentence
+
+    if path is not None:
+        table_flags.check_table(path)
+    check_wanted(wanted)
+    with busy("predicting measurements"):
+        held, tables = evidence(wanted)
+    rows = [{"kind": kind, **row} for kind, some in tables.items() for row in some]
+    if path is not None:
+        import pandas as pd
+
+        from attnsim.models.question.case_file import write_table
+
+        write_table(pd.DataFrame(rows), path)
     if json:
-        kinds = (("summary", summary), ("sparse", sparse), ("linear", gated), ("error", errors), ("constant", numbers))
-        show.print_json([{"kind": kind, **row} for kind, rows in kinds for row in rows])
+        show.print_json(rows)
         return
-    print_tables(show.console(), summary, sparse, gated, errors, numbers)
+    out = show.console()
+    if held:
+        show.print_rows(out, "Errors on rows the fit did not see", [_overview(row) for row in overview(held)])
+        out.print(f"To cite: attnsim {attnsim.__version__} (calibration {calibration()}): {sentence(held)}.\n")
+    if verbose or not held:
+        print_tables(out, *tables.values())
+    if path is not None:
+        out.print(f"written: {path}")
+    elif not verbose:
+        out.print("-v prints every line and every constant, --out FILE.csv writes them.")
 
 
 def _plot(plot: Path, rows: int, look: outputs.Look, json: bool) -> None:
@@ -236,6 +274,12 @@ def _percent(row: dict[str, Any]) -> dict[str, Any]:
         name: f"{100 * value:.1f} %" if name in ("mean", "median", "p90", "worst", "committed", "now") else value
         for name, value in row.items()
     }
+
+
+def _overview(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of the first table, under heads that need no key."""
+    names = {"mean": "mean error", "p90": "9 in 10 below"}
+    return {names.get(name, name): cell for name, cell in _percent(row).items()}
 
 
 def _constant(row: dict[str, Any]) -> dict[str, Any]:

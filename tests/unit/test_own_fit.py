@@ -28,8 +28,9 @@ from attnsim.models.implementations.choose import OWN_KERNELS, find_implementati
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
+from attnsim.validation.checking import accuracy
 from attnsim.validation.fitting import fit as fitting
-from attnsim.validation.fitting import held_out, jobs
+from attnsim.validation.fitting import jobs
 from attnsim.validation.fitting.problem import Problem
 from attnsim.validation.measured import own_runs
 from attnsim.validation.measured.own_runs import keep, own_rows
@@ -142,11 +143,11 @@ def test_a_run_becomes_a_calibration_whose_errors_accuracy_shows(
     (tmp_path / "own").mkdir()
     keep(records.done.values(), tmp_path / "own", synthetic=True)
     rows = own_rows(tmp_path / "own", synthetic=True)
-    for module in (jobs, held_out):
+    for module in (jobs, accuracy):
         monkeypatch.setattr(module, "own_rows", lambda: rows)
         monkeypatch.setattr(module, "published_rows", tuple)
     monkeypatch.setattr("os.cpu_count", lambda: 1)  # processes would each load everything anew
-    monkeypatch.setattr("attnsim.validation.checking.accuracy.family_table", lambda group: [])  # of published rows
+    monkeypatch.setattr(accuracy, "family_rows", lambda group: [])  # of published rows
     jobs.jobs.cache_clear()
     try:
         own = [job for job in jobs.jobs() if job.name.startswith("own-")]

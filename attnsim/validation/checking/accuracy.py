@@ -1,17 +1,18 @@
 """How wrong predictions are that the fit did not see: by measurements, by chapter, a few of every kind; and constants.
 
-All rows are some thousand predictions, more than a minute; a picture, which is asked for in seconds, has a few of every
-line, by a rule that looks at no error (`sampled`).
+All rows are some thousand predictions, more than a minute; those of one GPU, implementation or source (`select`) take
+seconds, and so does a picture, which has a few of every line, by a rule that looks at no error (`sampled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from attnsim.errors import InputError, nearest, shown
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, Numbers
@@ -33,10 +34,70 @@ from attnsim.validation.measured.datasets import (
 )
 from attnsim.validation.measured.groups import SHORTEST, usable
 from attnsim.validation.measured.own_runs import own_rows
+from attnsim.wording import share_text
 
 DENSE = "dense"
 PASSES = {"decode": "decode", "fwd": "forward"}
 """What a line calls a pass; the others are training."""
+
+
+NAMED: dict[str, Callable[[Row], str]] = {
+    "gpu": lambda row: row.gpu.base_id,
+    "implementation": lambda row: row.record.name,
+    "source": lambda row: row.case.source,
+}
+"""What rows can be chosen by."""
+
+Wanted = Mapping[str, Sequence[str]]
+"""Names, or how they begin, by what of `NAMED` they are the names of; none: all rows."""
+
+
+def every_row() -> list[Row]:
+    """Every row with an error that can be shown: of a fit, of our own runs, and of the two chapters."""
+    found = (*published_rows(), *own_rows(), *family_rows("sparse"), *family_rows("linear"))
+    return list({(row.case, row.record.name): row for row in found}.values())
+
+
+def check_wanted(wanted: Wanted) -> None:
+    """Refuse names that no row has, and names that no row has together.
+
+    Raises
+    ------
+    InputError
+    """
+    if not any(wanted.values()):
+        return
+    every = every_row()
+    for kind, words in wanted.items():
+        names = sorted({NAMED[kind](row) for row in every})
+        for word in words:
+            if not any(name.startswith(word) for name in names):
+                raise InputError(f"--{kind} {shown(word)} is of no measured row; {nearest(word, names)}")
+    if not select(every, wanted):
+        told = " ".join(f"--{kind} {','.join(words)}" for kind, words in wanted.items() if words)
+        raise InputError(f"no measured row is of {told} at once; leave one out")
+
+
+def select(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
+    """The rows that carry, of each kind, one of the wanted names, or a name that begins so."""
+    asked = [(NAMED[kind], tuple(words)) for kind, words in wanted.items() if words]
+    return [row for row in rows if all(name(row).startswith(words) for name, words in asked)]
+
+
+def evidence(wanted: Wanted) -> tuple[list[HeldOut], dict[str, list[dict[str, Any]]]]:
+    """Rows predicted with numbers that were fitted without them, and every table of their errors by its kind.
+
+    The constants are of all owners, or, where rows are chosen, of the implementations of these.
+    """
+    held = held_out_predictions(select((*published_rows(), *own_rows()), wanted))
+    runs = {one.calibration for one in held}
+    return held, {
+        "summary": targets_table(held),
+        "sparse": family_table("sparse", wanted),
+        "linear": family_table("linear", wanted),
+        "error": accuracy_table(held),
+        "constant": constants(runs if any(wanted.values()) else None),
+    }
 
 
 def group_of(implementation: str) -> str:
@@ -82,7 +143,7 @@ def family_rows(group: Group) -> list[Row]:
     return [row for row in rows if usable(row)]
 
 
-def family_table(group: Group) -> list[dict[str, Any]]:
+def family_table(group: Group, wanted: Wanted) -> list[dict[str, Any]]:
     """Errors of a chapter by mechanism, implementation, pass and what was left out of the fit.
 
     Returns
@@ -93,7 +154,9 @@ def family_table(group: Group) -> list[dict[str, Any]]:
         are those that would be taken if the row's GPU did not exist; or `UNSEEN`, for rows of tables that nothing was
         fitted on.
     """
-    tasks = [(row, split, numbers) for row in family_rows(group) for split, numbers in numbers_without(row)]
+    tasks = [
+        (row, split, numbers) for row in select(family_rows(group), wanted) for split, numbers in numbers_without(row)
+    ]
     found = [
         ((row.case.algorithm, row.record.name, row.case.passes, split), row.gpu.base_id, error)
         for (row, split, _), error in zip(tasks, errors_of([(row, numbers) for row, _, numbers in tasks]), strict=True)
@@ -151,6 +214,32 @@ def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     return table
 
 
+def overview(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
+    """The errors in ten lines: of all rows, by pass and by architecture."""
+    once = _once(found)
+    lines = {"all": once}
+    for key in (lambda one: PASSES.get(one.row.case.passes, "training"), lambda one: one.row.gpu.architecture):
+        lines |= dict(sorted(grouped(once, key).items()))
+    return [{"measured": name} | _summary([one.error for one in mine]) for name, mine in lines.items() if mine]
+
+
+def _once(found: Sequence[HeldOut]) -> list[HeldOut]:
+    """Each row once: with its band of lengths left out, and else as it was predicted."""
+    return list({id(one.row): one for one in sorted(found, key=lambda one: one.split != "head_dim")}.values())
+
+
+def sentence(found: Sequence[HeldOut]) -> str:
+    """What one cites: how many rows of what, and how large their errors are."""
+    once = _once(found)
+    gpus, runs, tables = (len({name(one.row) for one in once}) for name in NAMED.values())
+    all_of_them = error_summary(one.error for one in once)
+    return (
+        f"on {len(once):,} measurements that its fitted numbers had not seen (GPUs: {gpus}, implementations: "
+        f"{runs}, tables: {tables}) the mean of |predicted / measured - 1| is {share_text(all_of_them['mean'])}, the "
+        f"median {share_text(all_of_them['median'])}, and nine in ten are below {share_text(all_of_them['p90'])}"
+    )
+
+
 def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """The same errors summed up by what a user asks for: one line a kind of prediction and split."""
     kinds = grouped((one for one in found if kind_of(one.row)), lambda one: (kind_of(one.row), one.split))
@@ -191,8 +280,13 @@ def _summary(errors: Sequence[float]) -> dict[str, Any]:
     return {"rows": len(errors), **error_summary(errors), "worst": round(max(errors), 4)}
 
 
-def constants() -> list[dict[str, Any]]:
+def constants(of: Collection[tuple[str, str]] | None = None) -> list[dict[str, Any]]:
     """Every constant that is neither a datasheet figure nor a fact of public source: fitted, or chosen by hand.
+
+    Parameters
+    ----------
+    of : collection of (str, str), optional
+        Implementations and architectures whose fitted constants alone are asked for.
 
     Returns
     -------
@@ -202,11 +296,13 @@ def constants() -> list[dict[str, Any]]:
     """
     out = []
     for (owner, architecture), calibration in calibrations().items():
+        if of is not None and (owner, architecture) not in of:
+            continue
         for name in (*calibration.fitted, *calibration.undetermined):
             value, interval = getattr(calibration.numbers, name), calibration.ranges.get(name)
             out.append(_constant(f"{owner}, {architecture}", name, value, interval))
     unfitted = {"low": None, "high": None, "fitted": "by hand", "unit": ""}
-    for one in chosen():
+    for one in chosen() if of is None else ():
         out.append({"owner": one.module, "number": one.name, "value": one.shown} | unfitted | {"meaning": one.meaning})
     return out
 
