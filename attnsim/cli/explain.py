@@ -49,8 +49,6 @@ def explain(
         return
     if not algorithm:
         raise InputError("nothing to explain is given; give a name (attnsim algorithms lists them) or --kernel FILE")
-    if not gpu:
-        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
     if split_changes:
         split.check(changes)
     question = flags.workload() if any(given.is_given(context, name) for name in OF_THE_CALL) else None

@@ -10,6 +10,18 @@ from typing import Any
 import typer
 
 from attnsim.errors import InputError
+from attnsim.wording import and_text
+
+INSTEAD = {
+    "gpu": ("cases",),
+    "heads": ("model", "kernel", "cases", "case", "layer"),
+    "seq": ("lengths", "kernel", "cases", "case"),
+    "head_dim": ("model", "kernel", "cases", "case", "layer"),
+}
+"""Parameters that a question needs, and those that say the same in their place."""
+
+ANSWER_ALONE = ("breakeven", "explain", "roofline")
+"""Commands with a question of their own where none is given."""
 
 WRITTEN = ("out", "plot", "picture", "export", "records")
 """Parameters that name files to be written."""
@@ -57,6 +69,35 @@ def refuse_repeated(given: Collection[Any], values: Mapping[str, Any]) -> None:
         if one.param_type_name == "option" and values[one.name] == "":
             raise InputError(f"{one.opts[0]} is empty; give it a value, or leave it out")
         seen.add(one.name)
+
+
+def refuse_missing(context: typer.Context, values: Mapping[str, Any]) -> None:
+    """Refuse a question that lacks something, naming all that it lacks.
+
+    Parameters
+    ----------
+    context
+    values : mapping
+        What was given, by parameter.
+
+    Raises
+    ------
+    InputError
+    """
+    command = context.command
+    if not {"model", "head_dim"} <= {one.name for one in command.params}:
+        return
+    needed = ("gpu",) if command.name in ANSWER_ALONE else tuple(INSTEAD)
+    lacking = [
+        one.opts[0] if one.param_type_name == "option" else str(one.metavar)
+        for one in command.params
+        if (one.required or (one.name in needed and not one.default))
+        and not any(values.get(name) for name in (one.name, *INSTEAD.get(one.name or "", ())))
+    ]
+    if lacking:
+        verb = "is" if len(lacking) == 1 else "are"
+        example = getattr(command, "epilog", None)
+        raise InputError(f"{and_text(lacking)} {verb} missing; such as: {example}")
 
 
 def refuse_written_over(context: typer.Context) -> None:

@@ -39,16 +39,23 @@ class Command(_WithExample, TyperCommand):
         ------
         InputError
             For a word that the command does not take, with the flag that it is the value of; a flag that is given
-            twice, or nothing; a file that would be written over another of the same command.
+            twice, or nothing; flags without which there is no question; a file that would be written over another of
+            the same command.
         """
         ctx.allow_extra_args = True
         if not ctx.resilient_parsing:
             values, _, order = self.make_parser(ctx).parse_args(list(args))
             given.refuse_repeated(order, values)
-        super().parse_args(ctx, args)
+        try:
+            super().parse_args(ctx, args)
+        except Exception as error:
+            if type(error).__name__ == "MissingParameter":  # of whichever click Typer has
+                given.refuse_missing(ctx, values)
+            raise
         if not ctx.resilient_parsing:
             if ctx.args:
                 raise InputError(_too_many(ctx, ctx.args[0]))
+            given.refuse_missing(ctx, values)
             given.refuse_written_over(ctx)
         return list(ctx.args)
 

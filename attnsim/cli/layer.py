@@ -70,8 +70,6 @@ def predict_layers(
     filled = flags.filled
     if filled is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
-    if None in lengths:
-        raise InputError("--seq is missing; give --seq N, or several lengths with commas")
     if split_changes:
         split.check(changes)
     bases = [load_gpu(name) for name in options.words(gpu, "--gpu")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +10,10 @@ import typer
 from attnsim import wording
 from attnsim.cli import fit_tables, given, options, outputs, progress, show
 from attnsim.cli.options import flag
-from attnsim.errors import InputError
 from attnsim.models.hardware.units import bound_text
 
 if TYPE_CHECKING:
     from attnsim.api.lifted import KernelExplanation, KernelPrediction
-    from attnsim.models.hardware.gpu import Gpu
 
 File = Annotated[
     Path | None,
@@ -45,18 +42,6 @@ def refuse_others(context: typer.Context, *more: str) -> None:
     given.refuse(context, why, but={*WITH_FILE, *more})
 
 
-def machines(gpu: Sequence[str], changes: list[str]) -> list[Gpu]:
-    """The GPUs, each with the changes; beside each changed one the unchanged.
-
-    Raises
-    ------
-    InputError
-    """
-    if not gpu:
-        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
-    return options.beside_unchanged(list(gpu), changes)
-
-
 def predict(
     context: typer.Context, file: Path, gpu: list[str], changes: list[str], json: bool, **conditions: Any
 ) -> None:
@@ -67,7 +52,10 @@ def predict(
 
     kernels = read_kernels(file)
     with progress.plays() as told:
-        found = [predict_kernel(kernels, one, told=told, **conditions) for one in machines(gpu, changes)]
+        found = [
+            predict_kernel(kernels, one, told=told, **conditions)
+            for one in options.beside_unchanged(list(gpu), changes)
+        ]
     if json:
         show.print_json(one.to_dict() for one in found)
         return
@@ -96,7 +84,7 @@ def explain(context: typer.Context, file: Path, gpu: str, changes: list[str], js
     refuse_others(context)
     from attnsim.api.lifted import explain_kernel
 
-    machine = machines([gpu] if gpu else [], changes)[-1]
+    machine = options.beside_unchanged([gpu], changes)[-1]
     with progress.plays() as told:
         found = explain_kernel(file, machine, told=told, **conditions)
     if json:
@@ -150,7 +138,7 @@ def trace(
     from attnsim.plots.timeline import timeline
 
     kernels = read_kernels(file)
-    found = machines(gpu, changes)
+    found = options.beside_unchanged(list(gpu), changes)
     chosen = found if picture is not None else found[-1:]
     with progress.busy("replaying"):
         traces = [trace_kernel(kernels, machine, **conditions) for machine in chosen]

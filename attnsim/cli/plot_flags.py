@@ -80,8 +80,7 @@ class Asked:
         """
         if self.seq is None and self.flags.lengths is not None:
             return [self.flags.workload(batch=batch) for batch in numbers_of(self.batch, "--batch")]
-        if self.seq is None:
-            raise InputError("--seq is missing; give --seq N, or --seq 512:131072")
+        assert self.seq is not None
         return [
             self.flags.workload(batch=batch, seq=seq)
             for batch in numbers_of(self.batch, "--batch")

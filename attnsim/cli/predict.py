@@ -72,7 +72,7 @@ def predict(
         _predict_cases(cases, naming, save_map, out, tiles or "shipped", mode, budget, calibration, json)
         return
     table_flags.check_without_table("--cases", maps, time_unit, set_columns, save_map)
-    _check_one(out, gpu)
+    _check_one(out, tile, tiles)
     lengths = options.lengths(seq, several=layer)
     if layer:
         predict_layers(
@@ -90,8 +90,6 @@ def predict(
     question = flags.workload(seq=lengths[0])
     imitated = options.words([implementation], "--implementation") if implementation else []
     names = _algorithms(question, algorithm, imitated, flags)
-    if tile is not None and tiles is not None:
-        raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
     from attnsim.api.baselines import check_baseline
     from attnsim.api.prediction import plain
     from attnsim.models.hardware.files import load_gpu
@@ -137,12 +135,12 @@ def predict(
     _print(question, groups, over, flags.title, splits, verbose)
 
 
-def _check_one(out: Path | None, gpu: list[str]) -> None:
-    """Refuse what one question cannot do without, or with."""
+def _check_one(out: Path | None, tile: str | None, tiles: str | None) -> None:
+    """Refuse what one question cannot be asked with."""
     if out is not None:
         raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
-    if not gpu:
-        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them), or a table with --cases")
+    if tile is not None and tiles is not None:
+        raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
 
 
 def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: QuestionFlags) -> list[str]:

@@ -13,7 +13,6 @@ from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.errors import InputError
 
 if TYPE_CHECKING:
     from attnsim.api.serving_steps import Served
@@ -64,8 +63,6 @@ def serving(
     from attnsim.models.hardware.files import load_gpu
     from attnsim.models.llm.asked import title_of
 
-    if not gpu:
-        raise InputError("--gpu is missing; give --gpu ID (attnsim gpus lists them)")
     look.check_asked(context, plot)
     if out is not None:
         table_flags.check_table(out)

@@ -231,7 +231,14 @@ def test_a_number_format_that_only_the_changed_gpu_has(capsys: pytest.CaptureFix
         (["predit"], "attnsim has no command 'predit'; nearest: predict; attnsim --help lists all"),
         (["plot"], "attnsim plot needs a command: scaling, units, traffic"),
         (["plot", "untis"], "attnsim plot has no command 'untis'; nearest: units"),
-        (["roofline"], "Missing option '--gpu'; such as: attnsim roofline --gpu h100"),
+        (["gpus", "new"], "Missing argument 'FILE'; such as: attnsim gpus new my-gpu.yaml"),
+        (["roofline"], "--gpu is missing; such as: attnsim roofline --gpu h100"),
+        (["predict"], "--gpu, --heads, --seq and --head-dim are missing; such as: attnsim predict --gpu h100"),
+        (["predict", "--gpu", "h100"], "--heads, --seq and --head-dim are missing; such as: attnsim predict"),
+        (["predict", "--gpu", "h100", "--model", "gpt2-medium"], "--seq is missing; such as:"),
+        (["predict", "h100"], "attnsim predict takes flags only, not 'h100'; write --gpu h100"),
+        (["serving", "--gpu", "h100"], "TRACE, --heads and --head-dim are missing; such as: attnsim serving"),
+        (["explain", "flash", "--gpu", "l4", "--heads", "8"], "--seq and --head-dim are missing; give --seq N"),
     ],
 )
 def test_what_is_missing_or_unknown_is_told_with_what_to_do(

@@ -192,7 +192,7 @@ def test_a_changed_gpu_is_explained_as_changed_and_in_json(capsys: pytest.Captur
     [
         ("flsh --gpu a100-sxm4-80gb", "nearest: flash"),
         ("flash", "--gpu is missing"),
-        ("flash --gpu a100-sxm4-80gb --heads 8", "--seq is missing"),
+        ("flash --gpu a100-sxm4-80gb --heads 8", "--seq and --head-dim are missing"),
         ("backward --gpu a100-sxm4-80gb --heads 8 --seq 512 --head-dim 64", "is about pass bwd"),
         ("fp8 --gpu h100-sxm5-80gb --heads 8 --seq 512 --head-dim 64", "is about dtype fp8"),
         ("naive --gpu a100-sxm4-80gb --heads 8 --seq 200000 --head-dim 64", "does not fit"),

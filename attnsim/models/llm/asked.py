@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError, Taken, shown
 from attnsim.models.question.words import mask_of
+from attnsim.wording import and_text
 
 if TYPE_CHECKING:
     from attnsim.models.llm.model import Model
@@ -59,11 +60,11 @@ def workload(
     }  # fmt: skip
     told |= {name: value for name, value in options.items() if value}
     of_each = _lengths(lengths, passes, batch, seq, seq_kv)
-    for flag, value in (("--heads", heads), ("--seq", seq), ("--head-dim", head_dim)):
-        if flag == "--seq" and lengths is not None:
-            continue
-        if value is None and (model is None or flag == "--seq"):
-            raise InputError(f"{flag} is missing; give {flag} N")
+    of_call = {"--heads": heads or model, "--seq": seq or lengths, "--head-dim": head_dim or model}
+    lacking = [flag for flag, said in of_call.items() if said is None]
+    if lacking:
+        verb = "is" if len(lacking) == 1 else "are"
+        raise InputError(f"{and_text(lacking)} {verb} missing; give {' '.join(f'{flag} N' for flag in lacking)}")
     if model is not None and latent is not None:
         raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
     if model is not None and (of_each or seq is not None):
