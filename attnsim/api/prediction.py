@@ -155,6 +155,12 @@ class Prediction:
         return self.run.chosen.calibration if self.run else None
 
     @property
+    def findings(self) -> tuple[str, ...]:
+        """Those of the `notes` that are about this question, and not about how the kernel works."""
+        of_kernel = self.run.schedule.notes if self.run and self.run.schedule else ()
+        return tuple(note for note in self.notes if note not in of_kernel)
+
+    @property
     def alternatives_s(self) -> tuple[float, ...]:
         """Seconds by those numbers, and by each of their alternatives: played when this is asked for."""
         return with_alternatives(self.run) if self.run else ()

@@ -40,6 +40,7 @@ def breakeven(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     launch: options.Launch = "stream",
     calibration: options.Calibration = None,
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Find the density below which block-sparse attention beats dense flash, by length, kernel, tile and GPU.
@@ -77,12 +78,12 @@ def breakeven(
     if json:
         show.print_json(row.to_dict() for row in rows)
         return
-    _print(rows, title)
+    _print(rows, title, verbose)
     if plot is not None:
         print(f"written: {plot}, {plot.with_suffix('.csv')}")
 
 
-def _print(rows: list[BreakEven], title: str) -> None:
+def _print(rows: list[BreakEven], title: str, verbose: bool) -> None:
     from attnsim.api.density import verdict
 
     out = show.console()
@@ -102,11 +103,12 @@ def _print(rows: list[BreakEven], title: str) -> None:
     show.print_groups(out, f"Break-even density: {title}", table, by=("gpu", "against"))
     for paragraph in verdict(rows):
         out.print(paragraph)
-    out.print(
-        "\nPays below: visible pairs over those of dense attention at which both take equally long (in brackets: at "
+    details = [
+        "Pays below: visible pairs over those of dense attention at which both take equally long (in brackets: at "
         "which the ends of the speedup's 90 % range are 1). 100 %: even where every tile is visited, 0 %: not even "
-        "with one block of keys a row."
-    )
-    out.print(f"dense: {', '.join(dict.fromkeys(f'{row.at.dense} on {row.at.machine}' for row in rows))}")
-    for reason in dict.fromkeys(row.trust for row in rows):
-        out.print(f"trust: {reason}")
+        "with one block of keys a row.",
+        f"dense: {', '.join(dict.fromkeys(f'{row.at.dense} on {row.at.machine}' for row in rows))}",
+        *(f"trust: {row.trust}" for row in rows),
+    ]
+    short = "In brackets: where the ends of the speedup's 90 % range are 1. -v says how to read it, and why."
+    show.print_remarks(out, short, details, verbose)

@@ -55,7 +55,7 @@ def demo(
         over = ratios_over_unchanged(predictions, unchanged) if unchanged else ratios_over(predictions)
         show.print_predictions(console, title, predictions, [over])
         show.print_why(console, predictions)
-        show.print_remarks(console, predictions)
+        show.print_trust(console, predictions)
         console.print("")
     console.print(caption(llama, (UNFUSED, UNCHANGED)))
     console.print(f"written: {', '.join(map(str, written))}")

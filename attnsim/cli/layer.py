@@ -49,6 +49,7 @@ def predict_layers(
     launch: str,
     calibration: Path | None,
     split_changes: bool,
+    verbose: bool,
     json: bool,
 ) -> None:
     """Answer `attnsim predict --layer`: every length on every GPU.
@@ -66,7 +67,7 @@ def predict_layers(
             implementation=implementation or None, mode=mode, budget=budget, launch=launch, json=json,
         )  # fmt: skip
         return
-    given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", "verbose", *NOT_OF_LAYERS))
+    given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", *NOT_OF_LAYERS))
     filled = flags.filled
     if filled is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
@@ -93,7 +94,7 @@ def predict_layers(
     if json:
         show.print_json(one.to_dict() for one in (splits if split_changes else answers))
         return
-    print_layers(title_of(filled, flags.tp), answers)
+    print_layers(title_of(filled, flags.tp), answers, verbose)
     for one in splits:
         split.print_split(show.console(), one, f"\nlayer of {one.changed.workload.seq_kv} tokens on {one.changed.gpu}")
 
@@ -135,7 +136,7 @@ class _Answer:
         return self.found.to_dict() | {name: one and one.to_dict() for name, one in speedups.items()}
 
 
-def print_layers(title: str, answers: Sequence[_Answer]) -> None:
+def print_layers(title: str, answers: Sequence[_Answer], verbose: bool = False) -> None:
     """One table of parts for each answer; where lengths are compared, one table of shares for each GPU."""
     out = show.console()
     first = answers[0].found
@@ -153,19 +154,33 @@ def print_layers(title: str, answers: Sequence[_Answer]) -> None:
     if alone:
         for one in answers:
             out.print(f"{one.place}: {_shares(one.found)}", soft_wrap=True)
-        clocks = [clock_text(call.clock_hz, call.clock_by) for one in answers for call in one.found.attention
-                  if call.clock_hz and call.clock_by]  # fmt: skip
-        if clocks:  # in the order of the tables
-            out.print(f"SM clock of attention within the layer: {', '.join(dict.fromkeys(clocks))}")
-    told = [one.found for one in answers if one.base] or [one.found for one in answers]
-    for line in dict.fromkeys(line for one in told for line in _remarks(one, alone)):
-        out.print(line)
     for line in (text for one in answers for text in one.slower):
         out.print(f"attention: {line}")
+    told = [one.found for one in answers if one.base] or [one.found for one in answers]
+    show.print_remarks(out, _level(told), _details(answers, told, alone), verbose)
+
+
+def _level(answers: Sequence[LayerPrediction]) -> str:
+    """Level and range of the layer, from the best known to the least."""
+    trusts = [one.trust for one in answers]
+    levels = " to ".join(dict.fromkeys(one.level for one in trusts))
+    spread = wording.spread_text(min(one.low for one in trusts), max(one.high for one in trusts))
+    return f"{levels}: the layer within {spread}. -v says why, and what is left out."
+
+
+def _details(answers: Sequence[_Answer], told: Sequence[LayerPrediction], alone: bool) -> list[str]:
+    clocks = [
+        clock_text(call.clock_hz, call.clock_by)
+        for one in answers
+        for call in one.found.attention
+        if alone and call.clock_hz and call.clock_by
+    ]
+    lines = [f"SM clock of attention within the layer: {', '.join(dict.fromkeys(clocks))}"] if clocks else []
+    lines += [line for one in told for line in _remarks(one, alone)]
     if any(one.base for one in answers):
-        out.print("vs base: over the unchanged GPU. Tiles of GEMMs are chosen for each GPU, as cuBLAS does.")
-    experts = first.model.mlp and first.model.mlp.experts
-    out.print(_LEFT_OUT.format(routing=", routing tokens to experts" if experts else ""))
+        lines.append("vs base: over the unchanged GPU. Tiles of GEMMs are chosen for each GPU, as cuBLAS does.")
+    experts = told[0].model.mlp and told[0].model.mlp.experts
+    return [*lines, _LEFT_OUT.format(routing=", routing tokens to experts" if experts else "")]
 
 
 def _rows(answer: _Answer) -> list[dict[str, object]]:

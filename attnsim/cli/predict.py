@@ -78,7 +78,7 @@ def predict(
         predict_layers(
             context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
             implementation=implementation, mode=mode, budget=budget, launch=launch,
-            calibration=calibration, split_changes=split_changes, json=json,
+            calibration=calibration, split_changes=split_changes, verbose=verbose, json=json,
         )  # fmt: skip
         return
     if len(lengths) > 1:
@@ -299,9 +299,9 @@ def _print(
     for note in dict.fromkeys(one.note for one in shown if one.note):
         out.print(note)
     everything = [item for group in groups if not group.same for item in group.predictions]
-    show.print_remarks(out, everything, verbose)
     alike = any(group.alike for group in groups)
-    out.print(caption(question, [one.over for one in shown], names, retuned=alike))
+    told = [caption(question, [one.over for one in shown], names, retuned=alike)]
+    show.print_trust(out, everything, verbose, told)
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:

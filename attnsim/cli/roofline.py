@@ -100,7 +100,7 @@ def roofline(
     for machine, found in groups:
         over = ratios_over_unchanged(found, predictions) if machine.changes else ratios_over(found)
         show.print_predictions(console, machine.described, found, [over], verbose)
-    show.print_remarks(console, predictions, verbose)
+    show.print_trust(console, predictions, verbose)
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 

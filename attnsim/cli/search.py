@@ -91,6 +91,7 @@ def hardware(
     out: Annotated[Path | None, flag("FILE", "CSV of every machine answered.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")] = None,
     look: outputs.Look,
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Find the hardware that answers a question best within limits, and what it trades.
@@ -146,7 +147,7 @@ def hardware(
     if json:
         show.print_json([best.to_dict()] if best else rows)
     else:
-        print_search(found, rows, questions, cost)
+        print_search(found, rows, questions, cost, verbose)
         if split:
             print_best(best)
         files = dict.fromkeys(filter(None, (out, plot, plot and plot.with_suffix(".csv"))))

@@ -69,7 +69,9 @@ SHOWN = 10
 """Machines printed at most."""
 
 
-def print_search(found: HardwareSearch, rows: list[dict[str, Any]], questions: Sequence[str], prices: str) -> None:
+def print_search(
+    found: HardwareSearch, rows: list[dict[str, Any]], questions: Sequence[str], prices: str, verbose: bool = False
+) -> None:
     """The best machines or the front, and how far to believe them."""
     out = show.console()
     space = found.space
@@ -103,7 +105,7 @@ def print_search(found: HardwareSearch, rows: list[dict[str, Any]], questions: S
         out.print(f"the unchanged machine breaks {'; '.join(found.unchanged.broken)}")
     if len(chosen) > SHOWN and two:
         out.print(f"{len(chosen) - SHOWN} more on the front: --out FILE has all")
-    _print_uncertainty(out, found, shown, told_of_cost(prices) if "cost" in asked else "")
+    _print_uncertainty(out, found, shown, told_of_cost(prices) if "cost" in asked else "", verbose)
 
 
 def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str]) -> dict[str, object]:
@@ -158,51 +160,60 @@ def _short(text: str, key: str, value: float) -> str:
     return text if exact else FIELDS[key].show(float(f"{value:.4g}"))
 
 
-def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design], cost: str) -> None:
+def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design], cost: str, verbose: bool) -> None:
     from attnsim.models.hardware.sections import FIELDS
     from attnsim.studies.hardware_space import with_figures
 
-    groups = [", ".join(str(at + 1) for at in run) for run in found.alike_runs(shown) if len(run) > 1]
-    if groups:
-        out.print(f"within the model's error of each other in time: {'; '.join(groups)}")
-    near = [str(number) for number, one in enumerate(shown, 1) if found.alike(found.unchanged, one)]
-    if near:
-        out.print(f"within the model's error of the unchanged machine in time: {', '.join(near)}")
     best = shown[0]
     rivals = [one for one in found.feasible if found.alike(best, one)]
+    answer = best.answer
+    assert answer is not None
+    machines = [found.space.gpu, *(with_figures(found.space.gpu, one.figures) for one in shown)]
+    counted, *dies = told_of_area(found.space.gpu, machines)
+    for line in dies:
+        out.print(line)
+    left = [one for one in found.machines if one.broken]
+    if left:
+        nearest = min(left, key=lambda one: sum(one.excess))
+        figures = ", ".join(f"{key} {FIELDS[key].show(value)}" for key, value in nearest.figures.items())
+        out.print(
+            f"left out: {len(left)} that break a limit; the nearest, {figures}, breaks {'; '.join(nearest.broken)}"
+        )
     spans = []
     for one in found.space.ranges:
         ends = sorted({machine.figures[one.key] for machine in rivals})
         words = [_short(FIELDS[one.key].show(end), one.key, end) for end in dict.fromkeys((ends[0], ends[-1]))]
         spans.append(f"{one.key} {' to '.join(words)}")
     others = f"{len(rivals)} machines, {', '.join(spans)}" if len(rivals) > 1 else "no other machine that was answered"
-    out.print(f"of all within the limits the model cannot tell apart from machine 1: {others}")
-    answer = best.answer
-    assert answer is not None
-    notes = [note for one in shown if one.answer for item in one.answer.predictions for note in item.notes]
-    for note in dict.fromkeys(notes):
-        out.print(note)
+    lines = [f"of all within the limits the model cannot tell apart from machine 1: {others}"]
+    groups = [", ".join(str(at + 1) for at in run) for run in found.alike_runs(shown) if len(run) > 1]
+    lines += [f"within the model's error of each other in time: {'; '.join(groups)}"] if groups else []
+    near = [str(number) for number, one in enumerate(shown, 1) if found.alike(found.unchanged, one)]
+    lines += [f"within the model's error of the unchanged machine in time: {', '.join(near)}"] if near else []
+    lines += [note for one in shown if one.answer for item in one.answer.predictions for note in item.notes]
     for limit in found.space.limits:
         interval = answer.results.get(limit.name) if limit.name != "time" else None
         if interval is not None and interval.low < interval.high:
-            out.print(
+            lines.append(
                 f"{limit.text} holds for the typical constants; machine 1 may take {wording.number(interval.low)} to "
                 f"{wording.number(interval.high)}"
             )
-    out.print(
-        f"power and energy: published constants scaled to the process node, assumed for {', '.join(answer.assumed)}"
-    )
-    machines = [found.space.gpu, *(with_figures(found.space.gpu, one.figures) for one in shown)]
-    for line in told_of_area(found.space.gpu, machines):
-        out.print(line)
-    if cost:
-        out.print(cost)
+    lines += [
+        f"power and energy: published constants scaled to the process node, assumed for {', '.join(answer.assumed)}. "
+        "Power is of the call run again and again at its clock, and may lie above power.limit",
+        counted,
+        *([cost] if cost else []),
+    ]
     if answer.predictions[0].cache == "warm" and any(one.key == "l2.capacity" for one in found.space.ranges):
         out.print(
             "L2 warm: it holds what the same call left there, and a larger one holds more; between two runs of a layer "
             "the model's other layers run: --cache cold"
         )
     for case, prediction in zip(found.mix.cases, answer.predictions, strict=True):
-        out.print(f"trust{f' of {case.name}' if case.name else ''}: {prediction.trust.reason}")
+        lines.append(f"trust{f' of {case.name}' if case.name else ''}: {prediction.trust.reason}")
     if len(found.mix.cases) > 1:
-        out.print("weights are shares of the unchanged machine's time; vs base, energy and power are of that mix")
+        lines.append("weights are shares of the unchanged machine's time; vs base, energy and power are of that mix")
+    levels = ", ".join(dict.fromkeys(one.trust.level for one in answer.predictions))
+    alike = f"{len(rivals) - 1} others" if len(rivals) > 1 else "no other"
+    short = f"{levels}: within the model's error {alike} of those within the limits are as fast as machine 1."
+    show.print_remarks(out, f"{short} -v says why, and what is assumed.", lines, verbose)

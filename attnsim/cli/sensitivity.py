@@ -31,6 +31,7 @@ def sensitivity(
     sobol: Annotated[int | None, options.count("Sobol indices too, from N samples, a power of two.", None)] = None,
     spread: Annotated[float, options.amount("Sobol: each figure from its value over this to times this.")] = 2.0,
     seed: Annotated[int, options.count("Of the Sobol samples.", None, low=0)] = 0,
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
@@ -59,7 +60,7 @@ def sensitivity(
     out = show.console()
     out.print(f"{flags.title}{w}\n")
     out.print(f"{changed.described}, {algorithm}: {timed_text(base)}, {base.trust.level}\n")
-    _print(out, found, step)
+    _print(out, found, step, verbose)
     if shares:
         _print_indices(out, shares, sobol or 0, spread)
 
@@ -68,7 +69,7 @@ SMALL = 0.005
 """Elasticities below are not told apart from 0."""
 
 
-def _print(out: Any, found: list[Elasticity], step: float) -> None:
+def _print(out: Any, found: list[Elasticity], step: float, verbose: bool) -> None:
     from attnsim.models.hardware.sections import FIELDS
 
     timed = any(item.timing for item in found)
@@ -87,16 +88,17 @@ def _print(out: Any, found: list[Elasticity], step: float) -> None:
     ]
     show.print_rows(out, "", rows, right=("elasticity", "down", "up", "10 % more"))
     idle = [item.figure for item in found if abs(item.elasticity) < SMALL and not item.kink]
-    if idle:
-        out.print(f"no effect: {', '.join(idle)}")
-    out.print(
+    details = [f"no effect: {', '.join(idle)}"] if idle else []
+    details.append(
         f"elasticity: d log time / d log figure, central difference over {100 * step:g} % down and up (beside it). "
-        "-1: the figure alone decides; 0: it does not matter. Figures of which more moves the time most come first, by "
-        "how much where it is 10 % more. kink: the two sides differ, another unit takes over here or the number of "
+        "-1: the figure alone decides; 0: it does not matter. The figure whose increase shortens the time most comes "
+        "first. kink: the two sides differ, another unit takes over here or the number of "
         "waves changes. Tiles stay as they are; times are replayed, and may jump from anomalies of scheduling, by "
         "more than 2 % in one change of 1,000."
         + (" +-: how far it moves as resident blocks fall into step or not." if timed else "")
     )
+    short = "-1: the figure alone decides the time; 0: it does not matter. -v says how it is taken, and which are 0."
+    show.print_remarks(out, short, details, verbose)
 
 
 def _print_indices(out: Any, shares: list[Index], samples: int, spread: float) -> None:

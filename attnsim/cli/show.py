@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 WIDTH = 80
 """Columns of a table in a pipe, and of sentences anywhere."""
 
+REMARKS = 2
+"""Lines below a table at most, without `-v`."""
+
 _SHORT = 26
 """Longest cell that is never folded."""
 
@@ -128,51 +131,83 @@ def print_why(out: Console, predictions: Sequence[Prediction]) -> None:
         out.print(f"{why(min(timed, key=lambda one: one.time_s or 0.0))}\n")
 
 
-def print_remarks(out: Console, predictions: Sequence[Prediction], verbose: bool = False) -> None:
-    """What the tables cannot hold: implementations, tiles, notes, and why to trust a time so far.
-
-    Without `verbose` of the trust only its level, range and weightiest reason, once for all that share them, and what
-    was assumed.
-    """
-    lines: list[str] = []
-    names = _names(predictions)
-    kernels = [f"{item.implementation}, tile {item.tile}" for item in predictions]
-    placed = _placed(predictions, [item.algorithm for item in predictions], kernels)
-    for item, kernel, name in zip(predictions, kernels, placed, strict=True):
-        tiles = "" if item.tiles == "shipped" else f" ({item.tiles})"
-        if item.tile:
-            lines.append(f"{name}: {kernel}{tiles}")
-    about: dict[str, list[str]] = {}
-    lines += _clocks(predictions, names)
-    for item, name in zip(predictions, names, strict=True):
-        for note in item.notes:
-            about.setdefault(note, []).append(name)
-    everyone = set(names)
-    for item, name in zip(predictions, names, strict=True):
-        for reason in item.trust.reasons:
-            if name in about.get(reason.text, ()):
-                continue  # an assumption may be a note already
-            if verbose or reason.kind == "assumed":
-                about.setdefault(f"trust: {reason}" if verbose else f"{reason}", []).append(name)
-    for text, named in about.items():
-        whose = list(dict.fromkeys(named))
-        lines.append(text if set(whose) == everyone else f"{text} ({', '.join(whose)})")
-    lines += [] if verbose else _trust(predictions, names)
-    lines += _approximations(predictions, names)
-    for line in dict.fromkeys(lines):
+def print_remarks(out: Console, short: str, details: Iterable[str], verbose: bool = False) -> None:
+    """What stands below tables: level and range in at most two lines, or with `verbose` all there is to say."""
+    lines = dict.fromkeys(details) if verbose else folded(short, out.width).splitlines()[:REMARKS]
+    for line in lines:
         out.print(line)
 
 
-def _trust(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
-    """How far each time is to be trusted, in a line a reason."""
-    why: dict[tuple[str, str], list[str]] = {}
-    spreads = [spread_text(item.trust.low, item.trust.high) for item in predictions]
-    for item, name in zip(predictions, _placed(predictions, names, spreads), strict=True):
+def print_trust(
+    out: Console, predictions: Sequence[Prediction], verbose: bool = False, details: Iterable[str] = ()
+) -> None:
+    """How far to trust a table of predictions; `details` follow where `verbose` asks for them.
+
+    What was found about the question itself, such as queries that see no key, is said always.
+    """
+    names = _names(predictions)
+    for line in () if verbose else _said([one.findings for one in predictions if one.fits], names):
+        out.print(line)
+    print_remarks(out, _levels(predictions, names), (*_details(predictions, names), *details), verbose)
+
+
+def _levels(predictions: Sequence[Prediction], names: Sequence[str]) -> str:
+    """Level and range of each, or where that is too long for two lines, of all that share a level."""
+    by_level: dict[str, dict[str, Prediction]] = {}
+    runs: set[str] = set()
+    for item, name in zip(
+        predictions, _placed(predictions, names, [one.trust.level for one in predictions]), strict=True
+    ):
         if item.time_s is not None:
-            spread = spread_text(item.trust.low, item.trust.high)
+            whose = name if item.implementation in runs or "/" in name else f"{name} ({item.implementation})"
+            runs.add(item.implementation)
             tiles = "" if item.tiles == "shipped" else f" ({item.tiles})"
-            why.setdefault((item.trust.level, str(item.trust.reasons[0])), []).append(f"{name}{tiles} about {spread}")
-    return [f"trust: {', '.join(dict.fromkeys(whose))}, {level}: {reason}" for (level, reason), whose in why.items()]
+            by_level.setdefault(item.trust.level, {}).setdefault(f"{whose}{tiles}", item)
+    hint = "-v says why"
+    hint += ", and what is assumed." if any(_assumed(one) for one in predictions) else "."
+    each = [
+        f"{level}: {', '.join(f'{name} {spread_text(one.trust.low, one.trust.high)}' for name, one in mine.items())}"
+        for level, mine in by_level.items()
+    ]
+    text = f"{'; '.join(each)}. {hint}"
+    if len(folded(text).splitlines()) <= REMARKS:
+        return text
+    every = [
+        f"{level}: {len(mine)} answers within {spread_text(min(low), max(high))}"
+        for level, mine in by_level.items()
+        for low, high in [zip(*((one.trust.low, one.trust.high) for one in mine.values()), strict=True)]
+    ]
+    return f"{'; '.join(every)}. {hint}"
+
+
+def _assumed(item: Prediction) -> bool:
+    return any(reason.kind == "assumed" for reason in item.trust.reasons)
+
+
+def _details(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+    """Whose kernels and tiles, clocks, notes, and every reason to trust a time so far."""
+    lines: list[str] = []
+    kernels = [f"{item.implementation}, tile {item.tile}" for item in predictions]
+    placed = _placed(predictions, [item.algorithm for item in predictions], kernels)
+    for item, kernel, name in zip(predictions, kernels, placed, strict=True):
+        if item.tile:
+            lines.append(f"{name}: {kernel}{'' if item.tiles == 'shipped' else f' ({item.tiles})'}")
+    lines += _clocks(predictions, names)
+    texts = [
+        (*item.notes, *(f"trust: {one}" for one in item.trust.reasons if one.text not in item.notes))
+        for item in predictions
+    ]
+    return [*lines, *_said(texts, names), *_approximations(predictions, names)]
+
+
+def _said(texts: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
+    """Each text once, with whom it is of where it is not of all."""
+    about: dict[str, list[str]] = {}
+    for mine, name in zip(texts, names, strict=False):
+        for text in mine:
+            about.setdefault(text, []).append(name)
+    whose = {text: list(dict.fromkeys(named)) for text, named in about.items()}
+    return [text if set(named) == set(names) else f"{text} ({', '.join(named)})" for text, named in whose.items()]
 
 
 def _approximations(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:

@@ -155,7 +155,7 @@ def test_a_crossover_that_does_not_come_is_none() -> None:
 
 def test_the_command_prints_a_row_for_each_gpu_length_and_tile(tmp_path: Path) -> None:
     out = tmp_path / "breakeven.png"
-    shown = run("--gpu", A100, "--tile", "64x64,128x64", "--pattern", "window", "--plot", str(out))
+    shown = run("--gpu", A100, "--tile", "64x64,128x64", "--pattern", "window", "--plot", str(out), "-v")
     assert len([line for line in shown.splitlines() if line.split()[:1] == ["1024"]]) == 5
     assert "nearest: flash-attn.2 on hopper" in " ".join(shown.split())
     assert out.read_bytes()[:4] == b"\x89PNG"
@@ -172,7 +172,7 @@ def test_the_command_prints_a_row_for_each_gpu_length_and_tile(tmp_path: Path) -
 def test_a_changed_gpu_is_told_wherever_its_numbers_stand(tmp_path: Path) -> None:
     out = tmp_path / "breakeven.png"
     flags = ("--heads", "8", "--sparse", "attnsim.sparse", "--set", "tensor.bf16=2x")
-    shown = " ".join(run(*flags, "--plot", str(out)).split())
+    shown = " ".join(run(*flags, "--plot", str(out), "-v").split())
     change = "tensor.bf16 = 8192 FLOP/clk (was 4096 FLOP/clk)"
     assert shown.count(f"h100-sxm5-80gb with {change}") == 3  # above the table, in the verdict, beside the dense kernel
     (row,) = json.loads(run("--json", *flags))

@@ -35,13 +35,13 @@ def test_a_question_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> 
     text = run(capsys, "predict", *QUESTION, "--window", "256")
     rows = [words[0] for words in map(str.split, text.splitlines()) if words[2:3] in (["us"], ["ms"])]
     assert rows == ["naive", "flash", "sliding-window"]
-    assert "flash-attn.3" in text and "trust:" in text and "…" not in text
+    assert "flash (flash-attn.3) -" in " ".join(text.split()) and "…" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_patterns_are_written_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     question = [word for word in QUESTION if word != "--causal"]
-    text = run(capsys, "predict", *question, "--mask", "causal, window 256, global 16")
+    text = run(capsys, "predict", *question, "--mask", "causal, window 256, global 16", "-v")
     rows = [words[0] for words in map(str.split, text.splitlines()) if words[2:3] in (["us"], ["ms"])]
     assert rows == ["naive", "flash", "sparse"]
     assert "causal; sparse: causal, window 256, global 16" in " ".join(text.split()) and "tiles visited" in text
@@ -65,7 +65,7 @@ def test_a_what_if_shows_the_unchanged_gpu_and_both_ways_of_tiling(
 
 
 def test_shipped_tiles_that_do_not_fit_leave_the_retuned(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "predict", *QUESTION, "--set", "sm.shared_memory=64KiB")
+    text = run(capsys, "predict", *QUESTION, "--set", "sm.shared_memory=64KiB", "-v")
     assert "Shared memory: flash_fwd needs" in text and "retuned tiles" in text
     assert "naive: torch.baddbmm, tile GEMM 64 x 64 x 64" in text, "cuBLAS has others, with fewer stages"
 
@@ -139,7 +139,7 @@ def test_a_new_gpu_is_a_file_that_can_be_used(tmp_path: Path, capsys: pytest.Cap
     assert "600 GB/s" in path.read_text()
     run(capsys, "gpus", "new", str(path), "--from", "l4", "--set", "hbm.bandwidth=3x", "--force")
     assert "900 GB/s" in path.read_text()
-    text = run(capsys, "predict", "--gpu", str(path), "--heads", "8", "--seq", "512", "--head-dim", "64")
+    text = run(capsys, "predict", "--gpu", str(path), "--heads", "8", "--seq", "512", "--head-dim", "64", "-v")
     assert "hypothetical GPU" in text
 
 
@@ -176,10 +176,11 @@ def test_a_reader_that_goes_away_is_no_crash() -> None:
 def test_details_come_when_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     short = run(capsys, "predict", *QUESTION, "--set", "hbm.bandwidth=6TB/s")
     assert "waves" not in short and "range made of" not in short and "vs naive" not in short
-    (told,) = [line for line in short.replace("\n", " ").split("trust: ") if line.startswith("flash about")][:1]
-    assert re.match(r"flash about -\d+ to \+\d+ %, extrapolated: 12 % of the smallest", told)
+    assert "SM clock" not in short and "trust:" not in short and "vs base: speedup over" not in short
+    assert re.fullmatch(r"extrapolated: \d answers within -\d+ to \+\d+ %. -v says why.", short.splitlines()[-1])
     long = run(capsys, "predict", *QUESTION, "--set", "hbm.bandwidth=6TB/s", "-v")
-    assert {"waves", "naive"} <= set(long.split()) and "range made of" in long
+    assert {"waves", "naive"} <= set(long.split()) and "range made of" in long and "12 % of the smallest" in long
+    assert "SM clock" in long and "vs base: speedup over" in long and "-v says" not in long
     for text in (short, long):
         assert max(map(len, text.splitlines())) <= 80
         assert text == "".join(f"{line.rstrip()}\n" for line in text.splitlines()), "no blanks at the ends of lines"
@@ -200,7 +201,7 @@ def test_a_gpu_file_that_holds_changes_is_the_unchanged_one(tmp_path: Path, caps
     path = tmp_path / "mine.yaml"
     run(capsys, "gpus", "new", str(path), "--from", "h100-sxm5-80gb", "--set", "sm.count=160")
     capsys.readouterr()
-    text = run(capsys, "predict", *asked(str(path), 65536), "--algorithm", "flash", "--set", "sm.count=132")
+    text = run(capsys, "predict", *asked(str(path), 65536), "--algorithm", "flash", "--set", "sm.count=132", "-v")
     assert "\nmine, unchanged\n" in text and "\nmine with sm.count = 132 (was 160; l2.bandwidth follows" in text
     slower = re.search(r"^flash .*?([\d.]+)x \(", text[text.index("mine with") :], re.MULTILINE)
     assert slower and 0.7 < float(slower[1]) < 1

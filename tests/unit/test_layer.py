@@ -186,6 +186,10 @@ def test_bad_input_is_refused() -> None:
 def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str]) -> None:
     ask = ["predict", "--layer", "--model", "llama-3-8b", "--gpu", GPU, "--seq"]
     assert main([*ask, "2048"]) == 0
+    short = capsys.readouterr().out
+    assert "Left out" not in short and " ".join(short.splitlines()[-2:]).endswith("-v says why, and what is left out.")
+    ask = [ask[0], "-v", *ask[1:]]
+    assert main([*ask, "2048"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split("  ")[0] for line in text.splitlines()]

@@ -232,7 +232,7 @@ def test_the_hardware_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     limits, two = ["--limit", "power<=600 W"], ["--minimise", "time,power"]
     table, picture = tmp_path / "all.csv", tmp_path / "front.png"
     files = ["--out", str(table), "--plot", str(picture)]
-    assert main(["search", "hardware", *DECODE_FLAGS, *vary, *limits, *two, *files]) == 0
+    assert main(["search", "hardware", *DECODE_FLAGS, *vary, *limits, *two, *files, "-v"]) == 0
     text = capsys.readouterr().out
     assert "Pareto front, time against power" in text and "may take" in text and "trust:" in text
     assert picture.stat().st_size > 10_000
@@ -343,7 +343,7 @@ def test_cases_come_from_flags_and_files(tmp_path: Path, capsys: pytest.CaptureF
     picture = tmp_path / "front.svg"
     cases = ["--case", "seq=4096: 2", "--case", f"{tmp_path / 'decode.yaml'}:1"]
     area = ["--minimise", "time,area", "--limit", "area<=1.1x", "--plot", str(picture), "--cost", "sm.count*5"]
-    assert main([*vary, *flags, *cases, *area]) == 0
+    assert main([*vary, *flags, *cases, *area, "-v"]) == 0
     text = capsys.readouterr().out
     assert "\ncost: sm.count*5\n" in text
     assert "decode (weight 1): batch 16, heads 8/1, seq 1 x 8192" in text and "seq=4096 (weight 2)" in text

@@ -145,7 +145,7 @@ def test_bad_input_is_one_line(extra: list[str], said: str, capsys: pytest.Captu
 
 def test_the_command_prints_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--gpu", "a100-sxm4-80gb", "--heads", "16", "--seq", "4096", "--head-dim", "64", "--causal"]
-    assert main(["sensitivity", *shape, "--sobol", "64"]) == 0
+    assert main(["sensitivity", *shape, "--sobol", "64", "-v"]) == 0
     text = capsys.readouterr().out
     assert "10 % more" in text and "no effect: " in text and "Sobol indices of log time, 64 samples" in text
     assert main(["sensitivity", *shape, "--json"]) == 0
@@ -162,7 +162,9 @@ def test_a_kink_stands_where_what_more_brings_puts_it(
 ) -> None:
     found = [Elasticity("sm.count", 108.0, -0.5, -0.1, -0.9), Elasticity("clock.free", 1.4e9, -0.5, -0.5, -0.5)]
     monkeypatch.setattr(sensitivity, "elasticities", lambda *_: found)
-    assert main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64"]) == 0
+    assert (
+        main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64", "-v"]) == 0
+    )
     text = capsys.readouterr().out
     assert text.index("sm.count") < text.index("clock.free") and "kink" in text
 
@@ -181,6 +183,8 @@ def test_what_hangs_on_timing_says_how_far(monkeypatch: pytest.MonkeyPatch, caps
         assert one.elasticity == usual[one.figure].elasticity
         assert 0.2 < one.timing < 2 * 0.02 / 0.0488 + 0.01
         assert not one.kink or abs((one.up or 0) - (one.down or 0)) > 4 * one.timing
-    assert main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64"]) == 0
+    assert (
+        main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64", "-v"]) == 0
+    )
     text = " ".join(capsys.readouterr().out.split())
     assert " +-0." in text and "+-: how far it moves as resident blocks fall into step or not." in text

@@ -1,11 +1,14 @@
 """Tables for people: whole at every width, in parts where the terminal is narrow."""
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
 import attnsim
 from attnsim.api.baselines import ratios_over_unchanged
 from attnsim.cli import main, show
+from attnsim.cli.show import REMARKS, console, print_remarks
 from attnsim.wording import NOTHING
 
 WINDOWED = attnsim.Workload(1, 32, 8192, 128, heads_kv=8, mask=attnsim.Mask.sliding_window(1024))
@@ -63,12 +66,43 @@ def test_an_empty_table_is_its_title(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_remarks_that_differ_by_gpu_say_which(capsys: pytest.CaptureFixture[str]) -> None:
     question = ["--heads", "16", "--seq", "2048", "--head-dim", "128"]
-    assert main(["predict", "--gpu", "a100-sxm4-80gb,h100-sxm5-80gb", "--algorithm", "flash", *question]) == 0
+    assert main(["predict", "--gpu", "a100-sxm4-80gb,h100-sxm5-80gb", "--algorithm", "flash", *question, "-v"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for words in (
         "flash on a100-sxm4-80gb: flash-attn.2, tile",
         "flash on h100-sxm5-80gb: flash-attn.3, tile",
         "SM clock: a100-sxm4-80gb 1410 MHz (boost), h100-sxm5-80gb 1863 MHz (under load)",
-        "trust: flash on a100-sxm4-80gb about",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("command", "levels"),
+    [
+        ("predict --gpu h100-sxm5-80gb", {"validated"}),
+        ("predict --gpu h100-sxm5-80gb,a100-sxm4-80gb,l4 --set hbm.bandwidth=2x", {"validated", "extrapolated"}),
+        ("predict --gpu h100-sxm5-80gb --set power.limit=200W --algorithm flash", {"validated", "extrapolated"}),
+        ("roofline --gpu h100-sxm5-80gb --out {folder}/one.png", {"validated"}),
+        ("sensitivity --gpu l4", set()),
+    ],
+)
+def test_remarks_are_two_lines_without_v(
+    command: str, levels: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.format(folder=tmp_path).split()
+    assert main([*words, "--model", "llama-3-8b", "--seq", "4096"]) == 0
+    text = capsys.readouterr().out
+    *_, last = (part for part in text.split("\n\n") if part.strip())
+    lines = [line for line in last.splitlines() if not line.startswith(("written:", "power.limit is felt"))]
+    assert len(lines) <= REMARKS and "-v says" in " ".join(lines)
+    assert all(f"{level}: " in " ".join(lines) for level in levels)
+    assert ("power.limit is felt" in text) == ("power" in command), "what was found of the question is always said"
+    assert main([*words, "--model", "llama-3-8b", "--seq", "4096", "-v"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > len(text.splitlines())
+
+
+def test_no_remark_is_longer_than_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    print_remarks(console(), "word " * 100, ["one", "two", "three", "one"])
+    assert len(capsys.readouterr().out.splitlines()) == REMARKS
+    print_remarks(console(), "word " * 100, ["one", "two", "three", "one"], verbose=True)
+    assert capsys.readouterr().out.splitlines() == ["one", "two", "three"]
