@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS, Level
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.changes import Marks, told
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots import roofline_labels
@@ -39,6 +39,7 @@ def roofline(
     measured: Sequence[float | None] = (),
     levels: Sequence[Level] = ("hbm",),
     ceilings: Sequence[str] = (),
+    marked: Marks | None = None,
 ) -> Picture:
     """Where calls stand under the roof of a GPU's datasheet and the one that kernels reach.
 
@@ -57,6 +58,8 @@ def roofline(
         Levels of memory with a roof; calls are named at the first.
     ceilings : sequence of {"exp", "fp32", "mma_sync"}
         Rates of arithmetic with a roof, beside the tensor cores'.
+    marked : mapping, optional
+        What stands behind the name of a changed GPU, by its id and changes; by default a star, or letters of several.
 
     Raises
     ------
@@ -71,7 +74,7 @@ def roofline(
     >>> figure.axes[0].get_xlabel()
     'useful FLOPs per byte of HBM'
     """
-    drawn = machines(_gpus(predictions, gpus), predictions)
+    drawn = machines(_gpus(predictions, gpus), predictions, marked)
     shown = Shown(drawn, entries(drawn, predictions, measured), _levels(levels), _ceilings(ceilings, drawn))
     panels = [Panel(partial(roofline_labels.draw, shown=shown), 3.6)]
     compared = [one for one in shown.placed if one.measured_s]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS, Level, Point, Roofline
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.changes import Marks, marks, told
 from attnsim.models.hardware.gpu import Gpu
 
 COLUMNS = (
@@ -27,6 +27,8 @@ class Drawn:
     roofline: Roofline
     short: str = ""
     """The label as a point has it: "h100*"."""
+    mark: str = ""
+    """What tells it from the unchanged GPU: "*", or " A" of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Entry:
         return one.flops_useful / one.time_high_s, one.flops_useful / one.time_low_s
 
 
-def machines(gpus: Sequence[Gpu], predictions: Sequence[Prediction]) -> list[Drawn]:
+def machines(gpus: Sequence[Gpu], predictions: Sequence[Prediction], marked: Marks | None = None) -> list[Drawn]:
     """Rooflines of the GPUs, for the number format and the FLOPs per exponential of the predictions on each.
 
     Raises
@@ -96,11 +98,12 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Prediction]) -> list[Dra
             raise InputError(f"a prediction is for {item.gpu}, which is not among the GPUs drawn: {known}")
     out = []
     families = _families({gpu.id for gpu in gpus})
-    for number, gpu in enumerate(gpus):
+    of = marked or marks((gpu.id, gpu.changes) for gpu in gpus)
+    for gpu in gpus:
         mine = [item for item in predictions if _same(item, gpu)]
-        stars = "*" * sum(bool(other.changes) for other in gpus[: number + 1]) if gpu.changes else ""
+        mark = of.get((gpu.id, gpu.changes), "")
         roofline = Roofline(gpu, _dtype(gpu, mine), _flops_per_exp(mine or predictions))
-        out.append(Drawn(gpu, gpu.id + stars, roofline, families[gpu.id] + stars))
+        out.append(Drawn(gpu, gpu.id + mark, roofline, families[gpu.id] + mark, mark))
     return out
 
 

@@ -257,7 +257,7 @@ def _name(entry: Entry, shown: Shown) -> str:
     if len({other.gpu.id for other in shown.machines}) > 1:
         name += f", {machine.short}"
     elif machine.gpu.changes:
-        name += machine.short[len(machine.short.rstrip("*")) :]
+        name += machine.mark
     return name if one.tiles == "shipped" else f"{name}, {one.tiles}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attnsim.api.prediction import Prediction
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.changes import Change, told
+from attnsim.models.hardware.changes import Marks, marks, told
 from attnsim.plots.roofline_labels import halo, short, spread
 from attnsim.plots.styles import Style, algorithm_hue
 
@@ -79,8 +79,8 @@ def series_of(predictions: Sequence[Prediction], over: Over = "seq") -> list[Ser
     return lines
 
 
-def names_of(predictions: Sequence[Prediction]) -> list[str]:
-    """Algorithms, with the implementation or the GPU where there are several; stars for a changed one beside its base.
+def names_of(predictions: Sequence[Prediction], marked: Marks | None = None) -> list[str]:
+    """Algorithms, with the implementation or the GPU where there are several, and the mark of a changed GPU.
 
     Raises
     ------
@@ -95,23 +95,23 @@ def names_of(predictions: Sequence[Prediction]) -> list[str]:
     for one in predictions:
         runs.setdefault((one.algorithm, one.gpu, one.changes, one.workload), set()).add(one.implementation)
     several = {key[0] for key, implementations in runs.items() if len(implementations) > 1}
-    machines = _machine_names(predictions)
+    machines = _marked(predictions, marked)
     one_base = len({gpu for gpu, _ in machines}) == 1
     names = []
     for one in predictions:
         name = f"{one.algorithm}/{one.implementation}" if one.algorithm in several else one.algorithm
-        machine = machines[one.gpu, one.changes]
+        mark = machines[one.gpu, one.changes]
         if len(machines) > 1:
-            name += machine.removeprefix(one.gpu) if one_base else f", {machine}"
+            name += mark if one_base else f", {one.gpu}{mark}"
         names.append(name)
     return names
 
 
-def _machine_names(predictions: Sequence[Prediction]) -> dict[tuple[str, tuple[Change, ...]], str]:
-    """Names of the GPUs, a changed one with stars."""
-    found = dict.fromkeys((one.gpu, one.changes) for one in predictions)
-    changed = [key for key in found if key[1]]
-    return {key: key[0] + "*" * (changed.index(key) + 1 if key in changed else 0) for key in found}
+def _marked(predictions: Sequence[Prediction], marked: Marks | None) -> Marks:
+    """What stands behind the name of each GPU, nothing behind that of an unchanged one."""
+    machines = list(dict.fromkeys((one.gpu, one.changes) for one in predictions))
+    found = marked or marks(machines)
+    return {key: found.get(key, "") for key in machines}
 
 
 def identity(one: Prediction) -> dict[str, object]:
@@ -132,11 +132,11 @@ def shared_words(predictions: Sequence[Prediction]) -> str:
     return ", ".join(part for part in parts[0] if all(part in other for other in parts)) if parts else ""
 
 
-def about(predictions: Sequence[Prediction]) -> str:
+def about(predictions: Sequence[Prediction], marked: Marks | None = None) -> str:
     """The conditions of all predictions in words: machines, shape, cache, launch, and what only some have."""
     machines = ", ".join(
-        f"{name} with {told(changes)}" if changes else name
-        for (_, changes), name in _machine_names(predictions).items()
+        f"{gpu}{mark} with {told(changes)}" if changes else gpu
+        for (gpu, changes), mark in _marked(predictions, marked).items()
     )
     parts = [str(one.workload).split(", ") for one in predictions]
     shared = shared_words(predictions).split(", ")

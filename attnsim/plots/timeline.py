@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.changes import marks, told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots.layout import Panel, longest, wrapped
 from attnsim.plots.sheet import Picture, key, plain_axes
@@ -89,7 +89,7 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtit
 
 
 def timeline_of(found: Sequence[tuple[Gpu, str, Trace]], asked: str) -> Picture:
-    """The same of named traces on GPUs, of which a changed one has a star behind its name.
+    """The same of named traces on GPUs, of which a changed one has a mark behind its name.
 
     Parameters
     ----------
@@ -103,7 +103,8 @@ def timeline_of(found: Sequence[tuple[Gpu, str, Trace]], asked: str) -> Picture:
     InputError
         When there is nothing to draw.
     """
-    names = {gpu: f"{gpu.id}{'*' if gpu.changes else ''}" for gpu, _, _ in found}
+    marked = marks((gpu.id, gpu.changes) for gpu, _, _ in found)
+    names = {gpu: gpu.id + marked.get((gpu.id, gpu.changes), "") for gpu, _, _ in found}
     several = len(names) > 1
     titles = [f"{name}, {names[gpu]}" if several else name for gpu, name, _ in found]
     modified = [f"{name}: {told(gpu.changes)}" for gpu, name in names.items() if gpu.changes]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import speedup
 from attnsim.errors import InputError
+from attnsim.models.hardware.changes import Marks
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of
@@ -45,7 +46,7 @@ class Frame:
         return [part for part in (LAUNCH, *UNITS, WAITS) if part in found]
 
 
-def units(predictions: Sequence[Prediction]) -> Picture:
+def units(predictions: Sequence[Prediction], marked: Marks | None = None) -> Picture:
     """How long each unit is busy within each call, a frame as long as the call around them.
 
     The same call on a changed GPU is drawn within the frame of the unchanged one, bar beside bar.
@@ -54,13 +55,15 @@ def units(predictions: Sequence[Prediction]) -> Picture:
     ----------
     predictions : sequence of Prediction
         Several algorithms, GPUs or shapes; those that do not fit the memory are told in the caption.
+    marked : mapping, optional
+        What stands behind the name of a changed GPU, by its id and changes; by default a star, or letters of several.
 
     Raises
     ------
     InputError
         When none fits.
     """
-    labels = _labels(predictions)
+    labels = _labels(predictions, marked)
     shown = [(label, one) for label, one in zip(labels, predictions, strict=True) if one.time_s]
     if not shown:
         raise InputError(f"nothing to draw: {predictions[0].notes[0]}")
@@ -77,13 +80,13 @@ def units(predictions: Sequence[Prediction]) -> Picture:
         tuple(row for label, one in shown for row in _rows(label, one)),
         left=(*(unit.label for unit in UNITS.values()), WAITS),
         right=("100 %     123 ms",),
-        subtitle=about([one for _, one in shown]),
+        subtitle=about([one for _, one in shown], marked),
     )
 
 
-def _labels(predictions: Sequence[Prediction]) -> list[str]:
+def _labels(predictions: Sequence[Prediction], marked: Marks | None) -> list[str]:
     """Names, with the length where it differs."""
-    names = names_of(predictions)
+    names = names_of(predictions, marked)
     if len({one.workload.seq_kv for one in predictions}) == 1:
         return names
     return [f"{name}, {one.workload.seq_kv:,} keys" for name, one in zip(names, predictions, strict=True)]

@@ -12,7 +12,7 @@ from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.changes import Change, Marks, marks
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms import find_mechanism
 from attnsim.reports.asking import Case, ReportStudy, cases
@@ -100,6 +100,11 @@ class Answered:
         """What each GPU brings, in their order."""
         return gains(self.answers)
 
+    @property
+    def marked(self) -> Marks:
+        """What stands behind the name of each changed GPU of the report."""
+        return {(gpu.id, gpu.changes): name.removeprefix(gpu.id) for gpu, name in self.names.items()}
+
     def machine(self, found: Prediction) -> str:
         """Short name of a prediction's GPU."""
         return next(name for gpu, name in self.names.items() if (gpu.id, gpu.changes) == (found.gpu, found.changes))
@@ -145,9 +150,9 @@ def machines_of(answers: Sequence[Answer]) -> list[Gpu]:
 
 
 def labels(gpus: Sequence[Gpu]) -> dict[Gpu, str]:
-    """Short names of GPUs, as the roofline has them: changed ones with stars."""
-    changed = [gpu for gpu in gpus if gpu.changes]
-    return {gpu: gpu.id + "*" * (changed.index(gpu) + 1 if gpu.changes else 0) for gpu in gpus}
+    """Short names of GPUs, as the pictures have them: a changed one with a star, several with letters."""
+    found = marks((gpu.id, gpu.changes) for gpu in gpus)
+    return {gpu: gpu.id + found.get((gpu.id, gpu.changes), "") for gpu in gpus}
 
 
 def machine_name(gpu: str, changes: Sequence[Change]) -> str:

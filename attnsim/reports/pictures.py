@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.prediction import Prediction
 from attnsim.api.roofline import LEVELS
+from attnsim.models.hardware.changes import Marks
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.plots import roofline, timeline, units
@@ -80,15 +81,17 @@ def _group(case: Answered, name: str, label: str, gpus: Sequence[Gpu]) -> Group:
 
 def roofline_pictures(case: Answered, name: str) -> list[Shown]:
     """The predictions of a case under the rooflines of their GPUs, in one picture where these are few."""
-    return [_roofline(one) for one in groups(case, name, len(case.machines) <= TOGETHER)]
+    return [_roofline(one, case.marked) for one in groups(case, name, len(case.machines) <= TOGETHER)]
 
 
-def _roofline(group: Group) -> Shown:
-    drawn = machines(group.gpus, group.predictions)
+def _roofline(group: Group, marked: Marks) -> Shown:
+    drawn = machines(group.gpus, group.predictions, marked)
     shown = entries(drawn, group.predictions)
     timed = [one for one in shown if one.points]
     level = next((level for level in LEVELS if all(level in one.points for one in timed)), LEVELS[0])
-    picture = roofline.roofline(group.predictions, group.gpus, levels=(level,))  # small calls stay in a warm L2
+    picture = roofline.roofline(
+        group.predictions, group.gpus, levels=(level,), marked=marked
+    )  # small calls stay in a warm L2
     points = " ".join(_point(one, drawn[one.machine].label) for one in timed)
     alt = f"Rooflines of {and_text([one.label for one in drawn])}, useful FLOP/s over FLOPs a byte. {points}"
     return on_page(picture, group.name, group.label, alt)
@@ -126,7 +129,7 @@ def _units(group: Group, case: Answered) -> Shown:
         if one.time_s
     )
     alt = f"Bars: the share of each call's time in which a unit is busy. {told}"
-    return on_page(units.units(predictions), group.name, group.label, alt)
+    return on_page(units.units(predictions, case.marked), group.name, group.label, alt)
 
 
 def timeline_pictures(case: Answered, name: str) -> list[Shown]:

@@ -38,6 +38,7 @@ from attnsim.plots.document import (
 )
 from attnsim.plots.html_page import html_text
 from attnsim.plots.markdown_page import markdown_text
+from attnsim.plots.series import names_of
 from attnsim.reports import answer, document_of, draw, read_report_study, write_document
 from attnsim.reports.answers import Report, steps
 from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases
@@ -216,9 +217,14 @@ def test_the_headline_says_how_many_times_as_fast_with_its_range_and_what_was_ch
     assert changes(report) == ["h100-sxm5-80gb*: hbm.bandwidth = 6.7 TB/s (was 3.35 TB/s)"]
     larger = STUDY.replace("heads_q: 2, seq_q: 256, head_dim: 64", "heads_q: 32, seq_q: 4096, head_dim: 128")
     larger = larger.replace("hbm.bandwidth: 2x", "tensor.bf16: [2x, 0.5x]") + "pictures: []\n"
-    faster, slower = headline(answer(read_report_study(study_file(tmp_path, larger))))
-    assert " h100-sxm5-80gb* " in faster and faster.endswith(" from the tensor cores.")
-    assert " h100-sxm5-80gb** " in slower and slower.endswith(" from the tensor cores.") and ": 0." in slower
+    several = answer(read_report_study(study_file(tmp_path, larger)))
+    faster, slower = headline(several)
+    assert " h100-sxm5-80gb A " in faster and faster.endswith(" from the tensor cores.")
+    assert [line.partition(": ")[0] for line in changes(several)] == ["h100-sxm5-80gb A", "h100-sxm5-80gb B"]
+    (last,) = several.cases
+    unchanged, _, other = (one for one in last.predictions if one.algorithm == "flash" and one.tiles == "shipped")
+    assert names_of([unchanged, other], last.marked) == ["flash", "flash B"], "a picture of some has the letters of all"
+    assert " h100-sxm5-80gb B " in slower and slower.endswith(" from the tensor cores.") and ": 0." in slower
 
 
 def test_the_headline_compares_gpus_that_exist_or_algorithms_of_one(tmp_path: Path) -> None:

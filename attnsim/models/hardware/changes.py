@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+import string
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from attnsim.by_hand import by_hand
@@ -101,6 +102,19 @@ def new_value(field: Field, old: float, given: object, *, of_range: bool = False
         new = float(round(new))  # "1.05x" of 108 SMs is a fair question; the record shows the 113 it became
     field.check(new, f"{text.strip()} = {field.show(new)}")
     return new
+
+
+Marks = Mapping[tuple[str, tuple[Change, ...]], str]
+"""What stands behind the name of a GPU in a table or a picture, by its id and changes."""
+
+
+def marks(machines: Iterable[tuple[str, tuple[Change, ...]]]) -> Marks:
+    """A star for the one changed GPU, or a letter for each of several: "h100-sxm5-80gb A"."""
+    changed = [one for one in dict.fromkeys(machines) if one[1]]
+    if len(changed) == 1:
+        return {changed[0]: "*"}
+    letters = string.ascii_uppercase
+    return {one: f" {letters[at % len(letters)] * (1 + at // len(letters))}" for at, one in enumerate(changed)}
 
 
 def near(new: float, old: float) -> bool:
