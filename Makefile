@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: $(STAMP) ## predict three attentions, with tables and a roofline in demo/
+demo: $(STAMP) ## a change of a GPU that helps and one that does not, and a picture in demo/
 	$(BIN)/attnsim demo --out demo
 
 test: lint types imports unit ## everything .ci/run checks

@@ -1,61 +1,78 @@
-"""`attnsim demo`: GPT-2 medium on an A100 and Llama-3-8B on an H100 that exists and on one that does not."""
+"""`attnsim demo`: one change of a GPU that helps, one that does not, why, and a picture of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from attnsim import wording
 from attnsim.cli import options, outputs, show
-from attnsim.cli.heading import caption, heading
+from attnsim.cli.heading import heading
 from attnsim.cli.options import flag
-from attnsim.models.llm import asked
+from attnsim.models.hardware.units import UNITS, bound_text, unit_text
 
 if TYPE_CHECKING:
     from attnsim.api import Prediction
+    from attnsim.api.ratios import Ratio
 
-ALGORITHMS = ("naive", "flash", "sliding-window")
-DRAWN = ("naive", "flash")
-"""What the roofline shows, so that it is read at a glance."""
-HYPOTHETICAL = ["sm.count=1.25x", "hbm.bandwidth=6TB/s"]
-"""More SMs help attention that is bound by what each of them does, more bandwidth what passes through memory."""
+GPU, MODEL, CHANGES = "h100-sxm5-80gb", "llama-3-8b", ("hbm.bandwidth=6TB/s", "tensor.bf16=2x")
+"""Decode reads K and V of every sequence once: faster memory helps it, faster tensor cores do not."""
+
+NEXT = """Next:
+  attnsim predict --gpu h100 --model llama-3-8b --seq 8k --set hbm.bandwidth=6TB/s
+  attnsim predict --gpu h100,h200 --model llama-3-8b --seq 8k
+  attnsim explain flash --gpu h100 --model llama-3-8b --seq 8k"""
 
 
 def demo(
     out: Annotated[Path, flag("DIR", "Folder for the picture and its CSV.")] = Path("demo"),
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
-    """Predict naive, flash and sliding-window for two models on three GPUs; draw the roofline of two of them."""
-    from attnsim.api import compare
-    from attnsim.api.baselines import UNCHANGED, UNFUSED, ratios_over, ratios_over_unchanged
+    """Change an H100 in two ways for decode of a model: one helps, the other does not; draw why."""
+    from attnsim.api import predict
+    from attnsim.api.ratios import speedup
     from attnsim.models.hardware.files import load_gpu
-    from attnsim.plots.roofline import roofline
+    from attnsim.models.llm.files import load_model
+    from attnsim.plots.units import units
 
     outputs.make_folder(out)
-    a100, h100 = load_gpu("a100-sxm4-80gb"), load_gpu("h100-sxm5-80gb")
-    larger = options.changed(h100, HYPOTHETICAL)
-    gpt2 = asked.workload(batch=8, heads=16, seq=1024, head_dim=64, dtype="fp16", causal=True, window=256)
-    llama = asked.workload(batch=1, heads=32, kv_heads=8, seq=8192, head_dim=128, causal=True, window=1024)
-    on_a100 = compare(gpt2, a100, ALGORITHMS)
-    on_h100 = compare(llama, h100, ALGORITHMS)
-    shipped = compare(llama, larger, ALGORITHMS)
-    told = "; ".join(map(str, larger.changes))
-    tables: list[tuple[str, list[Prediction], list[Prediction]]] = [
-        (f"GPT-2 medium, {heading(gpt2)}, on {a100.id}", on_a100, []),
-        (f"Llama-3-8B prefill, {heading(llama)}, on {h100.id}", on_h100, []),
-        (f"The same on a hypothetical {h100.id} with {told}: shipped tiles", shipped, on_h100),
-    ]
-    everything = [item for _, predictions, _ in tables for item in predictions]
-    drawn = [item for item in (*on_h100, *shipped) if item.algorithm in DRAWN]
-    written = roofline(drawn, [h100, larger]).write(out / "roofline.png")
+    question = load_model(MODEL).workload(batch=16, seq=8192, passes="decode", dtype="bf16")
+    base = load_gpu(GPU)
+    machines = [base, *(options.changed(base, [change]) for change in CHANGES)]
+    before, *after = (predict(question, gpu, "flash", cache="cold") for gpu in machines)
+    ratios = [speedup(before, one) for one in after]
+    written = units([before, after[0]]).write(out / "units.png")
     if json:
-        show.print_json(item.to_dict() for item in everything)
+        show.print_json(one.to_dict() for one in (before, *after))
         return
     console = show.console()
-    for title, predictions, unchanged in tables:
-        over = ratios_over_unchanged(predictions, unchanged) if unchanged else ratios_over(predictions)
-        show.print_predictions(console, title, predictions, [over])
-        show.print_why(console, predictions)
-        show.print_trust(console, predictions)
-        console.print("")
-    console.print(caption(llama, (UNFUSED, UNCHANGED)))
-    console.print(f"written: {', '.join(map(str, written))}")
+    console.print(f"{MODEL} writes the next token of 16 texts (decode): {heading(question)}; cold L2\n")
+    rows = [_row("as it is", before, None), *map(_row, CHANGES, after, ratios)]
+    show.print_rows(console, f"flash on {GPU}, as it is and changed", rows, right=("time", "90 % range", "speedup"))
+    for change, one, ratio in zip(CHANGES, after, ratios, strict=True):
+        console.print(f"{change} {_reason(before, one, ratio)}")
+    console.print("")
+    show.print_trust(console, [before, *after], verbose)
+    console.print(f"\nThe picture shows how long each unit is busy in the call, as it is and with {CHANGES[0]}.")
+    console.print(f"written: {', '.join(map(str, written))}\n\n{NEXT}", soft_wrap=True)
+
+
+def _row(name: str, one: Prediction, ratio: Ratio | None) -> dict[str, object]:
+    return {
+        "GPU": name,
+        "time": wording.time_text(one.time_s),
+        "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
+        "speedup": str(ratio or "1.00x"),
+        "HBM GB": wording.number((one.hbm_bytes or 0) / 1e9),
+        "busiest": bound_text(one.busiest),
+    }
+
+
+def _reason(before: Prediction, after: Prediction, ratio: Ratio | None) -> str:
+    """Why a change helps or does not: how busy the unit of its figure was before."""
+    change = after.changes[0]
+    unit = next(name for name, one in UNITS.items() if one.figure_for(before.workload.dtype) == change.key)
+    busy = wording.share_text(before.units_s[unit] / (before.time_s or 1.0), 0)
+    helps = ratio is not None and ratio.low > 1
+    return f"{'helps' if helps else 'does not help'}, {ratio}: until then {unit_text(unit)} worked {busy} of the time."
