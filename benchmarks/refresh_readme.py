@@ -11,7 +11,7 @@ file. Lines with a comment `# needs a GPU` or `# takes ...`, and scripts of this
 `--slow`; where they show an output, the comment ends with the date on which it was taken. A ```python block followed
 by a ```text block has its output there; it sees the names of the blocks above it. Generated tables stand between
 `<!-- NAME:begin -->` and `<!-- NAME:end -->`: `summary` and `accuracy` (errors on held-out measurements),
-`hypothetical`, `deviations` (the known gaps).
+`hypothetical`, `deviations` (the known gaps), `peers` (of `benchmarks/peers.py`, where every tool is there).
 """
 
 from __future__ import annotations
@@ -300,6 +300,7 @@ def tables(errors: bool = True, slow: bool = False) -> dict[str, str]:
     from attnsim.validation.checking.hypothetical import errors as hypothetical
     from attnsim.validation.fitting.held_out import held_out_predictions
     from attnsim.validation.measured import aiconfigurator
+    from benchmarks import peers
 
     found = {"deviations": markdown()}
     if errors:
@@ -308,6 +309,7 @@ def tables(errors: bool = True, slow: bool = False) -> dict[str, str]:
         today = datetime.date.today().isoformat()
         note = f"Taken on {today} with `python benchmarks/refresh_readme.py --slow` and the extra `datasets`.\n\n"
         found["hypothetical"] = note + hypothetical_markdown(hypothetical())
+        found |= peers.block()
     return found
 
 
