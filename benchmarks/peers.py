@@ -358,8 +358,8 @@ def compare(tools: Sequence[Tool], asked: Sequence[Row]) -> list[Line]:
             both = inside & ~np.isnan(mine) & ~np.isnan(ours)
             if both.any():
                 each = float(np.nanmedian(np.array(times[tool.name])[both]))
-                found = (error_summary(one[both]) for one in (mine, ours))
-                lines.append(Line(chapter, tool.name, int(both.sum()), int(inside.sum()), *found, each))
+                theirs, own = error_summary(mine[both]), error_summary(ours[both])
+                lines.append(Line(chapter, tool.name, int(both.sum()), int(inside.sum()), theirs, own, each))
     return lines
 
 

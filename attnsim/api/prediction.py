@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import shipped
+from attnsim.api.fastest import fastest
 from attnsim.api.floor import floor_s
 from attnsim.api.playing import Played, figures, with_alternatives
 from attnsim.api.ratios import Ratio, speedup
@@ -57,6 +58,9 @@ class Prediction:
         reach below the floor.
     floor_s : float or None
         Time that no schedule of the call undercuts (`attnsim.api.floor`).
+    best_share : float or None
+        The largest share of its floor that a measured call of the pass has reached on the chip; None where too few were
+        measured (`attnsim.api.fastest`).
     spread : float or None
         Relative half-width of the time, in that interval, by its sensitivity to timing: 0 but where it is the mean of
         jittered plays.
@@ -120,6 +124,7 @@ class Prediction:
     time_low_s: float | None = None
     time_high_s: float | None = None
     floor_s: float | None = None
+    best_share: float | None = None
     spread: float | None = None
     hbm_read_bytes: int | None = None
     hbm_write_bytes: int | None = None
@@ -319,7 +324,7 @@ def prediction(run: Played) -> Prediction:
     if mechanism.splits and schedule is not None and not schedule.splits.partial:
         notes = (*notes, f"{record.name} does not split the keys of this question")
     notes = (*notes, *w.unusual, *(_power_felt(gpu, played.time_s) if played else ()))
-    useful, least, factor = mechanism.useful(w), None, 1.0
+    useful, least, factor, nearest = mechanism.useful(w), None, 1.0, fastest(gpu, w.passes)
     if schedule is not None and played is not None:
         least = floor_s(schedule, useful, gpu, conditions.cache, conditions.launch)
         if conditions.own is not None:
@@ -328,6 +333,8 @@ def prediction(run: Played) -> Prediction:
         trust = replace(trust, low=max(trust.low, min(1.0, least / played.time_s / factor)))
         if played.time_s < least:
             notes = (*notes, f"below its floor of {time_text(least)}: a fault of the model or of the GPU's figures")
+        elif nearest and (remark := nearest.remark(least / played.time_s)):
+            notes = (*notes, remark)
     return Prediction(
         workload=w,
         algorithm=mechanism.name,
@@ -347,6 +354,7 @@ def prediction(run: Played) -> Prediction:
         peak_memory_bytes=run.peak_bytes,
         fits=played is not None,
         floor_s=least,
+        best_share=nearest.share if nearest and played else None,
         trust=trust,
         tile=schedule.tile_text if schedule else "",
         notes=notes,

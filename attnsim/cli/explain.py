@@ -89,6 +89,7 @@ def explain(
 
 
 def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
+    from attnsim.api.fastest import fastest
     from attnsim.reports.sentences import anew_sentences
 
     asked = found.prediction
@@ -122,7 +123,11 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
     )
     if asked.floor_s and asked.time_s:
         times = wording.times_text(asked.time_s / asked.floor_s)
-        out.print(f"Floor: {wording.time_text(asked.floor_s)}, which no schedule undercuts; the call takes {times}.\n")
+        out.print(f"Floor: {wording.time_text(asked.floor_s)}, which no schedule undercuts; the call takes {times}.")
+        if nearest := fastest(gpu, asked.workload.passes):
+            share = asked.floor_s / asked.time_s
+            out.print(f"It reaches {share:.2f} of its floor; on {gpu.base_id} in this pass {nearest}.")
+        out.print("")
     fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
     reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())
     if reached:

@@ -197,7 +197,7 @@ def _details(predictions: Sequence[Prediction], names: Sequence[str]) -> list[st
         (*item.notes, *(f"trust: {one}" for one in item.trust.reasons if one.text not in item.notes))
         for item in predictions
     ]
-    return [*lines, *_said(texts, names), *_approximations(predictions, names)]
+    return [*lines, *_said(texts, names), *_reached(predictions, names), *_approximations(predictions, names)]
 
 
 def _said(texts: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
@@ -208,6 +208,20 @@ def _said(texts: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
             about.setdefault(text, []).append(name)
     whose = {text: list(dict.fromkeys(named)) for text, named in about.items()}
     return [text if set(named) == set(names) else f"{text} ({', '.join(named)})" for text, named in whose.items()]
+
+
+def _reached(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+    """How near each comes to its floor, and how near a measured call of its pass has come on that chip."""
+    best = [(item, name) for item, name in zip(predictions, names, strict=True) if item.floor_s and item.best_share]
+    shares = [f"{item.floor_s / item.time_s:.2f}" for item, _ in best if item.floor_s and item.time_s]
+    placed = _placed([item for item, _ in best], [name for _, name in best], shares)
+    said: dict[tuple[str, float | None], list[str]] = {}
+    for (item, _), name, share in zip(best, placed, shares, strict=True):
+        said.setdefault((f"{item.workload.passes} on {item.gpu}", item.best_share), []).append(f"{name} {share}")
+    return [
+        f"of its floor: {', '.join(each)}; measured calls of {where}: at most {share:.2f}"
+        for (where, share), each in said.items()
+    ]
 
 
 def _approximations(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:

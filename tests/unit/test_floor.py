@@ -1,17 +1,22 @@
 """The floor of a call: what it is made of, where it is shown, and that no range reaches below it."""
 
+import csv
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
 import attnsim
 from attnsim.api import prediction
 from attnsim.api.answering import answer
+from attnsim.api.fastest import BEYOND, LEAST_ROWS, TABLE, Fastest, fastest
 from attnsim.api.floor import floor_s
 from attnsim.cli import main
 from attnsim.models.closed_forms.useful import softmax
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.measured.datasets import published_rows
+from benchmarks import fastest as record
 
 H100 = attnsim.load_gpu("h100-sxm5-80gb")
 PREFILL = attnsim.Workload(4, 32, 4096, 128)
@@ -53,6 +58,7 @@ def test_no_published_time_that_a_fit_rests_on_lies_below_its_floor() -> None:
 def test_a_range_that_would_reach_below_the_floor_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = attnsim.predict(PREFILL, H100, baseline=False)
     assert plain.time_s and plain.time_low_s and plain.floor_s and plain.floor_s < plain.time_low_s
+    monkeypatch.setattr(prediction, "fastest", lambda *_: None)
     monkeypatch.setattr(prediction, "floor_s", lambda *_: 0.99 * plain.time_s)
     higher = attnsim.predict(PREFILL.with_passes("fwd"), H100, baseline=False, cache="cold")
     assert higher.time_low_s == pytest.approx(higher.floor_s) and not higher.notes
@@ -65,13 +71,19 @@ def test_a_range_that_would_reach_below_the_floor_ends_there(monkeypatch: pytest
 def test_predict_and_explain_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--gpu", H100.id, "--heads", "32", "--seq", "4096", "--head-dim", "128"]
     assert main(["predict", *words, "--algorithm", "flash", "-v"]) == 0
-    assert "floor" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "floor" in told and re.search(
+        r"of its floor: flash 0\.\d\d; measured calls of fwd on h100-sxm5-80gb: at", told
+    )
     assert main(["explain", "flash", *words]) == 0
     told = capsys.readouterr().out
     assert "which no schedule undercuts" in told
+    assert "on h100-sxm5-80gb in this pass the nearest of" in told
     assert main(["predict", *words, "--algorithm", "flash", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert 0 < found["floor_s"] < found["time_low_s"]
+    nearest = fastest(H100, "fwd")
+    assert nearest and found["best_share"] == nearest.share
 
 
 def test_compulsory_bytes_have_the_rest_of_a_cache_that_is_written_in_part() -> None:
@@ -79,3 +91,40 @@ def test_compulsory_bytes_have_the_rest_of_a_cache_that_is_written_in_part() -> 
     for tensor in ("K", "V"):
         read, put = moved["flash_fwd", "load", tensor], moved["cache_write", "store", tensor]
         assert read + put == 64 * 8 * 8192 * 128 * 2 and put == 64 * 8 * 128 * 2
+
+
+def test_best_shares_are_those_of_the_published_rows() -> None:
+    """Of two chips, row by row anew; `python benchmarks/fastest.py --write`."""
+    chips = ("h20", "l40s")
+    lines, left = record.best(row for row in record.measured() if row.gpu.base_id in chips)
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        committed = list(csv.DictReader(file))
+    assert lines == [row for row in committed if row["gpu"] in chips] and not left
+    assert all(0 < float(row["share"]) <= 1 and int(row["rows"]) > 0 for row in committed)
+
+
+def test_rows_below_their_floor_make_no_record() -> None:
+    row = next(row for row in published_rows() if row.case.source == "fa3_fig5" and row.case.algorithm == "flash")
+    quick = replace(row, case=replace(row.case, time_s=0.5 * record.share(row) * row.measured_s))
+    lines, left = record.best([row, quick])
+    assert [line["rows"] for line in lines] == ["1"] and len(left) == 1 and "2.00 of its floor" in left[0]
+
+
+def test_a_record_is_of_many_rows_on_the_unchanged_chip() -> None:
+    assert fastest(H100.replace("hbm.bandwidth", "4 TB/s"), "fwd") is None
+    assert fastest(attnsim.load_gpu("t4"), "fwd") is None
+    few = attnsim.load_gpu("h20")
+    assert fastest(few, "fwd") is None and LEAST_ROWS > 12
+    assert attnsim.predict(PREFILL, few, baseline=False).best_share is None
+
+
+def test_an_answer_beyond_the_record_says_so_and_keeps_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = attnsim.predict(DECODE, H100, baseline=False)
+    assert plain.time_s and plain.floor_s and not any("nobody" in note for note in plain.notes)
+    share = plain.floor_s / plain.time_s
+    monkeypatch.setattr(prediction, "fastest", lambda *_: Fastest(0.99 * share / BEYOND, 40, "a", "b", "c"))
+    answer.cache_clear()
+    beyond = attnsim.predict(DECODE, H100, baseline=False)
+    answer.cache_clear()  # others may ask the same
+    assert f"{share:.2f} of its floor; nobody has been this fast: the nearest of 40 measured" in beyond.notes[-1]
+    assert (beyond.time_low_s, beyond.time_s, beyond.time_high_s) == (plain.time_low_s, plain.time_s, plain.time_high_s)

@@ -76,7 +76,7 @@ def test_weights_are_read_without_running_what_a_pickle_names(tmp_path: Path) ->
 
 
 def test_the_network_is_layers_with_a_normalisation_and_a_sigmoid() -> None:
-    weights = {}
+    weights: dict[str, np.ndarray] = {}
     for layer in (0, 4, 8, 12):
         weights |= {f"network.{layer}.weight": np.eye(1), f"network.{layer}.bias": np.array([-0.25])}
         told = {"running_mean": 0.5, "running_var": 1 - 1e-5, "weight": 2.0, "bias": 1.0}
