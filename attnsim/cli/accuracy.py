@@ -84,7 +84,7 @@ def _ratio(row: dict[str, Any]) -> dict[str, Any]:
 
 def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows with their shares in percent."""
-    shares = ("mean", "median", "bias", "held")
+    shares = ("mean", "median", "p90", "bias", "held")
     return [
         {key: wording.share_text(value, signed=key == "bias") if key in shares else value for key, value in row.items()}
         for row in rows
@@ -129,6 +129,7 @@ def accuracy(
     implementation: Annotated[str, _of("implementation")] = "",
     source: Annotated[str, _of("table (see docs/accuracy.md)")] = "",
     out: Annotated[Path | None, flag("FILE", "Every error and constant as a table, CSV or Parquet.")] = None,
+    forecasts: Annotated[Path | None, flag("FILE", "Hold measured rows against what was forecast of them.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Only a picture of some rows of every library, and its CSV.")] = None,
     rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
     look: outputs.Look,
@@ -136,31 +137,27 @@ def accuracy(
     json: options.Json = False,
 ) -> None:
     """Show errors on measurements that the fit did not see; `-v` and `--out`: each of them, and every constant."""
-    if claims + sources + batches + steps + (plot is not None) > 1:
-        raise InputError("--claims, --sources, --batches, --steps and --plot exclude each other; give one of them")
+    if claims + sources + batches + steps + (forecasts is not None) + (plot is not None) > 1:
+        names = "--claims, --sources, --batches, --steps, --forecasts and --plot"
+        raise InputError(f"{names} exclude each other; give one of them")
     look.check_asked(context, plot)
-    if claims or sources or batches or steps or plot is not None:
+    if claims or sources or batches or steps or forecasts is not None or plot is not None:
         other = "is about the errors of all measurements, which are not asked for"
         given.refuse(context, other, ("gpu", "implementation", "source", "out", "verbose"))
     if plot is not None:
         _plot(plot, rows, look, json)
         return
     given.refuse(context, "is about the picture of --plot, which is not asked for", ("rows",))
-    if batches:
-        _batches(json)
+    if forecasts is not None:
+        _forecasts(forecasts, json)
         return
-    if steps:
-        _steps(json)
-        return
-    if claims:
-        _claims(json)
-        return
-    if sources:
-        print_sources(json)
-        return
-    names = {"gpu": gpu, "implementation": implementation, "source": source}
+    for asked, told in ((batches, _batches), (steps, _steps), (claims, _claims), (sources, print_sources)):
+        if asked:
+            told(json)
+            return
+    wanted = {"gpu": gpu, "implementation": implementation, "source": source}
     _errors(
-        {kind: options.words([text], f"--{kind}") if text else [] for kind, text in names.items()}, out, verbose, json
+        {kind: options.words([text], f"--{kind}") if text else [] for kind, text in wanted.items()}, out, verbose, json
     )
 
 
@@ -207,6 +204,21 @@ def _plot(plot: Path, rows: int, look: outputs.Look, json: bool) -> None:
         show.print_json(drawn.rows)
         return
     print(f"written: {', '.join(map(str, written))}")
+
+
+def _forecasts(path: Path, json: bool) -> None:
+    from attnsim.validation.checking.forecasts import score
+
+    tables = score(path)
+    if json:
+        show.print_json([{"table": name, **row} for name, rows in tables.items() for row in rows])
+        return
+    out = show.console()
+    for name, title in (("time", "Forecast times"), ("ratio", "Forecast ratios over another chip")):
+        if tables[name]:
+            show.print_groups(out, f"{title}, by release", _shown(tables[name]), ("release", "gpu"))
+    if tables["not scored"]:
+        show.print_rows(out, "Rows that are not scored", tables["not scored"], whole=("why",))
 
 
 def _batches(json: bool) -> None:

@@ -242,8 +242,12 @@ def step_errors() -> list[dict[str, Any]]:
         `predicted` is the geometric mean over its lengths, `low` to `high` the range that a ratio states, which no such
         step has made, `error` how far the prediction lies outside of what was measured, as a fraction.
     """
-    steps = read_typed(Path(__file__).with_name("steps.yaml"), "step", tuple[StatedStep, ...])
-    return [_error(step, view) for step in steps for view in VIEWS]
+    return [_error(step, view) for step in stated_steps() for view in VIEWS]
+
+
+def stated_steps() -> tuple[StatedStep, ...]:
+    """The steps of ``steps.yaml``."""
+    return read_typed(Path(__file__).with_name("steps.yaml"), "step", tuple[StatedStep, ...])
 
 
 def _error(step: StatedStep, view: View) -> dict[str, Any]:
