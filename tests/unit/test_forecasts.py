@@ -48,7 +48,9 @@ def test_fixed_forecasts_are_never_rewritten() -> None:
         with fixing.HASHES.open(encoding="utf-8", newline="") as file:
             held = {row["date"]: row["sha256"] for row in csv.DictReader(file)}
     assert [*held] == [*forecasts.releases()] == sorted(held)
-    assert {f"{date}.csv" for date in held} | {"releases.csv", "README.md"} >= {path.name for path in forecasts.FOLDER.glob("*")}
+    assert {f"{date}.csv" for date in held} | {"releases.csv", "README.md"} >= {
+        path.name for path in forecasts.FOLDER.glob("*")
+    }
     for date, sha256 in held.items():
         assert fixing.hash_of(forecasts.FOLDER / f"{date}.csv") == sha256, f"the forecasts of {date} are not as fixed"
 
