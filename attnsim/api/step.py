@@ -227,7 +227,7 @@ def step(
     left_out = tuple(f"{one.layers} layers of {one}" for one in whole.layer_kinds if one.mask is None)
     return StepPrediction(
         whole, tp, machine.id, machine.changes, batch, tuple(parts), tuple(answers), memory,
-        (*left_out, *whole.unmodelled), library, mode, cache, launch,
+        (*left_out, *whole.left_out), library, mode, cache, launch,
     )  # fmt: skip
 
 

@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
-from typing import Annotated
+from collections import UserDict
+from typing import Annotated, Any
 
 import typer
 
 from attnsim import bounds
-from attnsim.cli import (
-    accuracy,
-    adapt,
-    algorithms,
-    breakeven,
-    check,
-    demo,
-    doctor,
-    explain,
-    explore,
-    gpus,
-    help,
-    implementations,
-    kernels,
-    measure,
-    models,
-    plot,
-    predict,
-    probe,
-    report,
-    roofline,
-    search,
-    sensitivity,
-    serving,
-    sweep,
-    trace,
-    validate,
-    whatif,
-)
-
-app = help.Commands(
-    name="attnsim",
-    help="Predict how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": help.WIDTH},
-)
+from attnsim.cli import help
 
 ASK, DRAW, STUDY, CHECK, MAINTAIN = "Ask", "Draw", "Study", "Check", "Maintain"
 """The groups of commands in the help, in this order."""
@@ -53,42 +18,78 @@ ASK, DRAW, STUDY, CHECK, MAINTAIN = "Ask", "Draw", "Study", "Check", "Maintain"
 LLAMA = "--model llama-3-8b --seq 8k"
 QUESTION = f"--gpu h100 {LLAMA}"
 
+COMMANDS = {
+    "predict": (ASK, "predict", f"{QUESTION} --set hbm.bandwidth=6TB/s"),
+    "explain": (ASK, "explain", f"flash {QUESTION}"),
+    "whatif": (ASK, "whatif", f"{QUESTION} --set hbm.bandwidth=6TB/s --set sm.exp_rate=1.5x"),
+    "explore": (ASK, "explore", ""),
+    "breakeven": (ASK, "breakeven", "--gpu h100 --heads 32 --kv-heads 8 --head-dim 128 --causal --seq 64k"),
+    "sensitivity": (ASK, "sensitivity", QUESTION),
+    "algorithms": (ASK, "algorithms", ""),
+    "implementations": (ASK, "implementations", "--gpu h100 --pass decode"),
+    "gpus": (ASK, "gpus", ""),
+    "models": (ASK, "models", ""),
+    "roofline": (DRAW, "roofline", f"{QUESTION} --out roofline.pdf --width column"),
+    "trace": (DRAW, "trace", f"{QUESTION} --picture timeline.png"),
+    "plot": (DRAW, "plot", ""),
+    "sweep": (STUDY, "sweep", "study.yaml --out results"),
+    "report": (STUDY, "report", "study.yaml --out report.html"),
+    "search": (STUDY, "search", ""),
+    "serving": (STUDY, "serving", "requests.csv --gpu h100 --model llama-3-8b --tokens 2048 --plot steps.png"),
+    "check": (CHECK, "check", "mine.csv --time-unit ms"),
+    "adapt": (CHECK, "adapt", "mine.csv --time-unit ms --out mine.yaml"),
+    "validate": (CHECK, "validate", "--measured results --out validation"),
+    "accuracy": (CHECK, "accuracy", "--claims"),
+    "kernels": (CHECK, "kernels", ""),
+    "measure": (CHECK, "measure", "--out results --minutes 8"),
+    "probe": (CHECK, "probe", "--out my-gpu.yaml"),
+    "fit": (MAINTAIN, "accuracy", "--check"),
+    "demo": (MAINTAIN, "demo", ""),
+    "doctor": (MAINTAIN, "doctor", ""),
+}
+"""Group, module and example of each command. Its module has a function of its name, or commands below it as `app`."""
 
-def _add(group: str, name: str, command: Callable[..., None], example: str) -> None:
-    app.command(name, rich_help_panel=group, example=f"attnsim {name} {example}".strip())(command)
+
+class Loaded(UserDict[str, Any]):
+    """The commands by name, each imported when it is asked for: a command does not load the others."""
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = _command(name)
+        return self.data[name]
 
 
-def _add_all(group: str, name: str, commands: typer.Typer) -> None:
-    app.add_typer(commands, name=name, rich_help_panel=group)
+def _command(name: str) -> Any:
+    group, module, example = COMMANDS[name]
+    home = importlib.import_module(f"attnsim.cli.{module}")
+    one = getattr(home, "app", None) or help.Commands(add_completion=False)
+    if not hasattr(home, "app"):
+        one.command(name, example=f"attnsim {name} {example}".strip())(getattr(home, name))
+    found: Any = typer.main.get_command(one)
+    found.name, found.rich_help_panel = name, group
+    return found
 
 
-_add(ASK, "predict", predict.predict, f"{QUESTION} --set hbm.bandwidth=6TB/s")
-_add(ASK, "explain", explain.explain, f"flash {QUESTION}")
-_add(ASK, "whatif", whatif.whatif, f"{QUESTION} --set hbm.bandwidth=6TB/s --set sm.exp_rate=1.5x")
-_add(ASK, "explore", explore.explore, "")
-_add(ASK, "breakeven", breakeven.breakeven, "--gpu h100 --heads 32 --kv-heads 8 --head-dim 128 --causal --seq 64k")
-_add(ASK, "sensitivity", sensitivity.sensitivity, QUESTION)
-_add(ASK, "algorithms", algorithms.algorithms, "")
-_add(ASK, "implementations", implementations.implementations, "--gpu h100 --pass decode")
-_add_all(ASK, "gpus", gpus.app)
-_add_all(ASK, "models", models.app)
-_add(DRAW, "roofline", roofline.roofline, f"{QUESTION} --out roofline.pdf --width column")
-_add(DRAW, "trace", trace.trace, f"{QUESTION} --picture timeline.png")
-_add_all(DRAW, "plot", plot.app)
-_add(STUDY, "sweep", sweep.sweep, "study.yaml --out results")
-_add(STUDY, "report", report.report, "study.yaml --out report.html")
-_add_all(STUDY, "search", search.app)
-_add(STUDY, "serving", serving.serving, "requests.csv --gpu h100 --model llama-3-8b --tokens 2048 --plot steps.png")
-_add(CHECK, "check", check.check, "mine.csv --time-unit ms")
-_add(CHECK, "adapt", adapt.adapt, "mine.csv --time-unit ms --out mine.yaml")
-_add(CHECK, "validate", validate.validate, "--measured results --out validation")
-_add(CHECK, "accuracy", accuracy.accuracy, "--claims")
-_add_all(CHECK, "kernels", kernels.app)
-_add(CHECK, "measure", measure.measure, "--out results --minutes 8")
-_add(CHECK, "probe", probe.probe, "--out my-gpu.yaml")
-_add(MAINTAIN, "fit", accuracy.fit, "--check")
-_add(MAINTAIN, "demo", demo.demo, "")
-_add(MAINTAIN, "doctor", doctor.doctor, "")
+class Root(help.Group):
+    """All commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Loaded(dict.fromkeys(COMMANDS))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        return list(COMMANDS)
+
+
+app = help.Commands(
+    cls=Root,
+    name="attnsim",
+    help="Predict how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": help.WIDTH},
+)
 
 
 def _version(wanted: bool) -> None:

@@ -108,7 +108,7 @@ class Commands(typer.Typer):
     """A Typer application whose groups and commands show their help so."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=Group, rich_markup_mode=None, **settings)
+        super().__init__(**{"cls": Group, "rich_markup_mode": None, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
         """As Typer's, with `example`: the command as it is typed."""

@@ -67,7 +67,6 @@ FLAGS = [
     (f"{Q} --budget 999", "999"),
     (f"{Q} --budget 20000 --mode exact", "20000"),
     (f"{Q} --budget 999 --layer --model llama-3-8b", "999"),
-    (f"{Q} --layer --model llama-3-8b -v", "--verbose does not go with --layer"),
     (f"{Q} --set sm.count=2x --set l2.bandwidth=2x --split --json --baseline flash", "--baseline is about the table"),
     ("roofline --gpu l4 --measured mine.csv --causal", "--causal is given with --measured"),
     ("check mine.csv --style dark", "--style is about the picture of --plot"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import attnsim.models
+from attnsim.cli.app import COMMANDS
 
 PACKAGE = Path(attnsim.models.__file__).parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -137,3 +138,12 @@ def test_benchmarks_import_what_is_there(path: Path) -> None:
     """No type checker reads them."""
     pytest.importorskip("pandas", reason="some read tables: pip install -e .[dev]")
     importlib.import_module(f"benchmarks.{path.stem}")
+
+
+def test_a_command_loads_no_other() -> None:
+    code = (
+        "import sys; from attnsim.cli import main; main(['gpus', 'show', 'l4']); print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.rpartition(".")[2] for name in done.stderr.split() if name.startswith("attnsim.cli.")}
+    assert "gpus" in loaded and not loaded & {module for _, module, _ in COMMANDS.values() if module != "gpus"}
