@@ -1,4 +1,4 @@
-"""How fast attnsim answers: run `python benchmarks/speed.py [--json] [--profile N | --mechanisms | --processes | --against COMMIT]`.
+"""How fast attnsim answers: `python benchmarks/speed.py [--profile N | --mechanisms | --processes | --against COMMIT]`.
 
 Four sets of questions (benchmarks/questions.py), masks classified anew each time, the best of two runs in two passes
 over all of them, in CPU time of the one thread that answers: what others do on the machine changes it little; the
