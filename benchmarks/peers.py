@@ -69,6 +69,8 @@ class Tool:
 
     name = ""
     missing = ""
+    kernels: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """The kernels that it was made for, by architecture or "" for the others; nothing where it knows none."""
 
     def ask_s(self, row: Row) -> float | None:
         """Seconds, or None of a row that the tool cannot state."""
@@ -129,6 +131,11 @@ class GenZ(Tool):
 class AIConfigurator(Tool):
     name = "AIConfigurator 0.12.0"
     SYSTEMS: ClassVar = {gpu: system for system, gpu in SYSTEMS.items()} | {"b300-sxm": "b300_sxm", "gb300": "gb300"}
+
+    kernels: ClassVar = {
+        "hopper": ("flash-attn.3", "vllm.flash-attn-3"), "blackwell": ("flash-attn.4",),
+        "": ("flash-attn.2", "vllm.flash-attn-2"),
+    }  # fmt: skip
 
     def __init__(self) -> None:
         self.read: dict[tuple[str, str], Any] = {}
@@ -191,7 +198,11 @@ class PipeWeave(Tool):
         "rtx-pro-6000-server": "RTX PRO 6000 S",
     }  # fmt: skip
     LIKE_FA3 = ("flash-attn.3", "vllm.flash-attn-3", "nvidia.cudnn")
-    """Kernels that are asked as its FA3 on Hopper; all others, and other GPUs, as its FA2."""
+    """Kernels whose prefill is asked as its FA3 on Hopper; all others, and decode as its own tool does, as its FA2."""
+    kernels: ClassVar = {
+        "hopper": ("flash-attn.3", "vllm.flash-attn-3", "flashinfer.fa2"),
+        "": ("flash-attn.2", "vllm.flash-attn-2", "flashinfer.fa2"),
+    }  # fmt: skip
 
     def __init__(self) -> None:
         self.folder = Path(os.environ.get("PIPEWEAVE", "pipeweave"))
@@ -234,8 +245,8 @@ class PipeWeave(Tool):
             layout="paged" if any(one.queries == 1 for one in each) else "ragged",
             data_size_q=2, data_size_kv=2, data_size_o=2, causal=w.mask.is_causal or w.seq_q == 1,
         )  # fmt: skip
-        hopper = row.gpu.architecture == "hopper" and row.record.name in self.LIKE_FA3
-        found = self.calculators["fa3" if hopper else "fa2"](problem, hardware)
+        third = row.gpu.architecture == "hopper" and row.record.name in self.LIKE_FA3 and kind(row) == "prefill"
+        found = self.calculators["fa3" if third else "fa2"](problem, hardware)
         features = np.array(
             [getattr(part, name) for part, names in zip(self.parts(found), FEATURES, strict=True) for name in names]
         )
@@ -356,11 +367,22 @@ def compare(tools: Sequence[Tool], asked: Sequence[Row]) -> list[Line]:
         for tool in tools:
             mine, ours = np.array(errors[tool.name]), np.array(errors["attnsim"])
             both = inside & ~np.isnan(mine) & ~np.isnan(ours)
-            if both.any():
-                each = float(np.nanmedian(np.array(times[tool.name])[both]))
-                theirs, own = error_summary(mine[both]), error_summary(ours[both])
-                lines.append(Line(chapter, tool.name, int(both.sum()), int(inside.sum()), theirs, own, each))
+            made_for = both & [made(tool, row) for row in asked]
+            for some, words in ((both, ""), (made_for, OWN_KERNELS)):
+                if some.any() and (not words or not (some == both).all()):
+                    each = float(np.nanmedian(np.array(times[tool.name])[some]))
+                    theirs, own = error_summary(mine[some]), error_summary(ours[some])
+                    count = int(some.sum())
+                    lines.append(Line(chapter, tool.name + words, count, int(inside.sum()), theirs, own, each))
     return lines
+
+
+OWN_KERNELS = ", its own kernels"
+
+
+def made(tool: Tool, row: Row) -> bool:
+    """Whether a row ran a kernel that a tool was made for."""
+    return row.record.name in tool.kernels.get(row.gpu.architecture, tool.kernels.get("", ()))
 
 
 def tools() -> list[Tool]:

@@ -43,6 +43,17 @@ def test_a_tool_is_held_against_attnsim_on_the_rows_that_it_answers() -> None:
     assert "| decode | attnsim | 36 of 36 | 10.0 % | 10.0 % | 10.0 % |  |  |  |" in peers.table(lines)
 
 
+def test_a_line_more_has_the_rows_that_ran_a_tools_own_kernels() -> None:
+    tool = Off("other", 0.3, "prefill")
+    tool.kernels = {"hopper": ("flash-attn.3",), "": ("flash-attn.2",)}  # type: ignore[misc]
+    some = [row for row in ROWS if peers.kind(row) == "prefill"]
+    lines = peers.compare([Off("attnsim", 0.1, "prefill"), tool], some)
+    assert [line.tool for line in lines] == ["attnsim", "other", "other, its own kernels"]
+    third = [row for row in some if row.gpu.architecture == "hopper" and row.record.name == "flash-attn.3"]
+    second = [row for row in some if row.gpu.architecture != "hopper" and row.record.name == "flash-attn.2"]
+    assert lines[2].rows == len(third) + len(second) < lines[1].rows == lines[2].of and third and second
+
+
 def test_roofline_is_flops_at_the_peak_or_bytes_at_the_bandwidth() -> None:
     prefill = next(row for row in ROWS if row.gpu.base_id == "a100-sxm4-80gb" and peers.kind(row) == "prefill")
     w = prefill.workload
