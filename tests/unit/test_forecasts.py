@@ -125,7 +125,7 @@ def test_rows_are_scored_by_time_range_and_ratio(released: Path, capsys: pytest.
     (ratio,) = [row for row in found if row["table"] == "ratio"]
     assert (ratio["rows"], ratio["mean"], ratio["held"]) == (1, 0.2, 1)
     left = [row["why"] for row in found if row["table"] == "not scored"]
-    assert left == ["not forecast: flash-attn.2 on h100-sxm5-80gb", "not forecast: flash-attn.2 on l4"]
+    assert left == ["not forecast: flash-attn.2 on l4"]
     assert main(["accuracy", "--forecasts", table]) == 0
     told = capsys.readouterr().out
     assert "Forecast times, by release" in told and "Forecast ratios over another chip" in told
@@ -134,8 +134,9 @@ def test_rows_are_scored_by_time_range_and_ratio(released: Path, capsys: pytest.
 @pytest.mark.parametrize(
     "line, says",
     [
-        ("t4,torch.baddbmm,fwd,fp16,1,16,1024,128,1,0.01", "none of its 1 rows was forecast; forecast chips: l4"),
-        ("l4,flash-attn.2,fwd,fp16,1,16,1024,128,1,0.01", "none of its 1 rows was forecast; forecast chips: l4"),
+        ("t4,torch.baddbmm,fwd,fp16,1,16,1024,128,1,0.01", "none of its 1 calls was forecast; chips: l4"),
+        ("l4,unheard,fwd,fp16,1,16,1024,128,1,0.01", "first refused: implementation 'unheard' is not known"),
+        ("l4,flash-attn.2,fwd,fp16,1,16,1024,128,1,0.01", "none of its 1 calls was forecast; chips: l4"),
     ],
 )
 def test_rows_of_which_none_was_forecast_are_refused(

@@ -183,21 +183,21 @@ def score(path: Path) -> dict[str, list[dict[str, Any]]]:
     every = {date: {(one.gpu, *one.key): one for one in fixed(date)} for date in releases()}
     if not every:
         raise InputError("no forecast is fixed yet; python benchmarks/forecasts.py --write fixes those of today")
-    times, ratios = [], []
+    times, ratios, used = [], [], set()
     for date, known in every.items():
         for key, time in measured.items():
             if one := known.get(key):
                 cell = (date, one.gpu, one.implementation, one.passes)
                 times.append((cell, one.time_s, one.low_s, one.high_s, time))
+                used |= {key, (one.over, *one.key)}
                 if base := measured.get((one.over, *one.key)):
                     ratios.append((cell, one.ratio, one.ratio_low, one.ratio_high, base / time))
     if not times:
         chips = dict.fromkeys(key[0] for known in every.values() for key in known)
         named = some(chips, "docs/forecasts.md")
-        raise InputError(f"{path}: none of its {len(measured) + len(why)} rows was forecast; forecast chips: {named}")
-    for key in measured:
-        if not any(key in known for known in every.values()):
-            why.append(f"not forecast: {key[1]} on {key[0]}")
+        said = f"; first refused: {why[0]}" if why else ""
+        raise InputError(f"{path}: none of its {len(measured) + len(why)} calls was forecast; chips: {named}{said}")
+    why += [f"not forecast: {key[1]} on {key[0]}" for key in measured if key not in used]
     counts = [{"rows": len(same), "why": text} for text, same in grouped(why, str).items()]
     return {"time": _scored(times), "ratio": _scored(ratios), "not scored": counts}
 
