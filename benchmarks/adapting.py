@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone wit
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import gammaln
 
-from attnsim.api.adapting.near import COORDINATES, SCALES, Near, Points, Scales, coordinates, most_telling
+from attnsim.api.adapting.near import COORDINATES, SCALES, Near, Points, Scales, coordinates, likelihood, most_telling
 from attnsim.api.adapting.own import prior_of
 from attnsim.api.answering import answer
 from attnsim.api.tables import question_of
@@ -143,15 +142,6 @@ def fitted(groups: Sequence[Sequence[Line]]) -> Scales:
     start = np.log([getattr(SCALES, name) for name in FITTED])
     best = minimize(loss, start, method="Nelder-Mead", options={"maxfev": 400, "xatol": 0.02, "fatol": 0.01})
     return replace(SCALES, **dict(zip(FITTED, map(float, np.exp(best.x)), strict=True)))
-
-
-def likelihood(known: Points, found: np.ndarray, scales: Scales) -> float:
-    """Log density of the errors: a multivariate Student-t."""
-    lower = np.linalg.cholesky(known.shared(known, scales) + np.diag(known.noise(scales)))
-    white, count, freedom = np.linalg.solve(lower, found), len(found), scales.freedom
-    half = (freedom + count) / 2
-    scale = -count / 2 * np.log(freedom * np.pi) - np.log(np.diag(lower)).sum()
-    return float(gammaln(half) - gammaln(freedom / 2) + scale - half * np.log1p(white @ white / freedom))
 
 
 def show(groups: dict[str, list[Line]], scales: dict[str, Scales]) -> None:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +24,8 @@ from attnsim.wording import share_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from attnsim.api.adapting.audit import Audit
 
 
 MASKED_TWICE = 2.0
@@ -83,11 +86,14 @@ class Check:
         How its columns were read.
     answered : tuple of AnsweredRow
         A row each, in its order.
+    corrected : bool
+        Whether timings of one's own corrected the answers.
     """
 
     frame: pd.DataFrame
     columns: Columns
     answered: tuple[AnsweredRow, ...]
+    corrected: bool = False
 
     def __repr__(self) -> str:
         every = self.accuracy[0] if self.accuracy else None
@@ -137,6 +143,16 @@ class Check:
             return []
         each = [replace(accuracy_of(name, rows), gpu=gpu) for (name, gpu), rows in parts.items()]
         return [accuracy_of("all", answered), *(each if len(each) > 1 else [])]
+
+    @cached_property
+    def audit(self) -> Audit:
+        """Which rows are plausible, suspicious or impossible, and the likeliest reason; replays where some are far off.
+
+        Answers that one's own timings corrected are not audited: the audit is of the model's own.
+        """
+        from attnsim.api.adapting.audit import Audit, audit
+
+        return Audit(self, ()) if self.corrected else audit(self)
 
     @property
     def doubt(self) -> str:
@@ -205,12 +221,14 @@ class Check:
         return found
 
     def to_dicts(self) -> list[dict[str, object]]:
-        """Mapping, rows and summary, ready for JSON; `table` says which."""
-        rows = ({"line": line, **row.to_dict()} for line, row in self.lines)
+        """Mapping, rows, summary and reasons of the audit, ready for JSON; `table` says which."""
+        lines = zip(self.lines, self.audit.rows, strict=True)
+        rows = ({"line": line, **row.to_dict(), "verdict": verdict} for (line, row), verdict in lines)
         cells = {
             "mapping": self.columns.table(),
             "row": list(rows),
             "summary": [one.to_dict() for one in self.accuracy],
+            "reason": self.audit.reasons,
         }
         return [{"table": name, **one} for name, several in cells.items() for one in several]
 
@@ -301,7 +319,7 @@ def check(
     if not len(frame):
         raise InputError(f"{where}no rows below the column names; a table to check has a call a line")
     rows = predict_rows(frame, columns, ("shipped", "fast", None, own), processes=processes, progress=progress)
-    return Check(frame, columns, tuple(_doubted(_timed(row, columns)) for row in rows))
+    return Check(frame, columns, tuple(_doubted(_timed(row, columns)) for row in rows), own is not None)
 
 
 def _timed(row: AnsweredRow, columns: Columns) -> AnsweredRow:

@@ -10,7 +10,7 @@ import typer
 
 from attnsim import wording
 from attnsim.cli import options, outputs, show, table_flags
-from attnsim.cli.options import flag
+from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ def adapt(
     set_columns: table_flags.Cells = [],  # noqa: B006
     gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
+    as_stated: Annotated[
+        bool, switch("Adapt although check names a reason why rows may not be what they state.", "--as-stated")
+    ] = False,
     out: Annotated[Path | None, flag("FILE", "The calibration, a YAML file that --calibration takes.")] = None,
     suggest: Annotated[
         int | None, options.count("Instead, name N questions to time, of each kernel and pass.", None, high=100)
@@ -60,7 +63,7 @@ def adapt(
         outputs.check_output(out)
     from attnsim.api.adapting.adapt import adapt as run
 
-    found = run(table, **said)
+    found = run(table, as_stated=as_stated, **said)
     if out is not None:
         found.write(out)
     if json:

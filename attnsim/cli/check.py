@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from attnsim import wording
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.options import flag
 from attnsim.cli.question_flags import asking
-from attnsim.errors import some
+from attnsim.errors import InputError, some
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +36,9 @@ def check(
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
     calibration: options.Calibration = None,
     out: Annotated[Path | None, flag("FILE", "The table with the predictions, CSV or Parquet.")] = None,
+    apply: Annotated[
+        Path | None, flag("FILE", "A copy of the table with the columns set as the likeliest reasons say.")
+    ] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of measured over predicted, and its CSV.")] = None,
     look: outputs.Look,
     json: options.Json = False,
@@ -46,6 +50,10 @@ def check(
     naming = table_flags.naming(maps, time_unit, set_columns, gpu, implementation)
     if out is not None:
         table_flags.check_table(out)
+    if apply is not None:
+        table_flags.check_table(apply)
+        if apply.resolve() == table.resolve():
+            raise InputError(f"--apply {apply} is the table itself, which is never changed; give another name")
     look.check_asked(context, plot)
     from attnsim.api.checking import check as run
 
@@ -59,6 +67,11 @@ def check(
         calibration=calibration,
     )
     written = _written(found, out, plot, look)
+    if apply is not None and found.audit.reasons:
+        from attnsim.models.question.case_file import write_table
+
+        write_table(found.audit.mended(), apply)
+        written.append(apply)
     if save_map is not None:
         table_flags.save(found.columns, naming, save_map)
         written.append(save_map)
@@ -66,6 +79,9 @@ def check(
         show.print_json(found.to_dicts())
     else:
         _print(show.console(), found, written)
+    if apply is not None and not found.audit.reasons:
+        print(f"--apply {apply}: not written, because no reason is named", file=sys.stderr)
+        raise typer.Exit(1)
     if found.failed or found.impossible:
         raise typer.Exit(1)
 
@@ -103,6 +119,8 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
         show.print_rows(out, "Predicted against measured", parts, right=_NUMBERS)
     if found.doubt:
         out.print(found.doubt)
+    for line in found.audit.lines:
+        out.print(line)
     if found.taken:
         out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
     for lines_of, texts in sorted(found.assumed.items(), key=lambda item: len(item[0])):

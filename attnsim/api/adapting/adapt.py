@@ -99,6 +99,7 @@ def adapt(
     gpu: str | None = None,
     implementation: str | None = None,
     cells: Mapping[str, str] | None = None,
+    as_stated: bool = False,
 ) -> Adapted:
     """Make a calibration of a few timings of one's own: answers near them are corrected, their ranges narrower.
 
@@ -106,12 +107,14 @@ def adapt(
     ----------
     table, maps, time_unit, gpu, implementation, cells
         As for `attnsim.check`.
+    as_stated : bool
+        Adapt although `attnsim.check` names a reason why the table may not state what was run.
 
     Raises
     ------
     InputError
-        As `attnsim.check`; and where no row can be used, where rows are of several GPUs, or where a time lies below
-        the floor of its question.
+        As `attnsim.check`; and where no row can be used, where rows are of several GPUs, where a time lies below the
+        floor of its question, or where `attnsim.check` names a reason.
 
     Examples
     --------
@@ -138,6 +141,13 @@ def adapt(
         raise InputError(
             f"{name} has rows of {len(gpus)} GPUs, {', '.join(gpus)}; a calibration is of one: split the table"
         )
+    if not as_stated and (reason := next((one.text for one in found.audit.findings if one.text), "")):
+        mend = (
+            f"attnsim check {name} --apply mended.csv"
+            if isinstance(table, (str, Path))
+            else "check(...).audit.mended()"
+        )
+        raise InputError(f"{name}: {reason} {mend} mends the table, --as-stated adapts to it as it is")
     timings = [
         _timing(question, answer(question), rows, f"{name}, {found.line_name}") for question, rows in timed.items()
     ]

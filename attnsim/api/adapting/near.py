@@ -179,6 +179,12 @@ class Near:
         return np.asarray(self.off - (self._inverse @ self.off) / np.diag(self._inverse))
 
     @property
+    def strangeness(self) -> Array:
+        """How many standard deviations each timing is from what the others say, its own noise that of any timing."""
+        own = self._noise - self.points.noise(self.scales)
+        return np.asarray((self.off - self.left_out) / np.sqrt(1 / np.diag(self._inverse) - own))
+
+    @property
     def agree(self) -> bool:
         """Whether timings predict each other better than the model alone does; too few are not asked."""
         if len(self.off) < ROBUST_FROM:
@@ -198,6 +204,17 @@ class Near:
         own = np.array([calls[[row]].shared(calls[[row]], self.scales)[0, 0] for row in range(len(calls.sd))])
         variance = np.maximum(own - (weights * across).sum(axis=1), 0.0) + calls.noise(self.scales)
         return Corrections(mean, self.scales.widen * stdtrit(freedom + rows, 0.95) * np.sqrt(scale2 * variance))
+
+
+def likelihood(points: Points, off: Array, scales: Scales = SCALES) -> float:
+    """Log density of errors of calls: a multivariate Student-t distribution."""
+    from scipy.special import gammaln
+
+    lower = np.linalg.cholesky(points.shared(points, scales) + np.diag(points.noise(scales)))
+    white, count, freedom = np.linalg.solve(lower, off), len(off), scales.freedom
+    half = (freedom + count) / 2
+    scale = -count / 2 * np.log(freedom * np.pi) - np.log(np.diag(lower)).sum()
+    return float(gammaln(half) - gammaln(freedom / 2) + scale - half * np.log1p(white @ white / freedom))
 
 
 def most_telling(targets: Points, candidates: Points, known: Points, count: int, scales: Scales = SCALES) -> list[int]:

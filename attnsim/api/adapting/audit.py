@@ -1,0 +1,353 @@
+"""An audit of a table of timings: rows that are plausible, suspicious or impossible, and the likeliest reason.
+
+Rows of a kernel and pass are read and answered as they stand, and under each cause of `attnsim.api.adapting.causes`.
+The error of a right answer is a Student-t process over shapes (`near`), so that a smooth model error is no surprise;
+the cause under which what was measured is likeliest is named, if it is both far likelier than the table as it stands
+and explains most of the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnsim.api.adapting.causes import KINDS, Cause, Row, causes
+from attnsim.api.adapting.near import SCALES, Near, Points, Scales, coordinates, likelihood
+from attnsim.api.answering import answer
+from attnsim.api.tables import AnsweredRow, question_of
+from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
+from attnsim.models.calibrations.components import NORMAL_90
+from attnsim.models.question.case_file import records
+from attnsim.models.question.case_row import parse_row
+from attnsim.models.question.columns import Columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attnsim.api.checking import Check
+
+Array = NDArray[np.float64]
+
+AUDITED = Scales(
+    noise=0.05, factor=0.15, near=0.09, octaves=SCALES.octaves, constant_s=1.5e-6, freedom=6.0, widen=SCALES.widen
+)
+"""The process of a right answer in an audit, narrower near by and freer in all than that of a correction."""
+
+RIGHT = by_hand(0.7, "probability, before it is looked at, that a table states what was run; causes share the rest")
+SUSPECTED = by_hand(0.1, "probability that a table is right below which a cause is named")
+LEFT = by_hand(0.6, "share of the root mean square error that a named cause may leave")
+SECOND = by_hand(0.003, "probability of a second kind of cause from which it is named too")
+FEWEST = by_hand(5, "rows of a kernel and pass from which causes are tried")
+MOST = by_hand(24, "rows of a kernel and pass on which causes are tried; of more, some evenly over the times")
+TOGETHER = by_hand(300, "rows of a kernel and pass that are held against each other; of more, every n-th ones")
+QUIET = by_hand(0.1, "root mean square error of log time below which there is nothing to explain")
+NOTHING = by_hand(0.02, "root mean square change of log time below which a cause cannot be told from none")
+ALONE, ALONE_TIMES = (
+    by_hand(4.0, "standard deviations from what the other rows foretell at which a row stands alone"),
+    by_hand(1.5, "times what the others foretell from which a row stands alone"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """Rows under a cause.
+
+    Parameters
+    ----------
+    kind, name : str
+    off : ndarray
+        ``[rows]``, log of the measured over the predicted time.
+    predicted_s : ndarray
+        ``[rows]``.
+    inside : ndarray of bool
+        ``[rows]``, whether the time lies in the range.
+    """
+
+    kind: str
+    name: str
+    off: Array
+    predicted_s: Array
+    inside: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A cause that is named: what it is, how likely, and what it does to the rows it was tried on."""
+
+    kind: str
+    name: str
+    probability: float
+    before: float
+    after: float
+    inside: int
+    rows: int
+
+    def __str__(self) -> str:
+        change = f"{100 * self.before:.0f} -> {100 * self.after:.0f} %"
+        return f"{self.name}: {change}, {self.inside} of {self.rows} inside"
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What is to be said of the rows of a kernel and pass on a GPU.
+
+    Parameters
+    ----------
+    kernel : str
+    rows : tuple of int
+        Places of its rows.
+    reasons : tuple of Reason
+        At most two, the likeliest first; empty where the rows are plausible.
+    alone : mapping of int to float
+        Places of rows that stand alone, and measured over what the others foretell.
+    right : float
+        Probability that the table states what was run.
+    """
+
+    kernel: str
+    rows: tuple[int, ...]
+    reasons: tuple[Reason, ...] = ()
+    alone: Mapping[int, float] = field(default_factory=dict)
+    right: float = 1.0
+
+    @property
+    def text(self) -> str:
+        """In a line; "" where all is plausible."""
+        if not self.reasons:
+            return ""
+        told = "; or ".join(map(str, self.reasons))
+        asked = " ".join(KINDS[one.kind] for one in self.reasons)
+        return f"{self.kernel} is suspicious: {told}; or none of these. What decides: {asked}"
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What an audit found in a table."""
+
+    check: Check
+    findings: tuple[Finding, ...]
+
+    @property
+    def rows(self) -> list[str]:
+        """Of each row: "plausible", "suspicious" or "impossible", with the likeliest reason; "" without an answer."""
+        said = ["" if row.ratio is None else "plausible" for row in self.check.answered]
+        for one in self.findings:
+            for place in one.rows if one.reasons else ():
+                said[place] = f"suspicious: {one.reasons[0].name}"
+            for place, factor in one.alone.items():
+                said[place] = f"suspicious: measured is {factor:.2g}x what the other rows foretell"
+        for place, row in enumerate(self.check.answered):
+            said[place] = f"impossible: {row.impossible}" if row.impossible else said[place]
+        return said
+
+    @property
+    def lines(self) -> list[str]:
+        """What is suspicious, a line each."""
+        found = [one.text for one in self.findings if one.text]
+        index, name = self.check.frame.index, self.check.line_name
+        for one in self.findings:
+            for place, factor in one.alone.items():
+                told = f"measured is {factor:.2g}x what the other rows of {one.kernel} foretell"
+                found.append(f"{name} {index[place]} stands alone: {told}")
+        return found
+
+    @property
+    def reasons(self) -> list[dict[str, object]]:
+        """The reasons that are named, ready for JSON."""
+        return [
+            {"kernel": one.kernel, "decides": KINDS[reason.kind], **asdict(reason)}
+            for one in self.findings
+            for reason in one.reasons
+        ]
+
+    def mended(self) -> pd.DataFrame:
+        """A copy of the table with the columns set that the likeliest reason of each kernel and pass changes."""
+        frame, columns, table = self.check.frame.copy(), self.check.columns, list(records(self.check.frame))
+        for one in self.findings:
+            for place in one.rows if one.reasons else ():
+                for cause in _causes(table[place], columns, self.check.answered[place]):
+                    for ours, text in cause.cells if cause.name == one.reasons[0].name else ():
+                        name = columns.name_of(ours)
+                        if name in frame.columns or text:
+                            cells = list(frame[name]) if name in frame.columns else [""] * len(frame)
+                            cells[place] = text
+                            frame[name] = cells
+        return frame
+
+
+def audit(check: Check) -> Audit:
+    """Audit a table that was checked; rows of a kernel and pass on a GPU are looked at together."""
+    groups: dict[str, list[int]] = {}
+    rows, several = check.answered, len({row.gpu for row in check.answered if row.ratio}) > 1
+    for place, row in enumerate(rows):
+        if row.ratio and row.case:
+            name = f"{row.answer['used_implementation']}, {row.case.passes}{f' on {row.gpu}' if several else ''}"
+            groups.setdefault(name, []).append(place)
+    table = list(records(check.frame))
+    return Audit(
+        check,
+        tuple(
+            _found(name, places, [table[place] for place in places], check.columns, [rows[place] for place in places])
+            for name, places in groups.items()
+        ),
+    )
+
+
+def _found(
+    kernel: str, places: Sequence[int], table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow]
+) -> Finding:
+    plain = Finding(kernel, tuple(places))
+    if len(rows) < FEWEST:
+        return plain
+    points = points_of(rows)
+    off = -np.log([row.ratio or 1.0 for row in rows])
+    order = np.argsort(points.predicted_s, kind="stable")
+    chosen = order[np.unique(np.linspace(0, len(rows) - 1, MOST).round().astype(int))]
+    found = _tried(plain, chosen, table, columns, rows, points, off)
+    if found is None:  # a few rows that are far off may hide what the others have in common
+        single = _alone(points, off)
+        others = np.array([row for row in chosen if row not in single])
+        found = single and _tried(plain, others, table, columns, rows, points, off)
+        return replace(found or plain, alone={places[row]: factor for row, factor in single.items()})
+    return found
+
+
+def _tried(
+    plain: Finding,
+    chosen: NDArray[np.int_],
+    table: Sequence[Row],
+    columns: Columns,
+    rows: Sequence[AnsweredRow],
+    points: Points,
+    off: Array,
+) -> Finding | None:
+    """What causes say of chosen rows; None where none is named."""
+    if len(chosen) < FEWEST or np.sqrt(np.mean(off[chosen] ** 2)) < QUIET:
+        return None
+    tried = trials([table[row] for row in chosen], columns, [rows[row] for row in chosen])
+    right, reasons = named(points[chosen], off[chosen], tried)
+    if not reasons:
+        return None
+    best = next(one for one in tried if one.name == reasons[0].name)
+    single = standing_alone(replace(points[chosen], predicted_s=best.predicted_s), best.off)
+    alone = {plain.rows[chosen[at]]: factor for at, factor in single.items()}
+    return replace(plain, reasons=reasons, alone=alone, right=right)
+
+
+def _alone(points: Points, off: Array) -> dict[int, float]:
+    """Rows that stand alone among all of a kernel and pass, however many."""
+    parts, found = -(-len(off) // TOGETHER), dict[int, float]()
+    for part in range(parts):
+        mine = np.arange(part, len(off), parts)
+        found |= {int(mine[row]): factor for row, factor in standing_alone(points[mine], off[mine]).items()}
+    return found
+
+
+def points_of(rows: Sequence[AnsweredRow]) -> Points:
+    """Answered rows as the process sees them."""
+    made = []
+    for row in rows:
+        assert row.case and row.low_s and row.high_s and row.predicted_s
+        sd = max(np.log(row.high_s / row.low_s) / 2 / NORMAL_90, 0.01)
+        made.append((coordinates(question_of(row.case).w), float(sd), row.predicted_s))
+    return Points.of(made)
+
+
+def standing_alone(points: Points, off: Array) -> dict[int, float]:
+    """Rows that the others contradict, and measured over what they foretell; the worst first, then without it."""
+    found: dict[int, float] = {}
+    left = list(range(len(off)))
+    while len(left) > FEWEST:
+        near = Near(points[left], off[left], replace(AUDITED, freedom=SCALES.freedom))
+        strange, apart = near.strangeness, np.exp(off[left] - near.left_out)
+        clear = (np.abs(strange) > ALONE) & (np.abs(np.log(apart)) > np.log(ALONE_TIMES))
+        if not clear.any():
+            break
+        worst = int(np.argmax(np.where(clear, np.abs(strange), 0.0)))
+        found[left.pop(worst)] = float(apart[worst])
+    return found if len(found) <= len(off) / 3 else {}
+
+
+def _causes(row: Row, columns: Columns, one: AnsweredRow) -> list[Cause]:
+    assert one.case is not None
+    asked = question_of(one.case)
+    clock_hz = answer(asked).clock_hz
+    return list(causes(row, columns, one.case, asked, clock_hz or asked.gpu.clock.boost_hz))
+
+
+def trials(table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow]) -> list[Tried]:
+    """Rows under each cause; one that does not concern a row leaves it, and one that concerns few is left out."""
+    stated = (
+        np.array([-np.log(row.ratio or 1.0) for row in rows]),
+        np.array([row.predicted_s for row in rows]),
+        np.array([bool(row.in_range) for row in rows]),
+    )
+    made: dict[tuple[str, str], Tried] = {}
+    met: dict[tuple[str, str], int] = {}
+    for at, (row, one) in enumerate(zip(table, rows, strict=True)):
+        for cause in _causes(row, columns, one):
+            found = _answered(cause, row, columns)
+            if found is not None:
+                key = cause.kind, cause.name
+                mine = made.setdefault(key, Tried(*key, *(one.copy() for one in stated)))
+                mine.off[at], mine.predicted_s[at], mine.inside[at] = found
+                met[key] = met.get(key, 0) + 1
+    return [one for key, one in made.items() if met[key] > len(rows) / 2]
+
+
+def _answered(cause: Cause, row: Row, columns: Columns) -> tuple[float, float, bool] | None:
+    """Log of the measured over the predicted time under a cause, that, and whether it lies in the range."""
+    cells, read = cause.on(row, columns)
+    try:
+        case = parse_row(cells, read)
+        found = answer(question_of(case))
+    except InputError:
+        return None
+    if not case.time_s or not found.time_s or not found.time_low_s or not found.time_high_s:
+        return None
+    inside = found.time_low_s <= case.time_s <= found.time_high_s
+    return float(np.log(case.time_s / found.time_s)), found.time_s, inside
+
+
+def probabilities(points: Points, off: Array, tried: Sequence[Tried]) -> tuple[float, Array]:
+    """Of the table as it stands, and of each cause."""
+    apart = [one for one in tried if np.sqrt(np.mean((one.off - off) ** 2)) > NOTHING]
+    logs = [np.log(RIGHT) + likelihood(points, off, AUDITED)]
+    share = np.log((1 - RIGHT) / max(1, len(apart)))
+    of = {id(one): share + likelihood(replace(points, predicted_s=one.predicted_s), one.off, AUDITED) for one in apart}
+    logs += [of.get(id(one), -np.inf) for one in tried]
+    weights = np.exp(np.array(logs) - max(logs))
+    weights /= weights.sum()
+    return float(weights[0]), weights[1:]
+
+
+def named(points: Points, off: Array, tried: Sequence[Tried]) -> tuple[float, tuple[Reason, ...]]:
+    """The probability that the table is right, and at most two reasons why it may not be, each of another kind."""
+    right, each = probabilities(points, off, tried)
+    kinds = kinds_of(tried, each)
+    reasons = [_reason(off, tried[best], probability) for probability, best in kinds[:2]]
+    if right >= SUSPECTED or not reasons:
+        return right, ()
+    first = tried[kinds[0][1]]
+    if np.sqrt(np.mean(first.off**2)) >= LEFT * np.sqrt(np.mean(off**2)):
+        return right, ()
+    return right, tuple(one for one in reasons if one is reasons[0] or one.probability >= SECOND)
+
+
+def kinds_of(tried: Sequence[Tried], each: Iterable[float]) -> list[tuple[float, int]]:
+    """Probability of each kind and its likeliest cause, the likeliest kind first."""
+    found: dict[str, tuple[float, float, int]] = {}
+    for at, (one, probability) in enumerate(zip(tried, each, strict=True)):
+        total, best, place = found.get(one.kind, (0.0, -1.0, at))
+        found[one.kind] = (total + probability, *max((best, place), (probability, at), key=lambda pair: pair[0]))
+    return sorted(((total, place) for total, _, place in found.values()), key=lambda pair: -pair[0])
+
+
+def _reason(off: Array, one: Tried, probability: float) -> Reason:
+    before, after = (float(np.abs(np.expm1(-x)).mean()) for x in (off, one.off))
+    return Reason(one.kind, one.name, float(probability), before, after, int(one.inside.sum()), len(off))

@@ -1,0 +1,218 @@
+"""How often the audit of `attnsim check` finds what is wrong with a table, and how often it cries wolf.
+
+Ten rows of each of some published tables (a source, GPU, kernel and pass) are audited as they stand, and with a fault
+planted: each cause of `attnsim/api/adapting/causes.py` that moves their times by at least 15 % is taken as what ran, so
+that the measured times are those of the stated calls times the ratio of the two replays; a launch is 0.6 to 1.6 times,
+a clock 0.6 to 1.4 times as far off as it is tried. Single rows are multiplied, too.
+
+    python benchmarks/audit.py --rows audit.json [--groups 60]
+
+`--rows` keeps what was replayed (minutes) for the next call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
+
+import numpy as np
+
+from attnsim.api.adapting.audit import Tried, kinds_of, named, points_of, probabilities, standing_alone, trials
+from attnsim.api.adapting.near import Points
+from attnsim.api.tables import AnsweredRow, predict_case, question_of
+from attnsim.errors import InputError
+from attnsim.models.question.case_row import Case, parse_row, workload_of
+from attnsim.models.question.columns import OWN, Column, Columns
+from attnsim.validation.checking.evidence import serving_rows
+from attnsim.validation.measured.datasets import grouped, published_cases
+from attnsim.validation.measured.own_runs import own_rows
+from attnsim.validation.measured.sources import ROLES, source_of
+
+ROWS = 10
+FEWEST = 12
+"""Rows of a group of which ten are taken."""
+MOVES = 0.15
+"""Root mean square of log time by which a planted fault moves the rows."""
+CLEAN_BIAS, CLEAN_SPREAD, ORDINARY = 0.12, 0.10, 0.30
+"""Log bias and spread of a clean group, and the mean error of an ordinary one."""
+PLANTED = (3.0, 2.5, 2.0, 0.5, 1 / 3)
+"""Times a single row is taken."""
+RATES = Columns((Column("tflops", "tflops"),))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one source, GPU, kernel and pass, as they stand and under each cause."""
+
+    name: str
+    points: Points
+    off: np.ndarray
+    tried: list[Tried]
+
+    @property
+    def error(self) -> float:
+        return float(np.abs(np.expm1(-self.off)).mean())
+
+    @property
+    def kind(self) -> str:
+        if abs(self.off.mean()) < CLEAN_BIAS and self.off.std() < CLEAN_SPREAD:
+            return "clean"
+        return "ordinary" if self.error < ORDINARY else "other"
+
+    def with_fault(self, at: int, much: float) -> Group:
+        """The group as it would stand if rows had been run under a cause, `much` as far off as it is tried."""
+        cause = self.tried[at]
+        moved = self.off - cause.off
+        if cause.name.startswith(("launch=", "cache=")):
+            moved = np.log(np.maximum(1 + much * np.expm1(moved), 0.1))
+        elif cause.name.startswith("clock"):
+            moved = much * moved
+        others = [Tried(x.kind, x.name, x.off + moved, x.predicted_s, x.inside) for x in self.tried]
+        return Group(self.name, self.points, self.off + moved, others)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the audit of tables finds.")
+    parser.add_argument("--rows", type=Path, help="JSON of what was replayed; made where it is not there")
+    parser.add_argument("--groups", type=int, default=60, help="groups that are audited (60)")
+    asked = parser.parse_args()
+    groups = read(asked.rows) if asked.rows and asked.rows.exists() else list(replayed(asked.groups))
+    if asked.rows and not asked.rows.exists():
+        write(asked.rows, groups)
+    print(f"{len(groups)} groups of {ROWS} rows")
+    as_they_stand(groups)
+    planted(groups)
+    single(groups)
+
+
+def as_they_stand(groups: list[Group]) -> None:
+    """Alarms on tables in which nothing was planted."""
+    parts = (
+        ("clean", [one for one in groups if one.kind == "clean"]),
+        ("mean error below 20 %", [one for one in groups if one.error < 0.2]),
+        ("20 to 40 %", [one for one in groups if 0.2 <= one.error < 0.4]),
+        ("above", [one for one in groups if one.error >= 0.4]),
+    )
+    for name, mine in parts:
+        alarms = sum(bool(named(one.points, one.off, one.tried)[1]) for one in mine)
+        print(f"as they stand, {name}: {alarms} alarms in {len(mine)} groups")
+    for one in groups:
+        for reason in named(one.points, one.off, one.tried)[1][:1]:
+            print(f"    {one.name}: {reason} ({reason.probability:.2f})")
+
+
+def planted(groups: list[Group]) -> None:
+    """Planted faults that are found."""
+    print(f"{'planted faults':32} {'plants':>6} {'first':>6} {'in two':>6} {'named':>6} {'right':>6} {'wrong':>6}  %")
+    rng = np.random.default_rng(0)
+    counts: dict[str, list[tuple[bool, ...]]] = {}
+    for group in groups:
+        for at, cause in enumerate(group.tried):
+            much = rng.uniform(0.6, 1.6) if cause.kind == "launch" else rng.uniform(0.6, 1.4)
+            if np.sqrt(np.mean((group.off - cause.off) ** 2)) < MOVES or group.kind == "other":
+                continue
+            made = group.with_fault(at, much)
+            _, each = probabilities(made.points, made.off, made.tried)
+            kinds = [made.tried[place].kind for _, place in kinds_of(made.tried, each)]
+            reasons = named(made.points, made.off, made.tried)[1]
+            said = bool(reasons), bool(reasons) and reasons[0].kind == cause.kind
+            found = kinds[0] == cause.kind, cause.kind in kinds[:2], *said, said[0] and not said[1]
+            for name in (group.kind, f"  {group.kind}, {cause.kind}"):
+                counts.setdefault(name, []).append(found)
+    for name in sorted(counts, key=lambda one: (one.strip().split(",")[0], one.strip())):
+        shares = " ".join(f"{100 * share:6.1f}" for share in np.mean(counts[name], axis=0))
+        print(f"{name:32} {len(counts[name]):6} {shares}")
+
+
+def single(groups: list[Group]) -> None:
+    """Single rows that are off alone, in clean groups."""
+    clean = [one for one in groups if one.kind == "clean"]
+    rows = sum(len(one.off) for one in clean)
+    false = sum(len(standing_alone(one.points, one.off)) for one in clean)
+    print(f"single rows, clean groups: {false} of {rows} false")
+    for factor in PLANTED:
+        found = 0
+        for one in clean:
+            for row in range(len(one.off)):
+                off = one.off.copy()
+                off[row] += np.log(factor)
+                found += row in standing_alone(one.points, off)
+        print(f"    x {factor:.2g}: {100 * found / max(rows, 1):.1f} % of {rows} found")
+
+
+def replayed(count: int) -> Iterator[Group]:
+    """So many groups at random, every other one with rates in place of times."""
+    cases = [*published_cases(*ROLES), *(row.case for row in own_rows()), *(row.case for row in serving_rows(FEWEST))]
+    asked = []
+    for case in cases:
+        try:
+            question = question_of(case)
+        except InputError:
+            continue
+        w = question.w
+        if case.time_s and w.element_bytes == 2 and w.mask.is_band and not w.lengths and w.selection is None:
+            asked.append((f"{source_of(case.source)}, {question.gpu.id}, {question.record.name}, {w.passes}", case))
+    rng = np.random.default_rng(0)
+    found = [one for one in grouped(asked, lambda one: one[0]).items() if len(one[1]) >= FEWEST]
+    for number, place in enumerate(rng.permutation(len(found))[:count]):
+        name, mine = found[place]
+        chosen = [mine[row][1] for row in rng.permutation(len(mine))[:ROWS]]
+        table = [as_row(case, rate=number % 2 == 1) for case in chosen]
+        columns = RATES if number % 2 else Columns((Column("time_s", "time_s"),))
+        answered = [AnsweredRow(read, predict_case(read)) for read in (parse_row(row, OWN) for row in table)]
+        if any(row.ratio is None for row in answered):
+            continue
+        off = -np.log([row.ratio or 1.0 for row in answered])
+        yield Group(name, points_of(answered), off, trials(table, columns, answered))
+
+
+def as_row(case: Case, rate: bool) -> dict[str, object]:
+    """A case as a row of a table."""
+    assert case.time_s
+    cells = {
+        "gpu": case.gpu, "implementation": case.implementation, "algorithm": case.algorithm, "pass": case.passes,
+        "dtype": case.dtype, "batch": case.batch, "heads_q": case.heads_q, "heads_kv": case.heads_kv,
+        "seq_q": case.seq_q, "seq_kv": case.seq_kv, "head_dim": case.head_dim, "head_dim_v": case.head_dim_v,
+        "causal": int(case.causal), "window": case.window, "cache": case.cache, "launch": case.launch,
+        "version": case.version, "clock_mhz": case.clock_mhz, "page_size": case.page_size, "framework": case.whose,
+        "options": ";".join(f"{name}={text}" for name, text in case.options.items()), "time_s": case.time_s,
+    }  # fmt: skip
+    if rate:
+        w = workload_of(case)
+        cells |= {"time_s": "", "tflops": w.matrix_flops(w.visible_pairs) / case.time_s / 1e12}
+    return {name: "" if cell is None else str(cell) for name, cell in cells.items()}
+
+
+def write(path: Path, groups: list[Group]) -> None:
+    plain = [
+        {
+            "name": one.name,
+            "points": [one.points.shape.tolist(), one.points.sd.tolist(), one.points.predicted_s.tolist()],
+            "off": one.off.tolist(),
+            "tried": [[x.kind, x.name, x.off.tolist(), x.predicted_s.tolist(), x.inside.tolist()] for x in one.tried],
+        }
+        for one in groups
+    ]
+    path.write_text(json.dumps(plain), encoding="utf-8")
+
+
+def read(path: Path) -> list[Group]:
+    return [
+        Group(
+            one["name"],
+            Points(*map(np.array, one["points"])),
+            np.array(one["off"]),
+            [Tried(kind, name, *map(np.array, rest)) for kind, name, *rest in one["tried"]],
+        )
+        for one in json.loads(path.read_text(encoding="utf-8"))
+    ]
+
+
+if __name__ == "__main__":
+    main()
