@@ -5,7 +5,7 @@ planted: each cause of `attnsim/api/adapting/causes.py` that moves their times b
 that the measured times are those of the stated calls times the ratio of the two replays; a launch is 0.6 to 1.6 times,
 a clock 0.6 to 1.4 times as far off as it is tried. Single rows are multiplied, too.
 
-    python benchmarks/audit.py --rows audit.json [--groups 60]
+    python benchmarks/audit.py --rows audit.json [--groups 60] [--after 130]
 
 `--rows` keeps what was replayed (minutes) for the next call.
 """
@@ -81,8 +81,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the audit of tables finds.")
     parser.add_argument("--rows", type=Path, help="JSON of what was replayed; made where it is not there")
     parser.add_argument("--groups", type=int, default=60, help="groups that are audited (60)")
+    parser.add_argument("--after", type=int, default=0, help="groups that are left out before them (0)")
     asked = parser.parse_args()
-    groups = read(asked.rows) if asked.rows and asked.rows.exists() else list(replayed(asked.groups))
+    groups = read(asked.rows) if asked.rows and asked.rows.exists() else list(replayed(asked.after, asked.groups))
     if asked.rows and not asked.rows.exists():
         write(asked.rows, groups)
     print(f"{len(groups)} groups of {ROWS} rows")
@@ -146,7 +147,7 @@ def single(groups: list[Group]) -> None:
         print(f"    x {factor:.2g}: {100 * found / max(rows, 1):.1f} % of {rows} found")
 
 
-def replayed(count: int) -> Iterator[Group]:
+def replayed(after: int, count: int) -> Iterator[Group]:
     """So many groups at random, every other one with rates in place of times."""
     cases = [*published_cases(*ROLES), *(row.case for row in own_rows()), *(row.case for row in serving_rows(FEWEST))]
     asked = []
@@ -160,7 +161,7 @@ def replayed(count: int) -> Iterator[Group]:
             asked.append((f"{source_of(case.source)}, {question.gpu.id}, {question.record.name}, {w.passes}", case))
     rng = np.random.default_rng(0)
     found = [one for one in grouped(asked, lambda one: one[0]).items() if len(one[1]) >= FEWEST]
-    for number, place in enumerate(rng.permutation(len(found))[:count]):
+    for number, place in enumerate(rng.permutation(len(found))[after : after + count]):
         name, mine = found[place]
         chosen = [mine[row][1] for row in rng.permutation(len(mine))[:ROWS]]
         table = [as_row(case, rate=number % 2 == 1) for case in chosen]

@@ -152,7 +152,8 @@ class Check:
         """
         from attnsim.api.adapting.audit import Audit, audit
 
-        return Audit(self, ()) if self.corrected else audit(self)
+        table = self.frame, self.columns, self.answered
+        return Audit(*table) if self.corrected else audit(*table)
 
     @property
     def doubt(self) -> str:

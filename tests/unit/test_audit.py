@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import attnsim
-from attnsim.api.adapting.audit import NOTHING, Tried, audit, kinds_of, named, standing_alone
+from attnsim.api.adapting.audit import NOTHING, Tried, kinds_of, named, standing_alone
 from attnsim.api.adapting.causes import KINDS, OTHER_BUILD, causes
-from attnsim.api.adapting.near import COORDINATES, SCALES, Near, Points, likelihood
+from attnsim.api.adapting.near import COORDINATES, SCALES, Near, Points, Scales, likelihood
 from attnsim.api.tables import predict_rows, question_of
 from attnsim.cli import main
 from attnsim.errors import InputError
@@ -33,7 +33,9 @@ def ran(
 ) -> pd.DataFrame:
     """A table that states one thing, with the times of another."""
     frame = pd.DataFrame({**stated, "seq": lengths})
-    true = frame.assign(**changed)
+    true = frame.copy()
+    for name, cell in changed.items():
+        true[name] = [cell] * len(frame)
     times = [row.predicted_s for row in predict_rows(true, read_columns(true), progress=False)]
     wobble = np.resize(WOBBLE, len(frame))
     return frame.assign(time_s=np.array(times, dtype=float) * wobble)
@@ -120,7 +122,7 @@ def test_a_rate_that_counts_masked_pairs_is_a_convention() -> None:
 @pytest.mark.parametrize("factor", [3.0, 2.0, 0.5])
 def test_a_row_that_stands_alone_is_found_and_the_others_stay_plausible(factor: float) -> None:
     frame = ran({}, lengths=(512, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
-    frame.loc[3, "time_s"] *= factor
+    frame["time_s"] *= [1.0, 1.0, 1.0, factor, 1.0, 1.0, 1.0, 1.0]
     found = attnsim.check(frame).audit
     if factor < 1:  # below what the GPU can do
         assert found.rows[3].startswith(("impossible", "suspicious"))
@@ -135,7 +137,7 @@ def test_a_row_that_stands_alone_is_found_and_the_others_stay_plausible(factor: 
 
 def test_an_impossible_row_stands_in_no_picture_and_ends_with_1(tmp_path: Path) -> None:
     frame = ran({}, lengths=(1024, 2048, 4096, 8192))
-    frame.loc[2, "time_s"] /= 20
+    frame["time_s"] *= [1.0, 1.0, 0.05, 1.0]
     found = attnsim.check(frame)
     assert found.audit.rows[2].startswith("impossible: measured is ")
     assert found.accuracy[0].rows == 3
@@ -213,7 +215,7 @@ def points(count: int) -> Points:
 
 def test_the_likelihood_is_that_of_a_normal_distribution_where_the_scale_is_known() -> None:
     calls, off = points(4), np.array([0.1, -0.05, 0.02, 0.2])
-    scales = attnsim.api.adapting.near.Scales(0.05, 0.14, 0.11, 3.0, 2e-6, 1e9, 1.07)
+    scales = Scales(0.05, 0.14, 0.11, 3.0, 2e-6, 1e9, 1.07)
     covariance = calls.shared(calls, scales) + np.diag(calls.noise(scales))
     normal = -0.5 * (off @ np.linalg.solve(covariance, off) + np.linalg.slogdet(2 * np.pi * covariance)[1])
     assert likelihood(calls, off, scales) == pytest.approx(normal, rel=1e-6)
@@ -238,4 +240,3 @@ def test_a_cause_that_changes_nothing_or_explains_little_is_not_named() -> None:
     right, reasons = named(calls, off, [same, little, all_of_it])
     assert right < 0.1 and reasons[0].name == "all" and reasons[0].inside == 8
     assert kinds_of([same, little, all_of_it], [0.1, 0.2, 0.7]) == [(0.7, 2), (0.2, 1), (0.1, 0)]
-    assert audit(attnsim.check(ran({}))).findings[0].right == 1.0
