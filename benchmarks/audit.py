@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
@@ -52,8 +52,12 @@ class Group:
 
     name: str
     points: Points
-    off: np.ndarray
+    stated: Tried
     tried: list[Tried]
+
+    @property
+    def off(self) -> np.ndarray:
+        return self.stated.off
 
     @property
     def error(self) -> float:
@@ -73,8 +77,8 @@ class Group:
             moved = np.log(np.maximum(1 + much * np.expm1(moved), 0.1))
         elif cause.name.startswith("clock"):
             moved = much * moved
-        others = [Tried(x.kind, x.name, x.off + moved, x.predicted_s, x.inside) for x in self.tried]
-        return Group(self.name, self.points, self.off + moved, others)
+        every = [replace(one, off=one.off + moved, above=one.above + moved) for one in (self.stated, *self.tried)]
+        return Group(self.name, self.points, every[0], every[1:])
 
 
 def main() -> None:
@@ -101,10 +105,10 @@ def as_they_stand(groups: list[Group]) -> None:
         ("above", [one for one in groups if one.error >= 0.4]),
     )
     for name, mine in parts:
-        alarms = sum(bool(named(one.points, one.off, one.tried)[1]) for one in mine)
+        alarms = sum(bool(named(one.points, one.stated, one.tried)[1]) for one in mine)
         print(f"as they stand, {name}: {alarms} alarms in {len(mine)} groups")
     for one in groups:
-        for reason in named(one.points, one.off, one.tried)[1][:1]:
+        for reason in named(one.points, one.stated, one.tried)[1][:1]:
             print(f"    {one.name}: {reason} ({reason.probability:.2f})")
 
 
@@ -119,9 +123,9 @@ def planted(groups: list[Group]) -> None:
             if np.sqrt(np.mean((group.off - cause.off) ** 2)) < MOVES or group.kind == "other":
                 continue
             made = group.with_fault(at, much)
-            _, each = probabilities(made.points, made.off, made.tried)
+            _, each = probabilities(made.points, made.stated, made.tried)
             kinds = [made.tried[place].kind for _, place in kinds_of(made.tried, each)]
-            reasons = named(made.points, made.off, made.tried)[1]
+            reasons = named(made.points, made.stated, made.tried)[1]
             said = bool(reasons), bool(reasons) and reasons[0].kind == cause.kind
             found = kinds[0] == cause.kind, cause.kind in kinds[:2], *said, said[0] and not said[1]
             for name in (group.kind, f"  {group.kind}, {cause.kind}"):
@@ -169,8 +173,7 @@ def replayed(after: int, count: int) -> Iterator[Group]:
         answered = [AnsweredRow(read, predict_case(read)) for read in (parse_row(row, OWN) for row in table)]
         if any(row.ratio is None for row in answered):
             continue
-        off = -np.log([row.ratio or 1.0 for row in answered])
-        yield Group(name, points_of(answered), off, trials(table, columns, answered))
+        yield Group(name, points_of(answered), *trials(table, columns, answered))
 
 
 def as_row(case: Case, rate: bool) -> dict[str, object]:
@@ -195,8 +198,10 @@ def write(path: Path, groups: list[Group]) -> None:
         {
             "name": one.name,
             "points": [one.points.shape.tolist(), one.points.sd.tolist(), one.points.predicted_s.tolist()],
-            "off": one.off.tolist(),
-            "tried": [[x.kind, x.name, x.off.tolist(), x.predicted_s.tolist(), x.inside.tolist()] for x in one.tried],
+            "tried": [
+                [x.kind, x.name, *(getattr(x, part).tolist() for part in ("off", "predicted_s", "inside", "above"))]
+                for x in (one.stated, *one.tried)
+            ],
         }
         for one in groups
     ]
@@ -204,15 +209,11 @@ def write(path: Path, groups: list[Group]) -> None:
 
 
 def read(path: Path) -> list[Group]:
-    return [
-        Group(
-            one["name"],
-            Points(*map(np.array, one["points"])),
-            np.array(one["off"]),
-            [Tried(kind, name, *map(np.array, rest)) for kind, name, *rest in one["tried"]],
-        )
-        for one in json.loads(path.read_text(encoding="utf-8"))
-    ]
+    found = []
+    for one in json.loads(path.read_text(encoding="utf-8")):
+        stated, *tried = (Tried(kind, name, *map(np.array, rest)) for kind, name, *rest in one["tried"])
+        found.append(Group(one["name"], Points(*map(np.array, one["points"])), stated, tried))
+    return found
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_a_model_that_is_off_by_one_factor_is_no_reason() -> None:
     ("changed", "kind", "name"),
     [
         ({"launch": "host"}, "launch", "launch=host"),
-        ({"causal": 1}, "mask", "causal the other way"),
+        ({"causal": 1}, "mask", "causal inverted"),
         ({"pass": "fwd+bwd"}, "pass", "pass=fwd+bwd"),
         ({"heads_q": 2}, "size", "heads / 8"),
         ({"implementation": "torch.sdpa-math"}, "build", "implementation=torch.sdpa-math"),
@@ -71,7 +72,7 @@ def test_what_was_run_instead_is_named(changed: dict[str, object], kind: str, na
     assert finding.text.startswith("flash-attn.2, fwd is suspicious: ") and KINDS[kind] in finding.text
     assert "or none of these" in finding.text
     impossible = [bool(row.impossible) for row in found.answered]
-    assert any(impossible) == (name in ("causal the other way", "heads / 8"))  # faster than what is stated can be
+    assert any(impossible) == (name in ("causal inverted", "heads / 8"))  # faster than what is stated can be
     for verdict, below in zip(found.audit.rows, impossible, strict=True):
         assert verdict.startswith("impossible: measured is ") if below else verdict == f"suspicious: {first.name}"
 
@@ -116,7 +117,7 @@ def test_a_rate_that_counts_masked_pairs_is_a_convention() -> None:
     rate = 4 * 2 * 16 * 128 * frame["seq"] ** 2 / frame.pop("time_s") / 1e12  # all pairs
     reasons = attnsim.check(frame.assign(tflops=rate)).audit.reasons
     assert reasons and "mask" in {reason["kind"] for reason in reasons}
-    assert {"FLOPs x 0.5", "causal the other way"} & {reason["name"] for reason in reasons}
+    assert {"FLOPs x 0.5", "causal inverted"} & {reason["name"] for reason in reasons}
 
 
 @pytest.mark.parametrize("factor", [3.0, 2.0, 0.5])
@@ -232,11 +233,12 @@ def test_a_row_is_as_strange_as_the_others_make_it() -> None:
 
 def test_a_cause_that_changes_nothing_or_explains_little_is_not_named() -> None:
     calls, off = points(8), np.linspace(0.9, 0.3, 8)
-    inside = np.ones(8, dtype=bool)
-    same = Tried("launch", "same", off + NOTHING / 2, calls.predicted_s, inside)
-    little = Tried("mask", "little", off - 0.2, calls.predicted_s, inside)
-    all_of_it = Tried("size", "all", off * 0.05, calls.predicted_s, inside)
-    assert named(calls, off, [same])[1] == () and named(calls, off, [little])[1] == ()
-    right, reasons = named(calls, off, [same, little, all_of_it])
+    rest = calls.predicted_s, np.ones(8, dtype=bool), np.ones(8)
+    stated, same = Tried("", "", off, *rest), Tried("launch", "same", off + NOTHING / 2, *rest)
+    little, all_of_it = Tried("mask", "little", off - 0.2, *rest), Tried("size", "all", off * 0.05, *rest)
+    assert named(calls, stated, [same])[1] == () and named(calls, stated, [little])[1] == ()
+    right, reasons = named(calls, stated, [same, little, all_of_it])
     assert right < 0.1 and reasons[0].name == "all" and reasons[0].inside == 8
+    impossible = replace(all_of_it, above=-np.ones(8))
+    assert named(calls, stated, [all_of_it])[0] < 0.1 and named(calls, stated, [impossible])[0] > 0.99
     assert kinds_of([same, little, all_of_it], [0.1, 0.2, 0.7]) == [(0.7, 2), (0.2, 1), (0.1, 0)]

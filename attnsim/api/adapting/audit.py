@@ -39,6 +39,7 @@ those that name most of them while fewest tables as they stand raise an alarm (`
 
 RIGHT = by_hand(0.85, "probability, before it is looked at, that a table states what was run; causes share the rest")
 SUSPECTED = by_hand(0.1, "probability that a table is right below which a cause is named")
+SLIP = by_hand(0.05, "probability that a row lies below the floor of its call although it states what was run")
 LEFT = by_hand(0.6, "share of the root mean square error that a named cause may leave")
 SECOND = by_hand(0.003, "probability of a second kind of cause from which it is named too")
 FEWEST = by_hand(5, "rows of a kernel and pass from which causes are tried")
@@ -52,17 +53,20 @@ ALONE_TIMES = by_hand(1.5, "times what the others foretell beyond which a row st
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """Rows under a cause.
+    """Rows as they are stated, or under a cause.
 
     Parameters
     ----------
     kind, name : str
+        Of the cause; "" of rows as they are stated.
     off : ndarray
         ``[rows]``, log of the measured over the predicted time.
     predicted_s : ndarray
         ``[rows]``.
     inside : ndarray of bool
         ``[rows]``, whether the time lies in the range.
+    above : ndarray
+        ``[rows]``, log of the measured time over the floor of the call: below 0 no GPU can have taken it.
     """
 
     kind: str
@@ -70,6 +74,11 @@ class Tried:
     off: Array
     predicted_s: Array
     inside: NDArray[np.bool_]
+    above: Array
+
+    def error(self) -> float:
+        """Root mean square of log time."""
+        return float(np.sqrt(np.mean(self.off**2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +244,8 @@ def _tried(
     """What causes say of chosen rows; None where none is named."""
     if len(chosen) < FEWEST or np.sqrt(np.mean(off[chosen] ** 2)) < QUIET:
         return None
-    tried = trials([table[row] for row in chosen], columns, [rows[row] for row in chosen])
-    right, reasons = named(points[chosen], off[chosen], tried)
+    stated, tried = trials([table[row] for row in chosen], columns, [rows[row] for row in chosen])
+    right, reasons = named(points[chosen], stated, tried)
     if not reasons:
         return None
     best = next(one for one in tried if one.name == reasons[0].name)
@@ -286,13 +295,10 @@ def _causes(row: Row, columns: Columns, one: AnsweredRow) -> list[Cause]:
     return list(causes(row, columns, one.case, asked, clock_hz or asked.gpu.clock.boost_hz))
 
 
-def trials(table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow]) -> list[Tried]:
-    """Rows under each cause; one that does not concern a row leaves it, and one that concerns few is left out."""
-    stated = (
-        np.array([-np.log(row.ratio or 1.0) for row in rows]),
-        np.array([row.predicted_s for row in rows]),
-        np.array([bool(row.in_range) for row in rows]),
-    )
+def trials(table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow]) -> tuple[Tried, list[Tried]]:
+    """Rows as stated and under each cause; one that does not concern a row leaves it; of few rows it is left out."""
+    same = [_answered(Cause("", "", ()), row, columns) for row in table]
+    stated = [np.array([one[part] for one in same if one]) for part in range(4)]
     made: dict[tuple[str, str], Tried] = {}
     met: dict[tuple[str, str], int] = {}
     for at, (row, one) in enumerate(zip(table, rows, strict=True)):
@@ -300,48 +306,51 @@ def trials(table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow]) 
             found = _answered(cause, row, columns)
             if found is not None:
                 key = cause.kind, cause.name
-                mine = made.setdefault(key, Tried(*key, *(one.copy() for one in stated)))
-                mine.off[at], mine.predicted_s[at], mine.inside[at] = found
+                mine = made.setdefault(key, Tried(*key, *(part.copy() for part in stated)))
+                mine.off[at], mine.predicted_s[at], mine.inside[at], mine.above[at] = found
                 met[key] = met.get(key, 0) + 1
-    return [one for key, one in made.items() if met[key] > len(rows) / 2]
+    return Tried("", "", *stated), [one for key, one in made.items() if met[key] > len(rows) / 2]
 
 
-def _answered(cause: Cause, row: Row, columns: Columns) -> tuple[float, float, bool] | None:
-    """Log of the measured over the predicted time under a cause, that, and whether it lies in the range."""
+def _answered(cause: Cause, row: Row, columns: Columns) -> tuple[float, float, bool, float] | None:
+    """Of a row under a cause what `Tried` has of it, in the same order."""
     cells, read = cause.on(row, columns)
     try:
         case = parse_row(cells, read)
         found = answer(question_of(case))
     except InputError:
         return None
-    if not case.time_s or not found.time_s or not found.time_low_s or not found.time_high_s:
+    if not (case.time_s and found.time_s and found.time_low_s and found.time_high_s):
         return None
     inside = found.time_low_s <= case.time_s <= found.time_high_s
-    return float(np.log(case.time_s / found.time_s)), found.time_s, inside
+    above = float(np.log(case.time_s / found.floor_s)) if found.floor_s else np.inf
+    return float(np.log(case.time_s / found.time_s)), found.time_s, inside, above
 
 
-def probabilities(points: Points, off: Array, tried: Sequence[Tried]) -> tuple[float, Array]:
+def probabilities(points: Points, stated: Tried, tried: Sequence[Tried]) -> tuple[float, Array]:
     """Of the table as it stands, and of each cause."""
-    apart = [one for one in tried if np.sqrt(np.mean((one.off - off) ** 2)) > NOTHING]
-    logs = [np.log(RIGHT) + likelihood(points, off, AUDITED)]
-    share = np.log((1 - RIGHT) / max(1, len(apart)))
-    of = {id(one): share + likelihood(replace(points, predicted_s=one.predicted_s), one.off, AUDITED) for one in apart}
-    logs += [of.get(id(one), -np.inf) for one in tried]
+    apart = [np.sqrt(np.mean((one.off - stated.off) ** 2)) > NOTHING for one in tried]
+    share = np.log((1 - RIGHT) / max(1, sum(apart)))
+    logs = [np.log(RIGHT) + _likelihood(points, stated)]
+    logs += [share + _likelihood(points, one) if told else -np.inf for one, told in zip(tried, apart, strict=True)]
     weights = np.exp(np.array(logs) - max(logs))
     weights /= weights.sum()
     return float(weights[0]), weights[1:]
 
 
-def named(points: Points, off: Array, tried: Sequence[Tried]) -> tuple[float, tuple[Reason, ...]]:
+def _likelihood(points: Points, one: Tried) -> float:
+    return likelihood(replace(points, predicted_s=one.predicted_s), one.off, AUDITED) + np.log(SLIP) * sum(
+        one.above < 0
+    )
+
+
+def named(points: Points, stated: Tried, tried: Sequence[Tried]) -> tuple[float, tuple[Reason, ...]]:
     """The probability that the table is right, and at most two reasons why it may not be, each of another kind."""
-    right, each = probabilities(points, off, tried)
+    right, each = probabilities(points, stated, tried)
     kinds = kinds_of(tried, each)
-    reasons = [_reason(off, tried[best], probability) for probability, best in kinds[:2]]
-    if right >= SUSPECTED or not reasons:
+    if right >= SUSPECTED or not kinds or tried[kinds[0][1]].error() >= LEFT * stated.error():
         return right, ()
-    first = tried[kinds[0][1]]
-    if np.sqrt(np.mean(first.off**2)) >= LEFT * np.sqrt(np.mean(off**2)):
-        return right, ()
+    reasons = [_reason(stated, tried[best], probability) for probability, best in kinds[:2]]
     return right, tuple(one for one in reasons if one is reasons[0] or one.probability >= SECOND)
 
 
@@ -354,6 +363,6 @@ def kinds_of(tried: Sequence[Tried], each: Iterable[float]) -> list[tuple[float,
     return sorted(((total, place) for total, _, place in found.values()), key=lambda pair: -pair[0])
 
 
-def _reason(off: Array, one: Tried, probability: float) -> Reason:
-    before, after = (float(np.abs(np.expm1(-x)).mean()) for x in (off, one.off))
-    return Reason(one.kind, one.name, float(probability), before, after, int(one.inside.sum()), len(off))
+def _reason(stated: Tried, one: Tried, probability: float) -> Reason:
+    before, after = (float(np.abs(np.expm1(-x.off)).mean()) for x in (stated, one))
+    return Reason(one.kind, one.name, float(probability), before, after, int(one.inside.sum()), len(one.off))

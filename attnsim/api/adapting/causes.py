@@ -99,7 +99,7 @@ def causes(row: Row, columns: Columns, case: Case, asked: Question, clock_hz: fl
             name = f"{time.theirs} x {factor:g}" if kind == "unit" else f"FLOPs x {factor:g}"
             yield Cause(kind, name, ((time.ours, repr(float(measured) * factor)),))
     if w.mask.is_band and not w.mask.is_windowed and w.seq_q > 1 and not w.lengths:
-        yield Cause("mask", "causal the other way", (("causal", "0" if case.causal else "1"),))
+        yield Cause("mask", "causal inverted", (("causal", "0" if case.causal else "1"),))
     yield from (Cause("pass", f"pass={one}", (("pass", one),)) for one in OTHER_PASS[case.passes])
     if not (w.lengths or w.latent):
         yield from _sizes(case)
