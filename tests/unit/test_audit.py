@@ -34,9 +34,7 @@ def ran(
 ) -> pd.DataFrame:
     """A table that states one thing, with the times of another."""
     frame = pd.DataFrame({**stated, "seq": lengths})
-    true = frame.copy()
-    for name, cell in changed.items():
-        true[name] = [cell] * len(frame)
+    true = pd.DataFrame([{**row, **changed} for row in frame.to_dict("records")])
     times = [row.predicted_s for row in predict_rows(true, read_columns(true), progress=False)]
     wobble = np.resize(WOBBLE, len(frame))
     return frame.assign(time_s=np.array(times, dtype=float) * wobble)

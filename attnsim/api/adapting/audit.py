@@ -339,9 +339,8 @@ def probabilities(points: Points, stated: Tried, tried: Sequence[Tried]) -> tupl
 
 
 def _likelihood(points: Points, one: Tried) -> float:
-    return likelihood(replace(points, predicted_s=one.predicted_s), one.off, AUDITED) + np.log(SLIP) * sum(
-        one.above < 0
-    )
+    slips = float(np.log(SLIP) * np.sum(one.above < 0))
+    return slips + likelihood(replace(points, predicted_s=one.predicted_s), one.off, AUDITED)
 
 
 def named(points: Points, stated: Tried, tried: Sequence[Tried]) -> tuple[float, tuple[Reason, ...]]:
