@@ -5,9 +5,10 @@ planted: each cause of `attnsim/api/adapting/causes.py` that moves their times b
 that the measured times are those of the stated calls times the ratio of the two replays; a launch is 0.6 to 1.6 times,
 a clock 0.6 to 1.4 times as far off as it is tried. Single rows are multiplied, too.
 
-    python benchmarks/audit.py --rows audit.json [--groups 60] [--after 130]
+    python benchmarks/audit.py --rows audit.json [--groups 130] [--after 130]
+    python benchmarks/audit.py --tables
 
-`--rows` keeps what was replayed (minutes) for the next call.
+`--rows` keeps what was replayed (minutes) for the next call; `--tables` audits the published tables as they stand.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 import numpy as np
+import pandas as pd
 
 from attnsim.api.adapting.audit import Tried, kinds_of, named, points_of, probabilities, standing_alone, trials
 from attnsim.api.adapting.near import Points
+from attnsim.api.checking import check
 from attnsim.api.tables import AnsweredRow, predict_case, question_of
 from attnsim.errors import InputError
 from attnsim.models.question.case_row import Case, parse_row, workload_of
@@ -84,9 +87,13 @@ class Group:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the audit of tables finds.")
     parser.add_argument("--rows", type=Path, help="JSON of what was replayed; made where it is not there")
-    parser.add_argument("--groups", type=int, default=60, help="groups that are audited (60)")
+    parser.add_argument("--groups", type=int, default=200, help="groups that are audited (200)")
     parser.add_argument("--after", type=int, default=0, help="groups that are left out before them (0)")
+    parser.add_argument("--tables", action="store_true", help="audit every published table as it stands")
     asked = parser.parse_args()
+    if asked.tables:
+        whole_tables()
+        return
     groups = read(asked.rows) if asked.rows and asked.rows.exists() else list(replayed(asked.after, asked.groups))
     if asked.rows and not asked.rows.exists():
         write(asked.rows, groups)
@@ -149,6 +156,19 @@ def single(groups: list[Group]) -> None:
                 off[row] += np.log(factor)
                 found += row in standing_alone(one.points, off)
         print(f"    x {factor:.2g}: {100 * found / max(rows, 1):.1f} % of {rows} found")
+
+
+def whole_tables() -> None:
+    """What `attnsim check` says of all rows of the published tables, a source and GPU at a time."""
+    tables = grouped(published_cases(*ROLES), lambda case: (source_of(case.source), case.gpu))
+    suspicious = 0
+    for (source, gpu), cases in tables.items():
+        frame = pd.DataFrame([as_row(case, rate=False) for case in cases if case.time_s])
+        found = check(frame, progress=False)
+        suspicious += bool(found.audit.lines)
+        for line in found.audit.lines:
+            print(f"{source}, {gpu}: {line}", flush=True)
+    print(f"{suspicious} of {len(tables)} tables have suspicious rows")
 
 
 def replayed(after: int, count: int) -> Iterator[Group]:
