@@ -187,6 +187,19 @@ def test_the_command_names_reasons_and_writes_a_copy(tmp_path: Path, capsys: pyt
     assert "--as-stated" in refusal(capsys, "adapt", str(mine))
 
 
+def test_kinds_of_cells_stay_what_they_are(tmp_path: Path) -> None:
+    """A column of Parquet holds cells of one kind; a table with a column a kernel is mended with a row each."""
+    frame = ran({"causal": 1, "launch": "kernel"}, {**STATED, "causal": False, "launch": "kernel"})
+    mended = attnsim.check(frame).audit.mended()
+    assert mended["causal"].dtype == bool and mended["causal"].all()
+    twice = ran({"heads_q": 32}).drop(columns="implementation")
+    twice = twice.rename(columns={"time_s": "flash_attn_v2 (s)"}).assign(**{"cudnn (s)": np.nan})
+    found = attnsim.check(twice)
+    mended = found.audit.mended()
+    mended.to_parquet(tmp_path / "mended.parquet")
+    assert found.audit.reasons and attnsim.check(mended).accuracy[0].mean < 0.05
+
+
 def test_every_cause_asks_another_question_or_is_refused_in_a_line() -> None:
     frame = ran({})
     row, columns = next(iter(records(frame))), read_columns(frame)

@@ -20,7 +20,6 @@ from attnsim.api.adapting.near import SCALES, Near, Points, Scales, coordinates,
 from attnsim.api.answering import answer
 from attnsim.api.tables import AnsweredRow, question_of
 from attnsim.by_hand import by_hand
-from attnsim.errors import InputError
 from attnsim.models.calibrations.components import NORMAL_90
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import parse_row
@@ -192,9 +191,16 @@ class Audit:
                         name = columns.name_of(ours)
                         if name in frame.columns or text:
                             cells = list(frame[name]) if name in frame.columns else [""] * len(frame)
-                            cells[place] = text
+                            cells[place] = _as(text, frame[name].dtype.kind if name in frame.columns else "O")
                             frame[name] = cells
         return frame
+
+
+def _as(text: str, kind: str) -> object:
+    """A cell as its column holds it; pandas calls numbers by the kinds i, u and f, and b is true or false."""
+    if kind == "b":
+        return text == "1"
+    return float(text) if kind in "iuf" and text else text
 
 
 def audit(frame: pd.DataFrame, columns: Columns, rows: tuple[AnsweredRow, ...]) -> Audit:
@@ -318,7 +324,7 @@ def _answered(cause: Cause, row: Row, columns: Columns) -> tuple[float, float, b
     try:
         case = parse_row(cells, read)
         found = answer(question_of(case))
-    except InputError:
+    except Exception:  # what cannot be asked is no cause
         return None
     if not (case.time_s and found.time_s and found.time_low_s and found.time_high_s):
         return None
@@ -346,11 +352,16 @@ def _likelihood(points: Points, one: Tried) -> float:
 def named(points: Points, stated: Tried, tried: Sequence[Tried]) -> tuple[float, tuple[Reason, ...]]:
     """The probability that the table is right, and at most two reasons why it may not be, each of another kind."""
     right, each = probabilities(points, stated, tried)
-    kinds = kinds_of(tried, each)
-    if right >= SUSPECTED or not kinds or tried[kinds[0][1]].error() >= LEFT * stated.error():
+    likeliest = kinds_of(tried, each)[:2]
+    explains = [tried[best].error() < LEFT * stated.error() for _, best in likeliest]
+    if right >= SUSPECTED or not any(explains[:1]):
         return right, ()
-    reasons = [_reason(stated, tried[best], probability) for probability, best in kinds[:2]]
-    return right, tuple(one for one in reasons if one is reasons[0] or one.probability >= SECOND)
+    said = [
+        _reason(stated, tried[best], probability)
+        for (probability, best), told in zip(likeliest, explains, strict=True)
+        if told and probability >= SECOND
+    ]
+    return right, tuple(said)
 
 
 def kinds_of(tried: Sequence[Tried], each: Iterable[float]) -> list[tuple[float, int]]:
