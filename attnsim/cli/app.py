@@ -86,7 +86,7 @@ app = help.Commands(
     cls=Root,
     name="attnsim",
     help="Predict how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.",
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": help.WIDTH},
 )

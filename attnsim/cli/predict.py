@@ -35,7 +35,12 @@ def predict(
     gpu: options.ManyGpus = [],  # noqa: B006 Typer copies it
     kernel: lifted.File = None,
     algorithm: Annotated[
-        str, flag(None, "Names with commas; default: naive,flash, and what has the window or the patterns.")
+        str,
+        flag(
+            None,
+            "Names with commas; default: naive,flash, and what has the window or the patterns.",
+            panel=options.MACHINE,
+        ),
     ] = "",
     implementation: options.ImplementationNames = "",
     baseline: options.Baseline = None,

@@ -77,7 +77,7 @@ def time_of(answer: Prediction) -> float:
 def test_every_public_name_is_there_and_no_other() -> None:
     for name in attnsim.__all__:
         assert getattr(attnsim, name) is not None
-    assert set(attnsim.__all__) <= set(dir(attnsim))
+    assert {name for name in dir(attnsim) if name == "__version__" or not name.startswith("__")} == set(attnsim.__all__)
     with pytest.raises(AttributeError, match="predcit"):
         attnsim.predcit  # noqa: B018
 

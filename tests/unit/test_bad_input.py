@@ -133,6 +133,8 @@ CHANGES = [
     (f"{Q} --set =5", "'=5'"),
     (f"{Q} --set sm.shared_memory=64KiB --tiles shipped", "63 KiB"),
     (f"{Q} --set sm.count=2x --set sm.count=3x", "sm.count"),
+    (f"{Q} --set sm.count=+20%", "sm.count is '+20%'; write 1.2x"),
+    (f"{Q} --set hbm.bandwidth=-7.5%", "write 0.925x"),
     (f"{Q} --set features.wgmma=false --implementation flash-attn.3", "wgmma"),
 ]
 FILES = [

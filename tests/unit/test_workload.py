@@ -56,7 +56,7 @@ def test_it_reads_as_a_line() -> None:
         ({"head_dim_v": 2000}, "head_dim_v is 2000"),
         ({"heads_kv": 5}, "heads_kv is 5; it must divide heads_q = 8: one of 1, 2, 4, 8"),
         ({"dtype": "int8"}, "dtype is 'int8'; allowed: fp32, fp16, bf16, fp8"),
-        ({"passes": "sideways"}, "pass is 'sideways'; allowed: fwd, bwd"),
+        ({"passes": "sideways"}, "pass is 'sideways'; allowed: fwd (prefill), bwd, fwd+bwd (training), decode"),
         ({"batch": True}, "batch is True"),
         ({"seq_q": 10.5}, "seq_q is 10.5"),
     ],

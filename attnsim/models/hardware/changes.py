@@ -18,6 +18,7 @@ FAR = by_hand(
     "wants a larger change writes its unit",
 )
 """A number without a unit that is so many times the present value, or so much less, is taken for a slip."""
+PERCENT = re.compile(r"\s*([+-]\d+(?:\.\d*)?)\s*%\s*")
 BARE = re.compile(r"\s*(?:\d+(?:\.\d*)?|\.\d+)\s*")
 TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
 
@@ -84,6 +85,8 @@ def new_value(field: Field, old: float, given: object, *, of_range: bool = False
     """
     if isinstance(given, str) and given.lstrip().startswith("="):
         return field.parse(given.lstrip()[1:])
+    if isinstance(given, str) and (more := PERCENT.fullmatch(given)):
+        raise InputError(f"is {shown(given)}; write {1 + float(more[1]) / 100:g}x, so many times what it is")
     match = TIMES.fullmatch(given) if isinstance(given, str) else None
     if match is None:
         new = field.parse(given)

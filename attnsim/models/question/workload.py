@@ -169,7 +169,7 @@ class Workload:
         if self.dtype not in DTYPE_BYTES:
             raise InputError(f"dtype is {self.dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         if self.passes not in PASSES:
-            raise InputError(f"pass is {self.passes!r}; allowed: {', '.join(PASSES)}")
+            raise InputError(f"pass is {self.passes!r}; allowed: fwd (prefill), bwd, fwd+bwd (training), decode")
         if self.operations is not None:
             self._check_dropout(self.operations)
         if self.page_size or self.prefix or self.tree:
