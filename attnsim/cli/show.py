@@ -143,10 +143,12 @@ def print_trust(
 ) -> None:
     """How far to trust a table of predictions; `details` follow where `verbose` asks for them.
 
-    What was found about the question itself, such as queries that see no key, is said always.
+    What was found about the question itself, such as queries that see no key, is said always, and how far those that
+    compute another function than softmax attention are from it.
     """
     names = _names(predictions)
-    for line in () if verbose else _said([one.findings for one in predictions if one.fits], names):
+    found = () if verbose else _said([one.findings if one.fits else () for one in predictions], names)
+    for line in (*found, *_approximations(predictions, names)):
         out.print(line)
     print_remarks(out, _levels(predictions, names), (*_details(predictions, names), *details), verbose)
 
@@ -197,13 +199,13 @@ def _details(predictions: Sequence[Prediction], names: Sequence[str]) -> list[st
         (*item.notes, *(f"trust: {one}" for one in item.trust.reasons if one.text not in item.notes))
         for item in predictions
     ]
-    return [*lines, *_said(texts, names), *_reached(predictions, names), *_approximations(predictions, names)]
+    return [*lines, *_said(texts, names), *_reached(predictions, names)]
 
 
 def _said(texts: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
     """Each text once, with whom it is of where it is not of all."""
     about: dict[str, list[str]] = {}
-    for mine, name in zip(texts, names, strict=False):
+    for mine, name in zip(texts, names, strict=True):
         for text in mine:
             about.setdefault(text, []).append(name)
     whose = {text: list(dict.fromkeys(named)) for text, named in about.items()}
