@@ -102,7 +102,19 @@ def test_remarks_are_two_lines_without_v(
 
 
 def test_a_speedup_by_another_function_says_so_without_v(capsys: pytest.CaptureFixture[str]) -> None:
-    question = "predict --gpu l4 --heads 8 --seq 512 --head-dim 64 --algorithm flash,linear".split()
+    question = [
+        "predict",
+        "--gpu",
+        "l4",
+        "--heads",
+        "8",
+        "--seq",
+        "512",
+        "--head-dim",
+        "64",
+        "--algorithm",
+        "flash,linear",
+    ]
     assert main(question) == 0 and "error of O against softmax attention" in capsys.readouterr().out
     assert main([*question, "-v"]) == 0
     assert capsys.readouterr().out.count("error of O against softmax attention") == 1
