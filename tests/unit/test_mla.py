@@ -169,5 +169,5 @@ def test_the_command_takes_a_latent() -> None:
     naive, latent = json.loads(result.stdout)
     assert (naive["algorithm"], latent["algorithm"], latent["implementation"]) == ("naive", "mla", "flashmla.dense")
     assert latent["speedup_vs_naive"] == pytest.approx(naive["time_s"] / latent["time_s"])
-    text = CliRunner().invoke(app, [*question.split(), "--latent", "512x64"]).stdout
+    text = CliRunner().invoke(app, [*question.split(), "--latent", "512x64", "-v"]).stdout
     assert "latent 512x64" in text and "Only mla reads the latent" in " ".join(text.split())

@@ -80,7 +80,7 @@ def test_useful_executed_and_dense_flops_are_three_numbers() -> None:
 
 
 def test_the_command_line_takes_several_implementations() -> None:
-    shown = run(*FLAGS, "--algorithm", "longformer", "--implementation", "gather,attnsim.sparse")
+    shown = run(*FLAGS, "--algorithm", "longformer", "--implementation", "gather,attnsim.sparse", "-v")
     lines = [line.split()[0] for line in shown.splitlines() if line.startswith("longformer/")]
     assert lines[:2] == ["longformer/transformers.gather", "longformer/attnsim.sparse"]
     assert "3 blocks of 256 keys gathered for each of 16 blocks of queries" in shown
