@@ -19,6 +19,7 @@ from benchmarks.refresh_readme import DATE, FENCE, blocks, commands, documents, 
 
 DOCUMENTS = {name_of(path): path.read_text(encoding="utf-8") for path in documents()}
 EVERYTHING = {*DOCUMENTS, "CHANGELOG.md"}
+CHANGELOG = (documents()[0].parent / "CHANGELOG.md").read_text(encoding="utf-8")
 COMMANDS = {*get_command(app).commands, "--version", "--help"}  # type: ignore[attr-defined]
 """A command that takes longer on a laptop is to be marked `# takes ...`."""
 
@@ -108,6 +109,36 @@ def test_paths_that_are_named_exist(name: str) -> None:
 @pytest.mark.parametrize(("name", "limit"), [("README.md", 7_000), ("CONTRIBUTING.md", 6_000)])
 def test_the_front_door_is_short(name: str, limit: int) -> None:
     assert len(DOCUMENTS[name]) <= limit
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name.startswith("docs/design/")])
+def test_a_design_page_is_read_at_one_sitting(name: str) -> None:
+    assert len(DOCUMENTS[name]) <= 15_000
+
+
+def test_every_design_page_is_in_the_index() -> None:
+    folder = documents()[0].parent / "docs/design"
+    tree = re.search(r"```\{toctree\}\n:maxdepth: 1\n\n(.*?)```", DOCUMENTS["docs/design/index.md"], re.DOTALL)
+    pages = sorted(path.stem for path in folder.glob("*.md") if path.stem != "index")
+    assert tree and sorted(tree[1].split()) == pages
+    assert {f"{page}.md" for page in pages} <= set(re.findall(r"\]\(([^)#]+)\)", DOCUMENTS["docs/design/index.md"]))
+
+
+def test_a_release_is_told_shortly() -> None:
+    unreleased, *releases = CHANGELOG.split("\n## [")[1:]
+    assert unreleased.startswith("Unreleased]")
+    assert releases
+    for release in releases:
+        assert re.match(r"\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d\n", release)
+        lines = release.rstrip().splitlines()
+        assert len(lines) <= 120
+        assert max(map(len, lines)) <= 140
+
+
+def test_the_version_that_is_cited_is_the_newest_release() -> None:
+    cited = yaml.safe_load((documents()[0].parent / "CITATION.cff").read_text(encoding="utf-8"))
+    version, date = re.findall(r"^## \[([\d.]+)\] - (\S+)$", CHANGELOG, re.MULTILINE)[0]
+    assert (version, date) == (str(cited["version"]), str(cited["date-released"]))
 
 
 @pytest.mark.parametrize(
