@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Conditions, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.layer import attention_part, step_part
 from attnsim.api.layer_prediction import Group, LayerPart, total
 from attnsim.api.playing import too_large
@@ -167,6 +167,7 @@ def step(
     launch: str = "graph",
     budget: int | None = None,
     told: Told | None = None,
+    calibration: Calibrated = None,
 ) -> StepPrediction:
     """Predict one step of a model: every layer, the LM head, and what the GPUs say to each other.
 
@@ -188,8 +189,8 @@ def step(
         Of the attention.
     library : {"vllm", "sglang", "tensorrt-llm", "nccl"}, optional
         Whose all-reduce it is; default: that of `implementation`, else vLLM's.
-    mode, cache, launch, budget, told
-        As for :func:`attnsim.layer`.
+    mode, cache, launch, budget, told, calibration
+        As for :func:`attnsim.layer`; timings of one's own correct the attention.
 
     Raises
     ------
@@ -217,7 +218,9 @@ def step(
     run = _Run(whole, machine, batch, dtype, tp, algorithm, implementation, library)
     memory = run.memory(kinds)
     _check_fits(whole, memory, tp)
-    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
+    conditions = read_conditions(
+        mode=mode, cache=cache, launch=launch, budget=budget, told=told, calibration=calibration
+    )
     parts, answers = run.parts(kinds, conditions)
     time_s = sum(number * (part.time_s or 0.0) for number, part in parts)
     row = architecture_of(machine.compute_capability_number)
@@ -338,7 +341,7 @@ class _Run:
             yield self._part(one, conditions, "projections")
 
     def _part(self, one: Step, conditions: Conditions, group: Group) -> LayerPart:
-        return _seen_part(one, self.gpu.alone, self.dtype, conditions, group)
+        return _seen_part(one, self.gpu.alone, self.dtype, replace(conditions, own=None), group)
 
     def _said(self, name: str, size_bytes: int, conditions: Conditions) -> LayerPart:
         """A collective, measured in a CUDA graph, launched as the conditions say."""

@@ -64,7 +64,8 @@ def predict_layers(
     if flags.lengths is not None:
         predict_steps(
             context, flags, gpu=gpu, changes=changes, algorithm=algorithm or None,
-            implementation=implementation or None, mode=mode, budget=budget, launch=launch, json=json,
+            implementation=implementation or None, mode=mode, budget=budget, launch=launch,
+            calibration=calibration, json=json,
         )  # fmt: skip
         return
     given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", *NOT_OF_LAYERS))

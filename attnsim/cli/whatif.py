@@ -89,7 +89,7 @@ def _cases(flags: QuestionFlags, given: list[str], scopes: list[str], mix: str) 
         if scope not in SCOPES:
             raise InputError(f"--of is {shown(scope)}; allowed: attention, layer, or both with a comma")
     if not scopes:
-        alone = flags.model is None or any(getattr(flags, name) is not None for name in NOT_OF_LAYERS)
+        alone = flags.model is None or any(getattr(flags, name) not in (None, False) for name in NOT_OF_LAYERS)
         scopes = list(SCOPES[:1] if alone else SCOPES)
     weights = [1.0] * max(1, len(given))
     if mix:
@@ -114,7 +114,12 @@ def _print(found: WhatIf, title: str, verbose: bool) -> None:
 
     out = show.console()
     base = found.unchanged.gpu
-    asked = {one.name: str(one.cases[0].workload) for one in found.columns if len(one.cases) == 1}
+    asked: dict[str, str] = {}
+    for one in found.columns:
+        if len(one.cases) == 1:
+            (case,) = one.cases
+            cold = ", cold L2" if one.name and case.cache == "cold" and "cold L2" not in title else ""
+            asked.setdefault(one.name, f"{case.workload}{cold}")
     out.print(f"{title}{base.id}, {found.tiles} tiles")
     for name, question in asked.items():
         out.print(f"{name}: {question}" if name else question)

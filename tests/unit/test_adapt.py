@@ -374,6 +374,25 @@ def test_the_command_makes_a_file_that_other_commands_take(tmp_path: Path, capsy
     assert len(json.loads(capsys.readouterr().out)) == 2
 
 
+def test_a_step_has_its_attention_corrected_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    adapted(table(lambda seq: 1.2)).write(file)
+    command = ["predict", "--layer", "--gpu", GPU.id, "--model", "llama-2-7b", "--lengths", "1024 x 2", "--tp", "2"]
+    command += ["--implementation", "flash-attn.2", "--json"]
+    found = []
+    for more in ([], ["--calibration", str(file)]):
+        assert main([*command, *more]) == 0
+        (answer,) = json.loads(capsys.readouterr().out)
+        found.append({part["name"]: part["time_s"] for part in answer["parts"]})
+    ratios = {name: found[1][name] / time for name, time in found[0].items()}
+    assert 1.05 < ratios.pop("attention") < 1.25
+    assert len(ratios) > 8 and set(ratios.values()) == {1.0}
+    assert main([*command, "--calibration", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml: cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

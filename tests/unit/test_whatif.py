@@ -63,6 +63,25 @@ def test_ratios_are_those_of_predict_and_of_layer(both: WhatIf) -> None:
     assert found[1] is not None and found[1].low > 1.3
 
 
+def test_a_model_is_asked_as_a_call_and_as_a_layer_unless_a_flag_is_of_calls_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ("--gpu", GPU, "--model", "llama-3-8b", "--seq", "1k", "--set", "hbm.bandwidth=2x")
+    for more, scopes in (
+        ((), {"attention", "layer"}),
+        (("--softcap", "30"), {"attention"}),
+        (("--sinks",), {"attention"}),
+    ):
+        assert {one["of"] for one in records(capsys, *asked, *more)} == scopes
+
+
+def test_a_case_says_whether_its_l2_is_cold(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = ("--case", "pass=decode, seq=1k", "--case", "seq=1k")
+    text = run(capsys, "whatif", "--gpu", GPU, "--model", "llama-3-8b", *cases, "--set", "hbm.bandwidth=2x")
+    (decode, prefill) = text.split("pass=decode, seq=1k: ")[1].split("change")[0].split("seq=1k: ")
+    assert decode.split()[-2:] == ["cold", "L2"] and "cold" not in prefill.split("attention")[0]
+
+
 def test_a_mix_weighs_by_the_unchanged_time(both: WhatIf) -> None:
     prefill, decode, _, mix = (cell.answer and cell.answer.speedup for cell in both.rows[0].cells)
     assert [column.name for column in both.columns] == ["prefill", "decode", "prefill", "mix"]
