@@ -10,6 +10,7 @@ from attnsim import wording
 from attnsim.cli import given, options, progress, show
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import bound_text
+from attnsim.models.question.words import KERNEL_OPTIONS
 
 if TYPE_CHECKING:
     import typer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _NOT_OF_STEPS = (
     *("tile", "tiles", "baseline", "verbose", "split_changes", "operations", "page_size", "prefix", "tree"),
     *("selection", "batch", "seq", "seq_kv", "heads", "kv_heads", "head_dim", "head_dim_v", "latent", "causal"),
-    *("window", "mask"),
+    *("window", "mask", *KERNEL_OPTIONS),
 )
 """Flags that say nothing of a step, whose model and lengths say it all."""
 _RIGHT = ("times", "each", "together", "90 % range", "share")

@@ -92,6 +92,31 @@ def test_who_stands_in_no_line_refuses_and_names_who_does_not(option: str) -> No
         assert not said or ("take " in said and "\n" not in said and said.startswith(record.name))
 
 
+@pytest.mark.parametrize("gpu", ["t4", "v100-sxm2-32gb", "a100-sxm4-80gb", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"])
+@pytest.mark.parametrize("option", ["sinks", "softcap"])
+def test_every_gpu_has_a_default_that_does_it_or_a_refusal_that_names_what_does_it_there(gpu: str, option: str) -> None:
+    machine = load_gpu(gpu)
+    for passes in ("fwd", "decode"):
+        shape: dict[str, Any] = {"heads_q": 16, "seq_q": 512 if passes == "fwd" else 1, "seq_kv": 512, "head_dim": 64}
+        w = Workload(**shape, dtype="fp16", passes=passes, **{option: 30.0 if option == "softcap" else True})
+        for mechanism in (MECHANISMS["flash"], MECHANISMS["naive"]):
+            try:
+                assert not lacking(choose_implementation(mechanism, None, w, machine), w)
+            except InputError as error:
+                assert machine.sm_arch in ("sm_70", "sm_75") and mechanism.name == "flash"
+                assert str(error).endswith("take transformers.eager, torch.eager, torch.baddbmm (--algorithm naive)")
+
+
+def test_who_lacks_it_names_those_that_run_there() -> None:
+    w = replace(PREFILL, sinks=True)
+    with pytest.raises(InputError, match="no attention sinks; leave it out, or take ") as error:
+        choose_implementation(MECHANISMS["flash"], find_implementation("flash-attn.2"), w, A100)
+    assert "vllm.triton" in str(error.value) and "flash-attn-3" not in str(error.value)
+    fp8 = replace(PREFILL, dtype="fp16", kv_dtype="fp8")
+    with pytest.raises(InputError, match="leave it out: no other that runs the question there does it"):
+        choose_implementation(MECHANISMS["flash"], None, fp8, load_gpu("t4"))
+
+
 @pytest.mark.parametrize("name", ["flash-attn.2", "flash-attn.3", "vllm.triton", "torch.flex", "flashinfer.fa2"])
 def test_a_tanh_adds_its_instructions_to_every_score_and_nothing_else(name: str) -> None:
     plain, capped = (

@@ -144,6 +144,9 @@ def test_the_command_prints_the_parts_and_says_what_it_is_not(capsys: pytest.Cap
         (["--batch", "3"], "--batch does not go with --layer --lengths"),
         (["--pass", "bwd"], "--pass bwd does not go with"),
         (["--window", "64"], "--window does not go with"),
+        (["--sinks"], "--sinks does not go with"),
+        (["--softcap", "30"], "--softcap does not go with"),
+        (["--kv-dtype", "fp8"], "--kv-dtype does not go with"),
     ):
         assert main([*ask, *flags]) == 2
         assert says in capsys.readouterr().err

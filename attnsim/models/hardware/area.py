@@ -108,8 +108,8 @@ def die_of(gpu: Gpu) -> tuple[str, Die]:
         if gpu.base_id in die.gpus:
             return name, die
     raise InputError(
-        f"the die of {gpu.base_id} is not known, so neither are area and cost; begin with a built-in GPU (extends in a "
-        "GPU file, --set), or give prices of your own with --cost"
+        f"the die of {gpu.base_id} is not known, so neither are area and cost; take one of the table of attnsim gpus "
+        "and --set its figures, or give search hardware prices of your own (--cost)"
     )
 
 

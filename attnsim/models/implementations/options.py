@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,18 +84,22 @@ WORK = {
 }
 
 
-def lacking(record: Implementation, w: Workload) -> str:
-    """Why an implementation does not do what a question asks beside its shape; "" where it does."""
+def lacking(record: Implementation, w: Workload, usable: Callable[[str], bool] | None = None) -> str:
+    """Why an implementation does not do what a question asks beside its shape; "" where it does.
+
+    Those that do it are named, of them the `usable` ones.
+    """
     for option in (*w.options, *(["page_size"] if w.page_size else [])):
         found = SUPPORTS.get((option, record.name))
         told = f"{record.name} {TOLD[option].format(getattr(w, option))}"
         if found is None and option == "page_size":
             continue  # the record's `pages` say it
         if found is None:
-            names = [name for other, name in SUPPORTS if other == option]
+            names = [name for other, name in SUPPORTS if other == option and (usable is None or usable(name))]
             reason = REASONS.get((option, record.name))
             why = f"{record.name} is not played so, {option} is {getattr(w, option)}: {reason}" if reason else told
-            return f"{why}; leave it out, or take {some(names, 'attnsim implementations')}"
+            instead = f"leave it out, or take {some(names, 'attnsim implementations')}"
+            return f"{why}; {instead if names else 'leave it out: no other that runs the question there does it'}"
         if found.since and record.version and version_parts(record.version) < version_parts(found.since):
             return f"{told}: it came with version {found.since}, asked is {record.version}; take a newer one"
         if found.passes == "fwd" and "bwd" in w.directions:

@@ -13,7 +13,6 @@ from attnsim.models.implementations.choose import (
     able,
     check_lengths,
     check_mask,
-    check_options,
     find_implementation,
     lacking,
     runs_on,
@@ -127,7 +126,7 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
         raise InputError(f"{record.name} has no fp8 backward pass; take dtype bf16 for training, or one of {able}")
     check_mask(record, w)
     check_lengths(record, w)
-    check_options(record, w)
+    _check_options(record, w, gpu)
     check_operations(record, w)
     if w.operations is not None and "accumulate" in w.operations and "bwd" not in w.directions:
         raise InputError(f"operation 'accumulate' follows a backward pass, the pass is {w.passes}; leave it out")
@@ -137,6 +136,28 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
     if w.mask.is_windowed and not record.windows:
         near = default_implementation(FUSED, w, gpu).name
         raise InputError(f"{record.name} has no sliding window; nearest that has: {near}")
+
+
+def _check_options(record: Implementation, w: Workload, gpu: Gpu) -> None:
+    """Refuse what an implementation does not do beside the question's shape, naming others that do it on the GPU.
+
+    Raises
+    ------
+    InputError
+        Where all others are unfused it says how to ask for them.
+    """
+    every = [one for one in map(find_implementation, able(w) if w.options else ()) if one is not record]
+    there = [one for one in every if w.passes in one.passes and _runs(one, w, gpu) and not lacking(one, w)]
+    fused = [one for one in there if not one.unfused]
+    names = {one.name for one in fused or there}
+    if reason := lacking(record, w, names.__contains__):
+        raise InputError(f"{reason} (--algorithm {NAIVE.name})" if there and not fused else reason)
+
+
+def _runs(record: Implementation, w: Workload, gpu: Gpu) -> bool:
+    """Whether an implementation has kernels for the GPU, the width and the number format."""
+    wide = max(w.head_dim, w.head_dim_v) <= record.largest_head_dim
+    return runs_on(record, gpu) and wide and w.dtype in record.dtypes
 
 
 def _instead(record: Implementation, w: Workload, gpu: Gpu) -> str:
