@@ -21,6 +21,7 @@ from attnsim.api.answering import answer
 from attnsim.api.tables import AnsweredRow, question_of
 from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.components import NORMAL_90
+from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.columns import Columns
@@ -43,6 +44,7 @@ LEFT = by_hand(0.6, "share of the root mean square error that a named cause may 
 SECOND = by_hand(0.003, "probability of a second kind of cause from which it is named too")
 FEWEST = by_hand(5, "rows of a kernel and pass from which causes are tried")
 MOST = by_hand(24, "rows of a kernel and pass on which causes are tried; of more, some evenly over the times")
+MOST_SPARSE = by_hand(8, "the same of kernels with a pattern or a selection, whose replays take longer")
 TOGETHER = by_hand(300, "rows of a kernel and pass that are held against each other; of more, every n-th ones")
 QUIET = by_hand(0.1, "root mean square error of log time below which there is nothing to explain")
 NOTHING = by_hand(0.02, "root mean square change of log time below which a cause cannot be told from none")
@@ -228,7 +230,10 @@ def _found(
     points = points_of(rows)
     off = -np.log([row.ratio or 1.0 for row in rows])
     order = np.argsort(points.predicted_s, kind="stable")
-    chosen = order[np.unique(np.linspace(0, len(rows) - 1, MOST).round().astype(int))]
+    calls = [question_of(row.case).w for row in rows if row.case]
+    dense = all(w.selection is None and (w.mask in (Mask(), Mask.causal()) or w.mask.is_windowed) for w in calls)
+    most = MOST if dense else MOST_SPARSE
+    chosen = order[np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
     found = _tried(plain, chosen, table, columns, rows, points, off)
     if found is None:  # a few rows that are far off may hide what the others have in common
         single = _alone(points, off)
