@@ -91,6 +91,9 @@ def read_conditions(
     shape = _shape(tile)
     if shape is not None and tiles == "retuned":
         raise InputError(f"tile {shape} is given and tiles are to be retuned; leave one of them out")
+    own = read_own(calibration) if isinstance(calibration, (str, Path)) else calibration
+    if not isinstance(own, OwnTimings | None):
+        raise InputError(f"calibration is {shown(calibration)}; give a file of attnsim adapt, or what it holds")
     return Conditions(
         "given" if shape else tiles,
         shape,
@@ -99,7 +102,7 @@ def read_conditions(
         cast(LaunchMode, launch),
         _budget(budget, mode),
         told,
-        own=read_own(calibration) if isinstance(calibration, (str, Path)) else calibration,
+        own=own,
     )
 
 

@@ -74,9 +74,7 @@ def print_steps(answers: Sequence[StepPrediction]) -> None:
     out.print(f"{first.model.id}{shared}: a step of {tokens} ({told_lengths(first.lengths)})\n", soft_wrap=True)
     for one in answers:
         place = "; ".join((one.gpu, "warm L2" if one.cache == "warm" else "cold L2", *map(str, one.changes)))
-        show.print_rows(
-            out, f"{place}; launched in a {_launched(one.launch)}", _rows(one), right=_RIGHT, whole=("part",)
-        )
+        show.print_rows(out, f"{place}; {_launched(one.launch)}", _rows(one), right=_RIGHT, whole=("part",))
         for line in _remarks(one):
             out.print(line, soft_wrap=True)
     for before, after in pairwise(answers):
@@ -91,7 +89,12 @@ def print_steps(answers: Sequence[StepPrediction]) -> None:
 
 
 def _launched(launch: str) -> str:
-    return {"graph": "CUDA graph", "stream": "stream"}.get(launch, "way that no launch counts")
+    return {
+        "graph": "launched in a CUDA graph",
+        "stream": "launched in a stream",
+        "host": "launched from Python",
+        "kernel": "launches not counted",
+    }[launch]
 
 
 def _rows(answer: StepPrediction) -> list[dict[str, object]]:

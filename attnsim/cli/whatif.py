@@ -56,6 +56,8 @@ def whatif(
 
     look.check_asked(context, plot)
     if out is not None:
+        if out.suffix.lower() != ".csv":
+            raise InputError(f"--out {out}: end the name with .csv")
         outputs.check_output(out)
     cases = _cases(flags, case, options.words([of], "--of") if of else [], mix)
     base = load_gpu(gpu)

@@ -16,14 +16,14 @@ from attnsim.api.baselines import why_slower
 from attnsim.api.layer_prediction import LayerPrediction
 from attnsim.api.like_for_like import LikeForLike
 from attnsim.api.prediction import Prediction
-from attnsim.errors import InputError
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.hardware.figure import Interval
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import RESULTS
-from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.sections import FIELDS, changeable_alone
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.workload import Workload
@@ -217,7 +217,9 @@ def whatif(
     """
     base = read_gpu(gpu)
     machines = _machines(base, changes)
-    every = [Case(cases)] if isinstance(cases, Workload) else list(cases)
+    every = [Case(cases)] if isinstance(cases, Workload) else cases if isinstance(cases, (list, tuple)) else []
+    if not every or not all(isinstance(one, Case) for one in every):
+        raise InputError(f"cases are {shown(cases)}; give an attnsim.Workload, or a list of hardware_case.Case")
     columns = [Column(one.name, (one,)) for one in every]
     if mixed:
         kinds = [tuple(one for one in every if bool(one.layer) is whole) for whole in (False, True)]
@@ -307,10 +309,13 @@ def _machines(base: Gpu, changes: Sequence[Change]) -> dict[str, Gpu]:
     """
     if not changes:
         raise InputError("nothing is changed; give changes, such as hbm.bandwidth=6TB/s, each of which is a row")
+    if isinstance(changes, (str, Mapping)) or not all(isinstance(one, Mapping) and one for one in changes):
+        raise InputError(f"changes are {shown(changes)}; give a list of rows, such as [{{'hbm.bandwidth': '6TB/s'}}]")
     found: dict[str, Gpu] = {}
     for change in changes:
         name, machine = ", ".join(f"{key}={value}" for key, value in change.items()), base
         for key, value in change.items():
+            changeable_alone(key)
             before, machine = machine, machine.replace(key, value)
             if machine is before:
                 has = FIELDS[key].show(base.get(key))

@@ -374,6 +374,12 @@ def test_the_command_makes_a_file_that_other_commands_take(tmp_path: Path, capsy
     assert len(json.loads(capsys.readouterr().out)) == 2
 
 
+@pytest.mark.parametrize("given", [5, {}, ["mine.yaml"]])
+def test_what_is_no_calibration_is_refused_in_a_line(given: Any) -> None:
+    with pytest.raises(InputError, match=r"calibration is .*; give a file of attnsim adapt, or what it holds"):
+        predicted(question(2048), given)
+
+
 def test_a_step_has_its_attention_corrected_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,9 @@ def test_the_command_prints_the_parts_and_says_what_it_is_not(capsys: pytest.Cap
     assert main([*ask, "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert told["new_tokens"] == TOKENS and {part["times"] for part in told["parts"]} == {1, 80, 161}
+    for launch, says in (("host", "launched from Python"), ("kernel", "launches not counted")):
+        assert main([*ask, "--launch", launch]) == 0
+        assert f"cold L2; {says}\n" in capsys.readouterr().out
     for flags, says in (
         (["--batch", "3"], "--batch does not go with --layer --lengths"),
         (["--pass", "bwd"], "--pass bwd does not go with"),

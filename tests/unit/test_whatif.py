@@ -13,6 +13,7 @@ import attnsim
 from attnsim.api.like_for_like import LikeForLike
 from attnsim.cli import main
 from attnsim.cli.question_flags import QuestionFlags
+from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2
 from attnsim.plots.whatif import whatif as picture
 from attnsim.studies.hardware_case import Case, Layer
@@ -183,6 +184,8 @@ def test_a_time_that_only_the_changed_gpu_has_stands_without_a_ratio() -> None:
         (("--case", "seq=2k", "--case", "seq=2k", *SETS), "--case seq=2k is given twice"),
         (("--seq", "2k", *SETS, "--of", "layer"), "--of layer needs a model"),
         (("--seq", "2k", *SETS, "--of", "head"), "--of is 'head'; allowed: attention, layer"),
+        (("--seq", "2k", "--set", "link.pcie=2x"), "link.pcie is read where several GPUs share a model"),
+        (("--seq", "2k", *SETS, "--out", "x.txt"), "--out x.txt: end the name with .csv"),
         (("--seq", "2k", *SETS, "--mix", "1"), "--mix is '1'; allowed: a weight above 0"),
         (("--case", "seq=2k", "--case", "seq=4k", *SETS, "--mix", "1,x"), "--mix is '1,x'; allowed"),
         (("--seq", "2k", *SETS, "--limit", "area<=2xx"), "--limit area"),
@@ -235,3 +238,19 @@ def test_files_hold_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_path
     assert out.read_text() == (tmp_path / "b.csv").read_text()
     assert [float(row["speedup"]) for row in read] == [row["speedup"] for row in found]
     assert list(whatif(PREFILL, GPU, [HBM]).to_frame().columns) == list(read[0])
+
+
+@pytest.mark.parametrize(
+    ("cases", "changes", "told"),
+    [
+        (PREFILL, HBM, "changes are {'hbm.bandwidth': '6 TB/s'}; give a list of rows"),
+        (PREFILL, ["hbm.bandwidth=2x"], "changes are ['hbm.bandwidth=2x']; give a list of rows"),
+        (PREFILL, [{}], "give a list of rows"),
+        ("llama-3-8b", [HBM], "cases are 'llama-3-8b'; give an attnsim.Workload"),
+        ([PREFILL], [HBM], "or a list of hardware_case.Case"),
+    ],
+)
+def test_what_is_no_case_and_no_change_is_refused(cases: Any, changes: Any, told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)) as error:
+        whatif(cases, GPU, changes)
+    assert "\n" not in str(error.value)
