@@ -198,7 +198,7 @@ def serve(
     machine = read_gpu(gpu)
     own = read_conditions(calibration=calibration).own
     known = {one: read_conditions(cache=cache or one, launch=launch, calibration=own) for one in ("cold", "warm")}
-    if implementation is None:  # a server runs one library: that of its decode steps
+    if implementation is None and workload.latent is None:  # a server runs one library: that of its decode steps
         one = workload.of(Length(1, requests[0].prompt)).with_passes("decode")
         implementation = ask(one, machine, "flash").record.name
     calls = ((workload, layers), *others)
@@ -220,10 +220,11 @@ def serve(
             )
         if age % stride == 0:
             time_s, low_s, high_s, longest_s = 0.0, 0.0, 0.0, 0.0
-            for asked, many in calls:
-                w = asked.having(batch.lengths)
-                w = w.with_passes("decode" if w.seq_q == 1 else "fwd")
-                played = play(ask(w, machine, "flash", implementation, known["cold" if batch.decodes else "warm"]))
+            apart = [(asked.having(part), many) for asked, many in calls for part in _called(asked, batch.lengths)]
+            for asked, many in apart:
+                w = asked.with_passes("decode" if asked.seq_q == 1 else "fwd")
+                mechanism = "flash" if w.latent is None else "mla"
+                played = play(ask(w, machine, mechanism, implementation, known["cold" if batch.decodes else "warm"]))
                 if played.replay is None:
                     raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
                 found = prediction(played)
@@ -238,6 +239,14 @@ def serve(
         batch.ends(time_s + rest_s)
         told()
     return Served(tuple(steps), record, machine.id, sum(many for _, many in calls), rest_s, predicted)
+
+
+def _called(w: Workload, lengths: Sequence[Length]) -> list[tuple[Length, ...]]:
+    """The sequences of each call: of a latent those that decode are a call of their own, of other kernels."""
+    if w.latent is None:
+        return [tuple(lengths)]
+    kinds = [tuple(one for one in lengths if (one.queries == 1) is decodes) for decodes in (False, True)]
+    return [one for one in kinds if one]
 
 
 @dataclass(frozen=True, slots=True)

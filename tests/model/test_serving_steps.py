@@ -50,6 +50,24 @@ def test_kinds_add_up_and_a_stride_moves_the_total_little() -> None:
     assert max(one.time_s for one in decode) < min(one.time_s for one in some.steps if one.prefill_tokens > 400)
 
 
+def test_a_latent_is_read_by_its_own_kernels_and_prompts_and_decodes_are_two_calls() -> None:
+    w = Workload(heads_q=16, seq_q=1, head_dim=192, head_dim_v=128, latent="512x64", causal=True)  # type: ignore[call-arg]
+    both = [Request(0.0, 8, 400), Request(1e-5, 700, 1)]
+    found = serve(both, w, "h100-sxm5-80gb", stride=1000)
+    mixed, decode = found.steps[1], found.steps[2]
+    assert (mixed.kind, decode.kind) == ("mixed", "decode")
+
+    def time_s(length: Length, passes: str) -> float:
+        asked = w.having([length]).with_passes(passes)
+        answer = predict(asked, "h100-sxm5-80gb", "mla", launch="graph", cache="cold", baseline=False)
+        return answer.time_s or 0.0
+
+    assert decode.time_s == pytest.approx(time_s(Length(1, 10), "decode"))
+    assert mixed.time_s == pytest.approx(time_s(Length(700, 700), "fwd") + time_s(Length(1, 9), "decode"))
+    with pytest.raises(InputError, match=r"flash-attn\.3 does not run algorithm mla"):
+        serve(both, w, "h100-sxm5-80gb", "flash-attn.3")
+
+
 def test_a_cache_that_the_card_cannot_hold_is_refused() -> None:
     """Over all layers, though each call of a layer fits."""
     long, heads = [Request(0.0, 700_000, 2)], replace(HEADS, heads_q=32, heads_kv=8)

@@ -104,7 +104,7 @@ def test_every_gpu_has_a_default_that_does_it_or_a_refusal_that_names_what_does_
                 assert not lacking(choose_implementation(mechanism, None, w, machine), w)
             except InputError as error:
                 assert machine.sm_arch in ("sm_70", "sm_75") and mechanism.name == "flash"
-                assert str(error).endswith("take transformers.eager, torch.eager, torch.baddbmm (--algorithm naive)")
+                assert str(error).endswith("take transformers.eager, torch.eager, torch.baddbmm (algorithm naive)")
 
 
 def test_who_lacks_it_names_those_that_run_there() -> None:
@@ -112,6 +112,8 @@ def test_who_lacks_it_names_those_that_run_there() -> None:
     with pytest.raises(InputError, match="no attention sinks; leave it out, or take ") as error:
         choose_implementation(MECHANISMS["flash"], find_implementation("flash-attn.2"), w, A100)
     assert "vllm.triton" in str(error.value) and "flash-attn-3" not in str(error.value)
+    with pytest.raises(InputError, match="leave it out: no other that runs the question there does it"):
+        choose_implementation(MECHANISMS["linear"], None, replace(PREFILL, softcap=30.0), H100)
     fp8 = replace(PREFILL, dtype="fp16", kv_dtype="fp8")
     with pytest.raises(InputError, match="leave it out: no other that runs the question there does it"):
         choose_implementation(MECHANISMS["flash"], None, fp8, load_gpu("t4"))

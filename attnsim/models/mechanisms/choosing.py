@@ -146,12 +146,17 @@ def _check_options(record: Implementation, w: Workload, gpu: Gpu) -> None:
     InputError
         Where all others are unfused it says how to ask for them.
     """
-    every = [one for one in map(find_implementation, able(w) if w.options else ()) if one is not record]
+    every = [
+        one
+        for one in map(find_implementation, able(w) if w.options else ())
+        if one is not record
+        and ((FUSED.run_by(record) and (one.unfused or FUSED.run_by(one))) or one.runs == record.runs)
+    ]
     there = [one for one in every if w.passes in one.passes and _runs(one, w, gpu) and not lacking(one, w)]
     fused = [one for one in there if not one.unfused]
     names = {one.name for one in fused or there}
     if reason := lacking(record, w, names.__contains__):
-        raise InputError(f"{reason} (--algorithm {NAIVE.name})" if there and not fused else reason)
+        raise InputError(f"{reason} (algorithm {NAIVE.name})" if there and not fused else reason)
 
 
 def _runs(record: Implementation, w: Workload, gpu: Gpu) -> bool:
