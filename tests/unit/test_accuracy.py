@@ -58,6 +58,7 @@ def test_the_first_table_counts_each_row_once() -> None:
     ("given", "told"),
     [
         (("--gpu", "h010"), "--gpu 'h010' is of no measured row; nearest:"),
+        (("--gpu", "l40"), "--gpu 'l40' is of no measured row; nearest: l40s"),
         (("--source", "fa1", "--gpu", "b200"), "no measured row is of --gpu b200 --source fa1 at once; leave one out"),
         (("--claims", "--gpu", "h100"), "--gpu is about the errors of all measurements, which are not asked for"),
         (("--out", "errors.txt"), "end the name with .csv or .parquet"),

@@ -71,7 +71,7 @@ def check_wanted(wanted: Wanted) -> None:
     for kind, words in wanted.items():
         names = sorted({NAMED[kind](row) for row in every})
         for word in words:
-            if not any(name.startswith(word) for name in names):
+            if not any(_begins(kind, name, word) for name in names):
                 raise InputError(f"--{kind} {shown(word)} is of no measured row; {nearest(word, names)}")
     if not select(every, wanted):
         told = " ".join(f"--{kind} {','.join(words)}" for kind, words in wanted.items() if words)
@@ -80,8 +80,17 @@ def check_wanted(wanted: Wanted) -> None:
 
 def select(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
     """The rows that carry, of each kind, one of the wanted names, or a name that begins so."""
-    asked = [(NAMED[kind], tuple(words)) for kind, words in wanted.items() if words]
-    return [row for row in rows if all(name(row).startswith(words) for name, words in asked)]
+    asked = [(kind, words) for kind, words in wanted.items() if words]
+    return [
+        row
+        for row in rows
+        if all(any(_begins(kind, NAMED[kind](row), word) for word in words) for kind, words in asked)
+    ]
+
+
+def _begins(kind: str, name: str, word: str) -> bool:
+    """Whether a name begins with a word; a GPU's with a whole one: an a100 is no a10."""
+    return name.startswith(word) and not (kind == "gpu" and name[len(word) : len(word) + 1].isalnum())
 
 
 def evidence(wanted: Wanted) -> tuple[list[HeldOut], dict[str, list[dict[str, Any]]]]:
