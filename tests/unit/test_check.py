@@ -342,7 +342,11 @@ def test_the_same_reading_serves_the_other_commands(tmp_path: Path, capsys: pyte
     ):
         assert "--time-unit ms" in refusal(capsys, *command, str(table))
     assert main(["predict", "--cases", str(table), "--time-unit", "ms"]) == 0
-    for command in (["predict", "--gpu", "l4"], ["roofline", "--gpu", "l4"], ["validate"]):
+    for command in (
+        ["predict", "--gpu", "l4", "--model", "llama-3-8b", "--seq", "512"],
+        ["roofline", "--gpu", "l4"],
+        ["validate"],
+    ):
         assert "--time-unit is about the table" in refusal(capsys, *command, "--time-unit", "ms")
 
 

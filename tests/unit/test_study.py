@@ -195,7 +195,7 @@ FACTORS = st.floats(0.5, 2.0).map(lambda value: round(value, 3))
 def test_columns_of_figures_are_those_of_single_gpus(keys: list[str], factors: list[float], seed: bool) -> None:
     """What `figures` does for arrays, `Gpu.replace` does for one GPU: followers, rounding and order of changes."""
     gpu = load_gpu("h100-sxm5-80gb" if seed else "a100-sxm4-80gb")
-    some = [key for key in keys if not key.endswith("fraction") and gpu.get(key)]  # no multiple of 0
+    some = [key for key in keys if not key.endswith(("fraction", "share")) and gpu.get(key)]  # none above 1, nor of 0
     made = {key: f"{factor}x" for key, factor in zip(some, factors, strict=False)}
     found = study_of(study(gpu=gpu.id, change=made))
     points = found.columns(0, 1)

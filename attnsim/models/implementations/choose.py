@@ -260,7 +260,7 @@ def _unknown(key: str, name: str) -> str:
 
 def _told(name: str) -> str:
     """A record that a name stands for somewhere, or the nearest to it."""
-    first = meanings_of(name)[0]
+    first = next(one for one in MEANINGS if name in one.spellings)
     return first.implementation or first.nearest
 
 
