@@ -18,6 +18,7 @@ from attnsim.errors import Taken
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.columns import Naming
 from attnsim.models.question.lengths import Length
+from attnsim.models.question.workload import Latent
 
 HEADS = Workload(heads_q=8, heads_kv=2, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]
 REQUESTS = (Request(0.0, 700, 5), Request(0.0, 90, 1), Request(0.0, 3000, 12), Request(5.0, 40, 3))
@@ -51,7 +52,7 @@ def test_kinds_add_up_and_a_stride_moves_the_total_little() -> None:
 
 
 def test_a_latent_is_read_by_its_own_kernels_and_prompts_and_decodes_are_two_calls() -> None:
-    w = Workload(heads_q=16, seq_q=1, head_dim=192, head_dim_v=128, latent="512x64", causal=True)  # type: ignore[call-arg]
+    w = Workload(heads_q=16, seq_q=1, head_dim=192, head_dim_v=128, latent=Latent(512, 64), mask=Mask.causal())
     both = [Request(0.0, 8, 400), Request(1e-5, 700, 1)]
     found = serve(both, w, "h100-sxm5-80gb", stride=1000)
     mixed, decode = found.steps[1], found.steps[2]

@@ -97,8 +97,9 @@ def test_who_stands_in_no_line_refuses_and_names_who_does_not(option: str) -> No
 def test_every_gpu_has_a_default_that_does_it_or_a_refusal_that_names_what_does_it_there(gpu: str, option: str) -> None:
     machine = load_gpu(gpu)
     for passes in ("fwd", "decode"):
-        shape: dict[str, Any] = {"heads_q": 16, "seq_q": 512 if passes == "fwd" else 1, "seq_kv": 512, "head_dim": 64}
-        w = Workload(**shape, dtype="fp16", passes=passes, **{option: 30.0 if option == "softcap" else True})
+        asked: dict[str, Any] = {"heads_q": 16, "seq_q": 512 if passes == "fwd" else 1, "seq_kv": 512, "head_dim": 64}
+        asked[option] = 30.0 if option == "softcap" else True
+        w = Workload(**asked, dtype="fp16", passes=passes)
         for mechanism in (MECHANISMS["flash"], MECHANISMS["naive"]):
             try:
                 assert not lacking(choose_implementation(mechanism, None, w, machine), w)
