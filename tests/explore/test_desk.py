@@ -75,9 +75,10 @@ def test_no_sentence_waits_for_a_slow_one_of_another_page(desk: Desk) -> None:
 def ended(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2]
+    except (ProcessLookupError, FileNotFoundError):  # it may end between the two
         return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")  # nobody has asked how it ended
+    return state.startswith("Z")  # nobody has asked how it ended
 
 
 async def until(true: Callable[[], bool]) -> None:
