@@ -34,7 +34,7 @@ def demo(
     from attnsim.api.ratios import speedup
     from attnsim.models.hardware.files import load_gpu
     from attnsim.models.llm.files import load_model
-    from attnsim.plots.units import units
+    from attnsim.plots.roofline import roofline
 
     outputs.make_folder(out)
     question = load_model(MODEL).workload(batch=16, seq=8192, passes="decode", dtype="bf16")
@@ -42,7 +42,7 @@ def demo(
     machines = [base, *(options.changed(base, [change]) for change in CHANGES)]
     before, *after = (predict(question, gpu, "flash", cache="cold") for gpu in machines)
     ratios = [speedup(before, one) for one in after]
-    written = units([before, after[0]]).write(out / "units.png")
+    written = roofline([before, after[0]], machines[:2]).write(out / "roofline.png")
     if json:
         show.print_json(one.to_dict() for one in (before, *after))
         return
@@ -54,7 +54,9 @@ def demo(
         console.print(f"{change} {_reason(before, one, ratio)}")
     console.print("")
     show.print_trust(console, [before, *after], verbose)
-    console.print(f"\nThe picture shows how long each unit is busy in the call, as it is and with {CHANGES[0]}.")
+    console.print(
+        f"\nThe picture shows the call under the rooflines of both GPUs: with {CHANGES[0]} it climbs with the roof."
+    )
     console.print(f"written: {', '.join(map(str, written))}\n\n{NEXT}", soft_wrap=True)
 
 

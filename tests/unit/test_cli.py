@@ -152,7 +152,7 @@ def test_roofline_and_demo_write_their_files(tmp_path: Path, capsys: pytest.Capt
     told = " ".join(text.split())
     assert re.search(r" hbm.bandwidth=6TB/s helps, 1\.\d\dx \S+: until then HBM worked [89]\d % of the time\. ", told)
     assert re.search(r" tensor.bf16=2x does not help, 1\.0\dx \S+: until then the tensor cores worked [12]\d % ", told)
-    for path in (picture, tmp_path / "demo" / "units.png"):
+    for path in (picture, tmp_path / "demo" / "roofline.png"):
         assert path.read_bytes().startswith(b"\x89PNG") and path.with_suffix(".csv").is_file()
 
 
