@@ -26,8 +26,10 @@ from scipy.optimize import minimize
 from attnsim.api.adapting.near import COORDINATES, SCALES, Near, Points, Scales, coordinates, likelihood, most_telling
 from attnsim.api.adapting.own import prior_of
 from attnsim.api.answering import answer
+from attnsim.api.asking import Question
 from attnsim.api.tables import question_of
 from attnsim.errors import InputError
+from attnsim.models.question.case_row import Case
 from attnsim.validation.checking.evidence import serving_rows
 from attnsim.validation.measured.datasets import grouped, published_cases
 from attnsim.validation.measured.own_runs import own_rows
@@ -102,10 +104,13 @@ def main() -> None:
         show(unseen, without)
 
 
-def predicted(sample: int) -> list[Line]:
-    """Rows of the tables at hand that are answered: 16-bit, dense or with a window, so many of a group."""
+Asked = tuple[str, Case, Question]
+
+
+def asked_groups(sample: int) -> dict[str, list[Asked]]:
+    """Rows of the tables at hand, 16-bit, dense or with a window, by source, GPU, kernel and pass."""
     cases = [*published_cases(*ROLES), *(row.case for row in own_rows()), *(row.case for row in serving_rows(sample))]
-    asked = []
+    asked: list[Asked] = []
     for case in cases:
         try:
             question = question_of(case)
@@ -115,8 +120,13 @@ def predicted(sample: int) -> list[Line]:
         if case.time_s and w.element_bytes == 2 and w.mask.is_band and not w.lengths and w.selection is None:
             group = f"{source_of(case.source)}, {question.gpu.id}, {question.record.name}, {w.passes}"
             asked.append((group, case, question))
-    rng, lines = np.random.default_rng(0), []
-    for group, found in grouped(asked, lambda one: one[0]).items():
+    return grouped(asked, lambda one: one[0])
+
+
+def predicted(sample: int) -> list[Line]:
+    """Those rows as they are answered, so many of a group."""
+    rng, lines = np.random.default_rng(0), list[Line]()
+    for group, found in asked_groups(sample).items():
         if len(found) >= FEWEST:
             for row in rng.permutation(len(found))[:sample]:
                 _, case, question = found[row]

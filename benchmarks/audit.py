@@ -28,14 +28,12 @@ import pandas as pd
 from attnsim.api.adapting.audit import Tried, kinds_of, named, points_of, probabilities, standing_alone, trials
 from attnsim.api.adapting.near import Points
 from attnsim.api.checking import check
-from attnsim.api.tables import AnsweredRow, predict_case, question_of
-from attnsim.errors import InputError
+from attnsim.api.tables import AnsweredRow, predict_case
 from attnsim.models.question.case_row import Case, parse_row, workload_of
 from attnsim.models.question.columns import OWN, Column, Columns
-from attnsim.validation.checking.evidence import serving_rows
 from attnsim.validation.measured.datasets import grouped, published_cases
-from attnsim.validation.measured.own_runs import own_rows
 from attnsim.validation.measured.sources import ROLES, source_of
+from benchmarks.adapting import asked_groups
 
 ROWS = 10
 FEWEST = 12
@@ -173,18 +171,8 @@ def whole_tables() -> None:
 
 def replayed(after: int, count: int) -> Iterator[Group]:
     """So many groups at random, every other one with rates in place of times."""
-    cases = [*published_cases(*ROLES), *(row.case for row in own_rows()), *(row.case for row in serving_rows(FEWEST))]
-    asked = []
-    for case in cases:
-        try:
-            question = question_of(case)
-        except InputError:
-            continue
-        w = question.w
-        if case.time_s and w.element_bytes == 2 and w.mask.is_band and not w.lengths and w.selection is None:
-            asked.append((f"{source_of(case.source)}, {question.gpu.id}, {question.record.name}, {w.passes}", case))
     rng = np.random.default_rng(0)
-    found = [one for one in grouped(asked, lambda one: one[0]).items() if len(one[1]) >= FEWEST]
+    found = [one for one in asked_groups(FEWEST).items() if len(one[1]) >= FEWEST]
     for number, place in enumerate(rng.permutation(len(found))[after : after + count]):
         name, mine = found[place]
         chosen = [mine[row][1] for row in rng.permutation(len(mine))[:ROWS]]

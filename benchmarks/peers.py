@@ -30,6 +30,7 @@ import sys
 import time
 import warnings
 import zipfile
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -57,7 +58,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "index.md"
 CHAPTERS = ("prefill", "decode", "ragged", "unfused")
 
 
-class Tool:
+class Tool(ABC):
     """Somebody's prediction of a row.
 
     Parameters
@@ -72,9 +73,9 @@ class Tool:
     kernels: ClassVar[dict[str, tuple[str, ...]]] = {}
     """The kernels that it was made for, by architecture or "" for the others; nothing where it knows none."""
 
+    @abstractmethod
     def ask_s(self, row: Row) -> float | None:
         """Seconds, or None of a row that the tool cannot state."""
-        raise NotImplementedError
 
 
 class Attnsim(Tool):

@@ -222,14 +222,25 @@ def read_settings(settings: Iterable[str]) -> dict[str, str]:
     ------
     InputError
     """
+    return pairs(settings, "--set", "KEY=VALUE", "hbm.bandwidth=6TB/s")
+
+
+def pairs(texts: Iterable[str], flag: str, form: str, example: str) -> dict[str, str]:
+    """Names and values of a flag that is given as ``NAME=VALUE``, several times.
+
+    Raises
+    ------
+    InputError
+        For one that has another form, and for a name given twice.
+    """
     found: dict[str, str] = {}
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not (key and equals and value):
-            raise InputError(f"--set {setting!r} is not KEY=VALUE; write --set hbm.bandwidth=6TB/s")
-        if key in found:
-            raise InputError(f"--set {key} is given twice; keep one")
-        found[key] = value
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"{flag} {text!r} is not {form}; write {flag} {example}")
+        if name in found:
+            raise InputError(f"{flag} {name} is given twice; keep one")
+        found[name] = value
     return found
 
 

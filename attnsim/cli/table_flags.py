@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from attnsim.cli import outputs
+from attnsim.cli import options, outputs
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
 
@@ -48,8 +48,8 @@ def naming(
 
     files = [text for text in maps if text.lower().endswith((".yaml", ".yml")) and "=" not in text]
     saved = [read_typed(Path(name), "map", SavedMap) for name in files]
-    given = _pairs([text for text in maps if text not in files], "--map", "OURS=THEIRS", "heads_q=n_heads")
-    set_here = given_cells(_pairs(cells, "--set-column", "NAME=VALUE", "heads=32"))
+    given = options.pairs([text for text in maps if text not in files], "--map", "OURS=THEIRS", "heads_q=n_heads")
+    set_here = given_cells(options.pairs(cells, "--set-column", "NAME=VALUE", "heads=32"))
     found: dict[str, str] = {}
     all_rows: dict[str, str] = {}
     for one in saved:
@@ -93,18 +93,6 @@ def save(columns: Columns, said: Naming, path: Path) -> None:
         file.write_text(
             yaml.safe_dump({name: part for name, part in content.items() if part}, sort_keys=False), "utf-8"
         )
-
-
-def _pairs(texts: Sequence[str], flag: str, form: str, example: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value):
-            raise InputError(f"{flag} {text!r} is not {form}; write {flag} {example}")
-        if name in found:
-            raise InputError(f"{flag} {name} is given twice; keep one")
-        found[name] = value
-    return found
 
 
 def check_without_table(flag: str, *given: object) -> None:
