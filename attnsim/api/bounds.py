@@ -14,11 +14,18 @@ from attnsim.api.playing import Played, replayed
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, bound_text, unit_text
+from attnsim.simulator import players
 from attnsim.simulator.replay import Replay
 from attnsim.wording import times_text
 
 LEAST = by_hand(1.02, "speedup by a figure twice as good below which that figure is not said to bound: the call waits")
 WAITS, LAUNCH = "waits", "launch"
+PLAYS = by_hand(16, "plays of a call for its bound: each of some eight figures doubled, at the full clock and below it")
+
+
+def expect_bounds() -> None:
+    """Say that this process asks for the bound of each answer: then long calls are played by compiled code at once."""
+    players.expect(PLAYS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def predict(
     imitated = options.words([implementation], "--implementation") if implementation else []
     names = _algorithms(question, algorithm, imitated, flags)
     from attnsim.api.baselines import check_baseline
+    from attnsim.api.bounds import expect_bounds
     from attnsim.api.prediction import plain
     from attnsim.models.hardware.files import load_gpu
 
@@ -109,6 +110,7 @@ def predict(
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
     splits: list[Split[Prediction]] = []
+    expect_bounds()
     with progress.plays() as asked.conditions["told"]:
         for base, machine in zip(machines, hypothetical, strict=True):
             groups += asked.groups(question, base, machine, ways)
