@@ -310,12 +310,14 @@ def test_who_plays_does_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -
     work, asked = nest(0), list[str]()
     for module in (engine, twin):
         monkeypatch.setattr(module, "play", noting(module.play, asked, module.__name__))
-    answers = []
-    for left, there in ((players.PLAYED_BY_SIMPY, twin), (players.executions(work[0]), twin), (0, twin), (0, None)):
+    answers, once, most = [], players.executions(work[0]), players.PLAYED_BY_SIMPY
+    monkeypatch.setattr(players, "_again", 0)
+    for left, plays, there in ((most, 1, twin), (once, 1, twin), (once, 2, twin), (0, 1, twin), (0, 1, None)):
         monkeypatch.setattr(players, "_left", left)
         monkeypatch.setattr(players, "twin", lambda there=there: there)
+        players.expect(plays)
         answers.append(players.play(*work))
-    assert asked == [engine.__name__, engine.__name__, twin.__name__, engine.__name__]
+    assert asked == [*2 * [engine.__name__], *2 * [twin.__name__], engine.__name__]
     assert all(differences(answers[0], other) == [] for other in answers[1:])
 
 
