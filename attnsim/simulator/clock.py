@@ -16,7 +16,7 @@ import simpy
 from simpy.events import NORMAL, URGENT, EventPriority
 
 Steps = Generator[int | simpy.Event, Any, None]
-"""What a process does: it yields the time until which it sleeps, or an event to wait for, whose value it is sent."""
+"""Steps of a process: it yields the time until which it sleeps, or an event to wait for, whose value it is sent."""
 
 
 @final
@@ -30,7 +30,7 @@ class Sleeper(simpy.Process):
         clock.put(clock.now, URGENT, steps.send, self)
 
     def _resume(self, event: simpy.Event) -> None:
-        """Go on after an event, in the turn that SimPy gives it."""
+        """Continue after an event, at the point in the queue that SimPy gives it."""
         wanted: Any
         try:
             wanted = self._generator.send(event.value)
@@ -43,14 +43,14 @@ class Sleeper(simpy.Process):
             wanted.callbacks.append(self._resume)
 
     def end(self) -> None:
-        """Tell those who wait for the end, if anybody does."""
+        """Trigger the event of the process's end, if anything waits for it."""
         if self.callbacks:
             self.succeed()
 
 
 @final
 class AllOf(simpy.Event):
-    """The event that all of some events to come have happened, in the turn that SimPy gives it, without a value."""
+    """Event that happens, without a value, once all of the given events have; ordered as SimPy orders it."""
 
     def __init__(self, clock: Clock, events: Sequence[simpy.Event]) -> None:
         self.env, self.callbacks, self.left = clock, [], len(events)
@@ -60,7 +60,7 @@ class AllOf(simpy.Event):
             self.succeed()
 
     def happened(self, event: simpy.Event) -> None:
-        """Note that one of them has happened."""
+        """Count down when one of the events has happened."""
         self.left -= 1
         if self.left == 0:
             self.succeed()
@@ -72,10 +72,10 @@ class Clock(simpy.Environment):
     Attributes
     ----------
     now : int
-        Picoseconds since the beginning. A process may set a later time, instead of sleeping until then, if nothing is
-        due before that or at it.
+        Picoseconds since the beginning. A process may set a later time itself, instead of sleeping until then, if
+        nothing is due until that time.
     due : list
-        Heap of what is due, by time: an event, or a process with what it goes on by.
+        Heap of due entries, by time: an event, or a process with the function that resumes it.
     """
 
     now: int = 0
@@ -86,15 +86,15 @@ class Clock(simpy.Environment):
         self.due: list[tuple[int, EventPriority, int, Callable[[None], Any] | None, Any]] = []
 
     def schedule(self, event: simpy.Event) -> None:  # type: ignore[override]
-        """Make an event due, as SimPy asks for it."""
+        """Put an event into the queue at the current time; SimPy calls this."""
         self.put(self.now, NORMAL, None, event)
 
     def put(self, at: int, priority: EventPriority, send: Callable[[None], Any] | None, event: simpy.Event) -> None:
-        """Make an event due, or a process that goes on by `send`."""
+        """Put an event into the queue, or a process that `send` resumes."""
         heappush(self.due, (at, priority, next(self._eid), send, event))
 
     def run(self, until: object = None) -> None:
-        """Let everything happen that is due, until nothing is."""
+        """Process due entries until none are left."""
         queue, number = self.due, self._eid
         while queue:
             self.now, _, _, send, event = heappop(queue)
@@ -110,7 +110,7 @@ class Clock(simpy.Environment):
                 self.now, _, _, send, event = heappushpop(queue, (wanted, NORMAL, next(number), send, event))
             else:
                 callbacks, event.callbacks = event.callbacks, None
-                if len(callbacks) > 1:  # none of those it wakes may set the clock before all have gone on
+                if len(callbacks) > 1:  # no process it wakes may set the clock before all have resumed
                     self.schedule(simpy.Event(self))
                 for callback in callbacks:
                     callback(event)

@@ -1,13 +1,12 @@
-"""The engine compiled: the same things happen in the same order as in :mod:`attnsim.simulator.engine`, on flat arrays.
+"""Compiled twin of :mod:`attnsim.simulator.engine`: the same events in the same order, on flat arrays.
 
-A warpgroup is one row of integers and one leaf of a *winner tree*, every node of which holds the earlier of the two
-below it, so that what is due next stands at the root. Leaves are ordered as SimPy orders its heap: by time, then
-urgency, then the number of the put. What else SimPy puts into its heap (a warpgroup's end, the end of all of a block,
-the wake-up of those who wait for a load) takes the leaf of the warpgroup or the slot that it is about, which has
-nothing else due then.
+A warpgroup is one row of integers and one leaf of a *winner tree*. Every node holds the earlier of the two nodes below
+it, so the root holds the next due entry. Leaves are ordered as SimPy orders its heap: by time, then urgency, then the
+number of the put. SimPy also queues a warpgroup's end, the end of all warpgroups of a block, and the wake-up of those
+that wait for a load. Each of these uses the leaf of its warpgroup or slot, which has nothing else due at that time.
 
-Nothing is defined here. `engine.py` says what a replay is, and `tests/unit/test_twin.py` holds this file to it.
-Arrays are made, and answers read, by :mod:`attnsim.simulator.twin`.
+`engine.py` defines the replay; `tests/unit/test_twin.py` compares this file with it.
+:mod:`attnsim.simulator.twin` makes the arrays and reads the results.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from attnsim.jit import jit
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("NUMBA_DISABLE_JIT is set, nothing is compiled")  # as without numba: attnsim.simulator.players
 
-# All numbers that compiled code reads stand in this file: numba compiles it anew when the file changes, and looks at no
-# other. Kinds of operation are those of :mod:`attnsim.simulator.program`, to which a test holds them.
+# All constants that compiled code reads are in this file: numba recompiles it when the file changes, and checks no
+# other. Kinds of operation are those of :mod:`attnsim.simulator.program`; a test compares them.
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK, END_OF_BLOCK = range(11)
 # Columns of an operation.
 KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(12)
-# Columns of a warpgroup: where it is in its block, its own time, its asynchronous MMAs, what it waits for. Then, of
-# each tensor, the loads that it has waited for and those whose buffer it has freed, and last the ends of those MMAs.
+# Columns of a warpgroup: its position in its block, its own time, its asynchronous MMAs, the load it waits for. Then,
+# for each tensor, the loads it has waited for and the loads whose buffer it has freed, and last the ends of its MMAs.
 STEP, END, LEFT, RUN, AT, SINCE, LAST_LOAD, ASLEEP, MMA_HEAD, MMA_TAIL = range(10)
 FOR_TENSOR, FOR_TURN, FOR_ORDER, GROUP = range(10, 14)
-# Columns of a block: its class (-1: none) and its number in launch order. Then,
-# of each tensor, the loads issued, and those of them that were issued before it began.
+# Columns of a block: its class (-1: none) and its number in launch order. Then, for each tensor,
+# the loads issued, and the loads issued before the block began.
 CLASS, NUMBER, BLOCK = range(3)
-# Columns of a leaf: what happens when it is due, and of which slot it is.
+# Columns of a leaf: the event when it is due, and its slot.
 EVENT, SLOT = range(2)
 RESUME, BEGIN, ENDED, ALL_ENDED, WAKE = range(5)
-# Columns of the play as a whole; then bytes loaded of each tensor, and stored.
+# Columns of the replay as a whole; then bytes loaded of each tensor, and bytes stored.
 NOW, PUTS, WAITS, TAKEN, DONE, LAUNCH, REPEAT, PLACE, WAITED, L2_FREE, HBM_FREE, WHOLE = range(12)
 
 NEVER = np.int64(1) << np.int64(62)
@@ -49,11 +48,11 @@ LEAF = (np.int64(1) << LEAVES) - np.int64(1)
 
 
 in_place = partial(jit, allocates=False)
-"""Compiles what writes to the arrays that it is given, and makes none."""
+"""Compiles a function that writes to the arrays it is given and allocates none."""
 
 
 class Flat(NamedTuple):
-    """A kernel's program and blocks."""
+    """A kernel's program and blocks as flat arrays."""
 
     ops: Ints  # [operations, 12], of all segments
     segments: Ints  # [segments + 1]: where each begins
@@ -65,7 +64,7 @@ class Flat(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that changes while a kernel is played; for columns see above."""
+    """Mutable state of a replay; the columns are listed above."""
 
     due: Ints  # [nodes, 2]: time and key of the earlier of the two nodes below
     leaves: Ints  # [leaves, 2]
@@ -78,23 +77,23 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is noted of every block."""
+    """Results recorded for every block."""
 
     ends: Ints  # [blocks], in order of end
     order: Ints  # [blocks]: their numbers
-    rows: Ints  # [blocks]: of each in `spent`
+    rows: Ints  # [blocks]: row of each in `spent`
     spent: Ints  # [rows, marks]
 
 
 @in_place
 def place(index):
-    """An index that is never negative, said so that compiled code does not look each time whether it is."""
+    """`index`, declared non-negative so that compiled code skips the check for negative indices."""
     return np.int64(np.uint32(index))
 
 
 @in_place
 def put(due, leaf, time, urgency, puts):
-    """Make a leaf due; whether it is the next."""
+    """Make a leaf due; return whether it is the next due entry."""
     node = leaf + len(due) // 2
     key = urgency | (puts << LEAVES) | leaf
     mine = key
@@ -113,7 +112,7 @@ def put(due, leaf, time, urgency, puts):
 
 @jit
 def outstanding(flat, tensors):
-    """Most loads of each tensor that a block has issued and not waited for; last, asynchronous MMAs likewise."""
+    """Most loads of each tensor that a block has issued and not yet waited for; last, its asynchronous MMAs."""
     segments = len(flat.segments) - 1
     turn, peak = np.zeros((segments, tensors + 1), np.int64), np.zeros((segments, tensors + 1), np.int64)
     for segment in range(segments):
@@ -154,7 +153,7 @@ def begin(state, members):
 
 @in_place
 def transfer(now, ops, step, units, sm, whole, moved):
-    """Book a transfer; when the last of its bytes has arrived."""
+    """Book a transfer; return the time at which its last byte has arrived."""
     whole[WHOLE + moved] += ops[step, SIZE]
     through = max(units[sm, 2], now) + ops[step, PORT]
     units[sm, 2] = through
@@ -171,7 +170,7 @@ def transfer(now, ops, step, units, sm, whole, moved):
 
 @in_place
 def take(flat, whole, blocks, row):
-    """Make a row the next block of the queue, unless it is one; whether there is one."""
+    """Fill a row with the next block of the queue if it is empty; return whether the row holds a block."""
     if blocks[row, CLASS] >= 0:
         return True
     blocks[row, :] = 0
@@ -195,7 +194,7 @@ def take(flat, whole, blocks, row):
 
 @in_place
 def end_block(now, record, blocks, row, slots, slot, whole):
-    """Note the end of the block of a row; the row of the block after it."""
+    """Record the end of the block in a row; return the row of the block after it."""
     record.ends[whole[DONE]] = now
     record.order[whole[DONE]] = blocks[row, NUMBER]
     whole[DONE] += 1
@@ -206,7 +205,7 @@ def end_block(now, record, blocks, row, slots, slot, whole):
 
 @in_place
 def start(now, flat, groups, own, block_class):
-    """Put a warpgroup before the first run of its block."""
+    """Set a warpgroup to the first run of its block."""
     groups[own, :] = 0
     groups[own, RUN] = flat.classes[block_class] - 1
     groups[own, AT] = groups[own, SINCE] = now
@@ -215,7 +214,7 @@ def start(now, flat, groups, own, block_class):
 
 @in_place
 def fetch(now, flat, blocks, landing, row, units, sm, whole):
-    """Issue the loads that a block begins with, before it begins."""
+    """Issue the loads at the beginning of a block before the block itself begins."""
     tensors, ring = landing.shape[1], landing.shape[2] - 1
     for run in range(flat.classes[blocks[row, CLASS]], flat.classes[blocks[row, CLASS] + 1]):
         segment = flat.runs[run, 0]
@@ -233,7 +232,7 @@ def fetch(now, flat, blocks, landing, row, units, sm, whole):
 
 @in_place
 def all_have(groups, first, members, column, turn):
-    """Whether all warpgroups of a block have freed the buffer of a column's tensor so often."""
+    """Return whether all warpgroups of a block have freed the buffer of a column's tensor at least `turn` times."""
     for group in range(first, first + members):  # noqa: SIM110 (numba has no generators in its functions)
         if groups[group, column] < turn:
             return False
@@ -242,7 +241,7 @@ def all_have(groups, first, members, column, turn):
 
 @in_place
 def longest_waiting(groups, first, members, tensor, turn):
-    """The warpgroup of a block that has waited longest for a tensor's load; -1 if none waits."""
+    """Return the warpgroup of a block that has waited longest for a tensor's load; -1 if none waits."""
     found = -1
     for group in range(first, first + members):
         if groups[group, FOR_TENSOR] == tensor and groups[group, FOR_TURN] == turn:
@@ -253,7 +252,7 @@ def longest_waiting(groups, first, members, tensor, turn):
 
 @in_place
 def advance(flat, state, record, members, most):
-    """Let warpgroups wake up so many times, or until nothing is due; whether nothing is."""
+    """Process at most `most` wake-ups of warpgroups; return whether nothing is due any more."""
     due, leaves, groups, blocks, landing, slots, units, whole = state
     ops, tensors = flat.ops, landing.shape[1]
     freed, mmas = GROUP + tensors, GROUP + 2 * tensors
@@ -264,7 +263,7 @@ def advance(flat, state, record, members, most):
     while most > 0 or waking_tensor >= 0:
         most -= 1
         own = np.int64(-1)
-        if waking_tensor >= 0:  # one event wakes several, in the order in which they began to wait
+        if waking_tensor >= 0:  # one event wakes several warpgroups, in the order in which they began to wait
             own = np.int64(longest_waiting(groups, waking_first, members, waking_tensor, waking_turn))
             if own < 0:
                 waking_tensor = np.int64(-1)
@@ -363,7 +362,7 @@ def advance(flat, state, record, members, most):
                 continue
             if at > now:
                 puts += 1
-                if not put(due, own, at, NORMAL, puts) or waking_tensor >= 0:  # all that are woken go on first
+                if not put(due, own, at, NORMAL, puts) or waking_tensor >= 0:  # all woken warpgroups resume first
                     break
                 now = at
                 whole[NOW] = now

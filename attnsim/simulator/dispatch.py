@@ -1,4 +1,4 @@
-"""List scheduling: thread blocks go in launch order, each to the place that is free first."""
+"""List scheduling: thread blocks start in launch order, each in the slot that becomes free first."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ONE_BY_ONE = by_hand(
 
 
 def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -> Floats:
-    """When the last block of each place ends, shape [places]; the first places are those that first get a block.
+    """Time at which the last block of each slot ends, shape [slots], in the order in which slots get a first block.
 
     Parameters
     ----------
     launches : sequence of Launch
     durations : ndarray, shape [classes]
-        Of a block of each class, in picoseconds.
+        Duration of a block of each class, in picoseconds.
     places : int
         Blocks that run at the same time.
     """
@@ -34,17 +34,17 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
     if len(durations) == 1:
         return np.asarray((blocks // places + (np.arange(places) < blocks % places)) * durations[0], float)
     unit = max(1.0, (blocks + places) * float(durations.max()) / 2**52)
-    # Times are whole numbers, with the number of a place as the rest of a division.
+    # A time is a whole number of units times `places`, plus the number of the slot.
     free, handed = np.arange(places, dtype=float), np.rint(durations / unit) * places
     one_by_one = faster(hand_out)
     for launch in launches:
         size = len(launch) * launch.times
-        some = last = ONE_BY_ONE * size // blocks // 2  # of its beginning, and of its end
+        some = last = ONE_BY_ONE * size // blocks // 2  # blocks at its beginning, and at its end
         rounds = 0
         if size > 4 * places:
             counts, kinds = launch.counts, handed[: len(launch.counts)]
             work = launch.times * float(counts @ kinds)
-            # At the end at least what runs beside the longest block.
+            # The end includes at least the blocks that run at the same time as the longest block.
             last = max(last, ceil(places * kinds[counts > 0].max() / max(1.0, work / size)))
             rounds = (size - some - last) // places
         if rounds < 1:
@@ -63,40 +63,41 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """How fast a block runs where it waits for few others, relative to how it runs while all places are busy.
+    """Speed of a block while few others run, relative to its speed while all slots are busy.
 
     Parameters
     ----------
-    alone, beside : float
-        On an SM of its own, and beside as many as fit the SM; the memory free.
+    alone : float
+        Speed of the only block of an SM while the memory is idle.
+    full_sm : float
+        Speed beside as many resident blocks as fit the SM while the memory is idle.
     memory : float
-        Share of the time in which the memory is busy while all places are.
+        Utilisation of the memory while all slots are busy.
     """
 
     alone: float
-    beside: float
+    full_sm: float
     memory: float
 
 
 def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
-    """When places are done if blocks run faster while those around them are free, in ascending order.
+    """Times at which slots finish if blocks run faster while other slots are free, in ascending order.
 
-    They share what they wait for: the memory, and an SM. As long as there are more blocks all places are busy, and what
-    a block takes then is its length. From then on those of an SM are the faster the fewer they are, but all together
-    ask no more of the memory than it gives.
+    Until the last block has started, all slots are busy and a block takes its full duration. After that, blocks of an
+    SM run the faster the fewer they are, but all blocks together never exceed the memory bandwidth.
 
     Parameters
     ----------
-    ends : ndarray, shape [places]
-        Of :func:`ends_of_places`; a place is on the SM that is the rest of its number.
+    ends : ndarray, shape [slots]
+        Result of :func:`ends_of_places`. Slot i is on SM i mod `sms`.
     sms : int
     speeds : Speeds
     """
     left = np.sort((ends - ends.min()).reshape(-1, sms), axis=0)
     running = np.arange(len(left), 0, -1)[:, None]  # blocks of its SM until one ends
-    speed = speeds.beside + (speeds.alone - speeds.beside) * (1 - (running - 1) / max(1, len(left) - 1))
-    done = (_differences(left) / speed).cumsum(axis=0)  # where the memory holds nobody up
-    less = running * speed - np.append(running[1:] * speed[1:], [[0.0]], axis=0)  # is done at a time once one ends
+    speed = speeds.full_sm + (speeds.alone - speeds.full_sm) * (1 - (running - 1) / max(1, len(left) - 1))
+    done = (_differences(left) / speed).cumsum(axis=0)  # if memory bandwidth were unlimited
+    less = running * speed - np.append(running[1:] * speed[1:], [[0.0]], axis=0)  # lost rate once a block ends
     order = done.argsort(axis=None)
     less = np.broadcast_to(less, left.shape).reshape(-1)[order]
     asked = speeds.memory * (less[::-1].cumsum()[::-1] / len(ends))
@@ -104,13 +105,14 @@ def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
 
 
 def _share(free: Floats, work: float, usual: float) -> None:
-    """Let places share work who are free before it is done; each keeps how far it is ahead, but for whole usual blocks.
+    """Distribute `work` over the slots that are free before it is done; each slot keeps its lead over the others.
 
-    A lead of up to one and a half blocks is kept, as each round gives each place one; of more 0.5 to 1.5 are left.
+    A lead of up to one and a half blocks is kept, as each round gives each slot one block. A larger lead is reduced by
+    whole usual blocks to between 0.5 and 1.5 of one.
     """
     order = free.argsort(kind="stable")
     times = free[order]
-    needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # to bring all before a place up to it
+    needed = times[1:] * np.arange(1, len(times)) - times[:-1].cumsum()  # work that fills all slots up to the next
     count = int((needed < work).sum()) + 1
     phase = times[:count] - times[0]
     phase -= usual * np.maximum(0, (phase - usual / 2) // usual)
@@ -119,14 +121,14 @@ def _share(free: Floats, work: float, usual: float) -> None:
 
 
 def _differences(values: Floats) -> Floats:
-    """Of values from those before them, the first from 0: `np.diff` with a beginning, in a tenth of the time."""
+    """Differences between successive values, the first from 0: `np.diff` with a start value, in a tenth of the time."""
     found = values.copy()
     found[1:] -= values[:-1]
     return found
 
 
 def hand_out(free: Floats, durations: Floats) -> None:
-    """Hand blocks out one by one; `free` is when each place is free, before and after."""
+    """Assign blocks to slots one by one; `free` holds when each slot is free and is updated in place."""
     heap = list(free)
     heapify(heap)
     for duration in durations:

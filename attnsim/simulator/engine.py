@@ -1,12 +1,12 @@
-"""The discrete-event replay: warpgroups as SimPy processes on the units of their SM.
+"""The discrete-event replay: warpgroups are SimPy processes that book the units of their SM.
 
-Units are served first come, first served, in whole picoseconds, and each is one number: the time at which it will be
-free. A process that needs a unit books it and sleeps until its work is done, so a tile operation is one sleep and
-no queue of waiting processes is ever kept (``simpy.Resource`` costs five times as much for the same answer).
+Units are served first come, first served, in whole picoseconds. Each unit is one number: the time at which it will be
+free. A process that needs a unit books it and sleeps until its work is done. A tile operation is therefore one sleep,
+and there is no queue of waiting processes (``simpy.Resource`` costs five times as much for the same answer).
 
-A warpgroup's own time runs ahead of the clock while nobody else can see or hinder what it does (it waits for data whose
-landing is known, or for a fixed delay); it sleeps until the clock has caught up before it books a unit, copies or waits
-for data longer than it has to anyway. Where nobody else is due until then it sets the clock itself instead.
+A warpgroup's own time may run ahead of the clock while no other process can observe or delay it: during a fixed delay,
+or while it waits for a load whose arrival time is known. Before it books a unit, copies, or waits for a load that has
+not been issued, it sleeps until the clock has caught up. If nothing else is due until then, it sets the clock itself.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ from attnsim.simulator.program import (
 )
 
 Note = Callable[[int, int, int, int, int, int, int], None]
-"""Told of an operation: (kind, warpgroup, tensor, start, end, bytes, HBM picoseconds); see `attnsim.simulator.trace`.
+"""Callback for each operation: (kind, warpgroup, tensor, start, end, bytes, HBM picoseconds); used by the trace.
 
-Warpgroups of an SM are numbered, those of its first slot first."""
+Warpgroups are numbered per SM, in the order of its slots.
+"""
 
 BLOCK = -1
 """Kind under which a thread block itself is noted, from its start to its end."""
 
 
 class Memory:
-    """The levels that SMs share: when L2 and HBM will be free, and the bytes asked of them per tensor.
+    """Shared memory levels: the time at which L2 and HBM will be free, and the bytes requested per tensor.
 
-    Where each SM played stands for N, its transfers hold L2 and HBM for all N. At t = 0 all N requests arrive together
-    and the SM played is served last; afterwards requests interleave and it sees the full bandwidth, as long as the
-    level keeps up.
+    Each played SM may stand for N SMs; its transfers then hold L2 and HBM for all N. At t = 0 all N requests arrive
+    together and the played SM is served last. Afterwards requests interleave: the SM sees the full bandwidth as long as
+    the level keeps up.
     """
 
     __slots__ = ("hbm_free", "l2_free", "loaded", "stored")
@@ -73,22 +74,22 @@ class Block:
         self.landing: list[list[int]] = [[] for _ in range(tensors)]
         self.arrivals: dict[tuple[int, int], int] = {}
         self.wakeups: dict[tuple[int, int], simpy.Event] = {}
-        self.next: Block | None = None  # the one after it, if its loads have begun
+        self.next: Block | None = None  # the block after it, if its loads have begun
 
     def wakeup(self, clock: Clock, tensor: int, turn: int) -> simpy.Event:
-        """The event that a tensor's `turn`-th load has been issued."""
+        """Event that a tensor's `turn`-th load has been issued."""
         event = self.wakeups.get((tensor, turn)) or simpy.Event(clock)
         self.wakeups[tensor, turn] = event
         return event
 
     def wake(self, tensor: int, turn: int) -> None:
-        """Wake those who wait for a tensor's `turn`-th load, if anybody does."""
+        """Wake the warpgroups that wait for a tensor's `turn`-th load."""
         event = self.wakeups.pop((tensor, turn), None)
         if event is not None:
             event.succeed()
 
     def last_to_free(self, tensor: int, turn: int, members: int) -> bool:
-        """Note that a warpgroup has freed the buffer of a tensor's `turn`-th load; whether all have now."""
+        """Note that a warpgroup has freed the buffer of a tensor's `turn`-th load; return whether all have."""
         load = (tensor, turn)
         self.arrivals[load] = arrived = self.arrivals.get(load, 0) + 1
         return arrived == members
@@ -97,8 +98,8 @@ class Block:
 class Sm:
     """One streaming multiprocessor, which runs blocks of the queue.
 
-    It keeps when each of its units will be free, how long its warpgroups have waited, and how many of its slots have
-    not ended.
+    It keeps the time at which each of its units will be free, how long its warpgroups have waited, and how many of its
+    slots are still running.
     """
 
     __slots__ = (
@@ -120,7 +121,7 @@ class Sm:
         self.tensor_free = self.vector_free = self.issue_free = self.port_free = self.waited = self.running = 0
 
     def begin_slot(self) -> None:
-        """Begin to run blocks of the queue, one after the other, until it is empty."""
+        """Start a slot, which runs blocks of the queue one after the other until the queue is empty."""
         first = self.running * self.program.warpgroups
         self.running += 1
         blocks = self.blocks(first)
@@ -128,12 +129,12 @@ class Sm:
         Sleeper(self.clock, warpgroup(self, blocks, first) if one else self.side_by_side(blocks, first))
 
     def take(self) -> Block | None:
-        """The next block of the queue."""
+        """Take the next block of the queue; None if the queue is empty."""
         taken = next(self.queue, None)
         return None if taken is None else Block(len(self.program.tensors), self.program.marks, *taken)
 
     def blocks(self, first: int) -> Iterator[Block]:
-        """Blocks one after the other, on warpgroups from `first` on; who asks for the next has ended the last."""
+        """Yield blocks in turn, for warpgroups from `first` on; asking for the next block ends the last one."""
         block = self.take()
         while block is not None:
             began = self.clock.now
@@ -145,13 +146,13 @@ class Sm:
         self.running -= 1
 
     def side_by_side(self, blocks: Iterator[Block], first: int) -> Steps:
-        """Blocks one after the other, each by several warpgroups, which all have to end before the next begins."""
+        """Run blocks of several warpgroups in turn; all warpgroups of a block end before the next block begins."""
         numbers = range(first, first + self.program.warpgroups)
         for block in blocks:
             yield AllOf(self.clock, [Sleeper(self.clock, warpgroup(self, (block,), number)) for number in numbers])
 
     def ahead(self, block: Block, number: int) -> None:
-        """Take the next block already and start its loads; the first warpgroup to get here does it for all."""
+        """Take the next block early and start its loads; the first warpgroup to arrive does so for the block."""
         if block.next is None:
             block.next = self.take()
             if block.next is not None:
@@ -159,7 +160,7 @@ class Sm:
 
 
 def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, copy: Copy) -> int:
-    """Book a transfer on the SM's port, the L2 and the HBM, and its bytes; return when the last of them has arrived."""
+    """Book a transfer on the SM's port, the L2 and HBM, and count its bytes; return when the last byte has arrived."""
     port, l2, own_l2, hbm, own_hbm, latency, size = copy
     moved[tensor] += size
     free = sm.port_free
@@ -180,7 +181,7 @@ def transfer(now: int, sm: Sm, memory: Memory, moved: list[int], tensor: int, co
 
 
 def prefetch(sm: Sm, block: Block, number: int) -> None:
-    """Issue the loads that a block begins with, before it begins; warpgroup `number` does."""
+    """Issue the loads at the beginning of a block before the block itself begins; `number` is the issuing warpgroup."""
     now, memory, note = sm.clock.now, sm.memory, sm.note
     for kind, tensor, _, _, _, copy in block.steps:
         if kind == LOAD:
@@ -194,13 +195,13 @@ def prefetch(sm: Sm, block: Block, number: int) -> None:
 
 
 def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
-    """Play one warpgroup of thread blocks, the SM's of this number, through their loop nests."""
+    """Play warpgroup `number` of the SM through the loop nests of its thread blocks."""
     clock, memory, note = sm.clock, sm.memory, sm.note
     due, members, tensors = clock.due, sm.program.warpgroups, len(sm.program.tensors)
     for block in blocks:
         waits = [0] * tensors  # loads of each tensor this warpgroup has waited for
         prefetched = block.prefetched
-        frees = [0] * tensors  # and those whose buffer it has freed
+        frees = [0] * tensors  # loads of each tensor whose buffer it has freed
         issued: list[int] = []  # ends of its asynchronous MMAs
         landings = block.landing
         last_load = -1
@@ -217,7 +218,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
                 if at > now:
                     if due and due[0][0] <= at:
                         yield at
-                    else:  # nobody else is up before
+                    else:  # nothing else is due before
                         clock.now = at
                     now = at
                 if landed is None:
@@ -247,7 +248,7 @@ def warpgroup(sm: Sm, blocks: Iterable[Block], number: int) -> Steps:
             if at > now:
                 if due and due[0][0] <= at:
                     yield at
-                else:  # nobody else is up before
+                else:  # nothing else is due before
                     clock.now = at
                 now = at
             if kind == LOAD:
@@ -316,9 +317,9 @@ def play(
 ) -> Played:
     """Replay the blocks of `queue`, each given by its steps, on `sms` SMs with `slots_per_sm` resident blocks each.
 
-    Blocks are handed out breadth-first: one to each SM, then a second one to each, as the hardware does. `noted` gives
-    for the number of an SM what is told of its operations, `rows` for blocks in their order where what they spend is
-    summed; without, each has a row of its own.
+    Blocks are assigned breadth-first, as the hardware does: one to each SM, then a second one to each. `noted` returns
+    the callback for the operations of an SM, by the SM's number. `rows` gives the row in which each block's times are
+    summed, in launch order; without it, each block has its own row.
     """
     clock = Clock()
     memory = Memory(len(program.tensors))

@@ -1,8 +1,9 @@
-"""How long all thread blocks of a kernel take: played whole up to a budget, beyond it by a smaller grid of its shape.
+"""Time of a kernel's whole grid: all blocks are played within a budget; beyond it, a reduced grid is extrapolated.
 
-The small grid has fewer SMs, and where that is still too much to play, fewer waves of blocks and shorter loops. A
-transfer on it holds L2 and HBM for all the SMs that are not there. What a turn of each segment takes there it takes on
-the whole grid, and list scheduling of both grids says how much longer the whole takes (docs/design/replay.md).
+The reduced grid has fewer SMs and, if that is still too much to play, fewer waves of blocks and shorter loops. Each
+transfer on it holds L2 and HBM for all the SMs that are left out. The time of one iteration of each segment is taken
+from the reduced grid. List scheduling of both grids then gives how much longer the whole grid takes
+(docs/design/replay.md).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class GridTime:
     Parameters
     ----------
     time_ps : float
+        From the start of the first block to the last byte.
     waited_ps : float
         Time warpgroups waited for data, averaged over the resident blocks.
     blocks_per_sm : int
@@ -39,9 +41,9 @@ class GridTime:
     waves : float
         Blocks over slots.
     loaded, stored : tuple of int
-        Bytes by tensor, counted while playing; empty where a smaller grid was played.
+        Bytes by tensor, counted during the replay; empty if a reduced grid was played.
     spread : float
-        Half the range of the plays whose mean the time is, relative to it; 0 where latencies hardly move it.
+        Half the range of the jittered replays relative to their mean, which is the time; 0 if jitter hardly changes it.
     """
 
     time_ps: float
@@ -62,12 +64,14 @@ def grid_time(
     ----------
     kernel : Kernel
     program : Program
-        Where every SM is played.
-    sms, slots_per_sm : int
-        Of the GPU; blocks that fit an SM.
+        Costs of the operations if every SM is played.
+    sms : int
+        SMs of the GPU.
+    slots_per_sm : int
+        Blocks that fit an SM.
     budget : float
-        Segment executions by warpgroups that may be played; a grid of up to `WHOLE` times that is played whole, and
-        of a larger one all blocks of some SMs; without an end, every block is played.
+        Segment executions by warpgroups that may be played. A grid of up to `WHOLE` times the budget is played whole.
+        Of a larger grid, all blocks of some SMs are played. Without a limit, every block is played.
     told : callable, optional
         Called now and then with the number of blocks that have ended.
     """
@@ -77,7 +81,7 @@ def grid_time(
     if size > WHOLE * budget:
         time, waited = _extended(kernel, program, chip, budget)
         return GridTime(time, waited, chip.resident, waves)
-    # Unequal blocks that share an SM fall into step or out of it, now and then for a difference of a few picoseconds.
+    # Unequal blocks that share an SM fall into step or out of it; a few picoseconds may decide which.
     again = JITTER[1:] if size <= budget and chip.resident > 1 and len(kernel.repeats) > 1 else ()
     plays = [play(kernel, program, chip.sms, chip.resident, _told_of(0, kernel, told) if again else told)]
     for latency in again:
@@ -93,30 +97,30 @@ def grid_time(
 
 
 def _told_of(number: int, kernel: Kernel, told: Ended | None) -> Ended | None:
-    """Who is told of a play of several, so many of which are done: each gets half of what is left of the blocks."""
+    """Progress callback for replay `number` of several: each replay reports half of the blocks that are left."""
     if told is None:
         return None
     return lambda ended: told(kernel.blocks - ((2 * kernel.blocks - ended) >> (number + 1)))
 
 
 def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tuple[float, float]:
-    """Time of a grid from a smaller one, and how long its warpgroups waited for data."""
+    """Extrapolate from a reduced grid: the whole grid's time, and how long its warpgroups waited, in ps."""
     least = held(kernel, program, chip.sms)
     made = smaller(kernel, program, chip, budget, least[0] / max(*least, 1.0))
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
-    placed = kernel.blocks <= chip.places  # each block, from its begin to its end beside the others
+    placed = kernel.blocks <= chip.places  # every block has a slot from the start
     rows = _rows(small.blocks, few, placed, made.every)
     halves = program.in_halves()
     shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
     if made.part:
-        end = few.places * played.time / small.blocks / 2  # places end one after the other, over the time of a block
+        end = few.places * played.time / small.blocks / 2  # slots end one after the other, over the time of a block
         time = (played.time - end) / made.part + end
         more = chip.sms / few.sms / made.part
     else:
         spent = played.spent / kernel.warpgroups
-        # At the end of a block its warpgroups wait for the last of them.
+        # At the end of a block its warpgroups wait for the slowest one.
         idle = (played.ends[-few.places :].sum() - spent.sum()) / small.blocks
         whole, fewer = (lasts + idle for lasts in _durations(kernel, made, program, chip, spent, launched, rows))
         if placed:
@@ -128,13 +132,15 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
             lengths = whole[made.of[launched]]
             longer = lengths.mean() / fewer[launched].mean()
             listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
-            if made.every and len(kernel.repeats) > 1 and lengths.max() < 2 * lengths.min():  # no place has two for one
-                time = float(max(listed, played.time * longer))  # who shares an SM at the end is as it was played
+            # No slot runs two blocks in the time of one, so the blocks that share an SM at the end are as played.
+            if made.every and len(kernel.repeats) > 1 and lengths.max() < 2 * lengths.min():
+                time = float(max(listed, played.time * longer))
             else:
                 ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
-                some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1  # who is last is chance
-                beside = (played.ends[-some:] - ends[-some:]).mean()  # what list scheduling leaves
-                if made.every:  # of all waves: it is of the length of a block
+                # Which SM ends last is chance.
+                some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1
+                beside = (played.ends[-some:] - ends[-some:]).mean()  # difference that list scheduling does not explain
+                if made.every:  # with all waves, the difference scales with the duration of a block
                     beside *= longer
                 time = float(listed + beside + played.time - played.ends[-1])
         more = float(kernel.class_counts @ whole) / float(small.class_counts @ fewer)
@@ -143,10 +149,11 @@ def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tu
 
 
 def _all_busy(kernel: Kernel, durations: Floats, chip: Chip, memory: float, units: float) -> tuple[Floats, float]:
-    """Times of blocks while all places are busy, and in what share of it the memory is.
+    """Durations of blocks while all slots are busy, by class, and the memory's utilisation in that time.
 
-    What was played has times in it at which some places were free, and the others faster: together blocks take no less
-    than all their transfers (`memory`), or all their work on a unit (`units`), do.
+    The replay includes times at which some slots were free and other blocks ran faster. Therefore durations are scaled
+    up until the blocks together take at least the time of all their transfers (`memory`) and of all their work on a
+    unit (`units`), in picoseconds.
     """
     time = float(kernel.class_counts @ durations) / min(chip.places, kernel.blocks)
     least = max(time, memory, units)
@@ -154,7 +161,7 @@ def _all_busy(kernel: Kernel, durations: Floats, chip: Chip, memory: float, unit
 
 
 def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Speeds:
-    """How fast the longest block of a smaller grid runs on an SM of its own, and beside as many of it as fit."""
+    """Speed of the reduced grid's longest block alone on an SM, and beside as many copies of it as fit the SM."""
     longest = int(fewer.argmax())
     repeats = made.kernel.repeats[longest : longest + 1]
 
@@ -167,11 +174,12 @@ def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Sp
 
 
 def _rows(blocks: int, chip: Chip, placed: bool, every: bool) -> Ints:
-    """The row under which what each block spends is noted: 0 for usual blocks, 1 for others.
+    """Row under which the times of each block are summed: 0 for typical blocks, 1 for others.
 
-    Where each has a place, usual blocks are those of the fullest SMs, which are done last. Else those of the first and
-    the last round are not usual. Where not every wave is played, none of the first half is: residents fall into step or
-    out of it over many waves, and those that were left out come after it.
+    - If every block has a slot from the start, typical blocks are those of the fullest SMs, which finish last.
+    - Otherwise blocks of the first and the last round are not typical.
+    - If waves are left out, no block of the first half is typical: resident blocks fall into step or out of it over
+      many waves, and the omitted waves come after the first half.
     """
     number, places = np.arange(blocks), chip.places
     if placed:
@@ -183,10 +191,10 @@ def _rows(blocks: int, chip: Chip, placed: bool, every: bool) -> Ints:
 def _durations(
     kernel: Kernel, made: Smaller, program: Program, chip: Chip, spent: Floats, launched: Ints, rows: Ints
 ) -> tuple[Floats, Floats]:
-    """Time of a block of each class of the whole kernel and of the small one, from what blocks of the small one spent.
+    """Duration of a block of each class, of the whole kernel and of the reduced one, from the times of the reduced one.
 
-    A run of a loop takes its turns of the second half, and what the first ones take beyond that. Blocks of the first
-    and the last round, which are not usual, count where no other has run a segment.
+    Each iteration of a loop takes the time of one in its second half; the first half's excess is added once per run.
+    Blocks of the first and the last round count only for segments that no typical block has run.
 
     Parameters
     ----------
@@ -194,11 +202,11 @@ def _durations(
     made : Smaller
     program : Program
     chip : Chip
-        Of the whole kernel.
+        Slots of the whole kernel.
     spent : ndarray, shape [rows, 2 x segments]
-        Of the small kernel, by half of a loop.
+        Picoseconds spent by the reduced kernel, by half of a loop.
     launched, rows : ndarray, shape [blocks]
-        Classes of its blocks, and their rows in `spent`.
+        Class of each block of the reduced kernel, and its row in `spent`.
     """
     small = made.kernel
     segments = len(program.begins) - 1

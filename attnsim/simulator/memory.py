@@ -1,8 +1,8 @@
-"""What the L2 cache keeps: the share of each tensor's requests that HBM has to serve.
+"""Model of the L2 cache: the share of each tensor's requests that HBM has to serve.
 
-The cache is modelled by reuse distance, not by lines: a read hits if the bytes that passed through the cache since the
-same data was last touched fit the cache. Blocks that run at the same time walk a piece of a tensor together and share
-its first read. A read of it in a later wave hits only if the pieces of all running blocks fit the cache together.
+The model uses reuse distance, not cache lines. A read hits if the bytes that passed through the cache since the same
+data was last touched fit the cache. Blocks that run at the same time walk a piece of a tensor together and share its
+first read. A read in a later wave hits only if the pieces of all running blocks fit the cache together.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def traffic(
         Thread blocks of each kernel that run at the same time.
     gpu : Gpu
     warm : bool
-        Whether the same call has just run, as in a benchmark loop without a flush, so that inputs and outputs that fit
-        are still there.
+        Whether the same call has just run, as in a benchmark loop without a flush. Inputs and outputs that fit the L2
+        are then still there.
 
     Returns
     -------
@@ -62,9 +62,7 @@ def traffic(
     unique = [{use.tensor: use.unique_bytes for use in kernel.uses} for kernel in kernels]
     found = kept(sum(_largest(unique).values()), capacity) if warm else 0.0
     passed = 0  # bytes through the cache so far
-    touched: dict[
-        str, tuple[int, int]
-    ] = {}  # of each tensor: those when it was last touched, and how many were its own
+    touched: dict[str, tuple[int, int]] = {}  # by tensor: `passed` when it was last touched, and its own bytes
     out = []
     for kernel, running, sizes in zip(kernels, slots, unique, strict=True):
         requested = kernel.requested()
@@ -94,7 +92,7 @@ def traffic(
             if use.scattered:
                 times = 1 + again * (1 - min(1.0, capacity / footprint(kernel, running))) ** use.scattered
             else:
-                # A mask hides as many of the meetings that fetch again as of all.
+                # A mask skips the same share of re-reads as of all reads.
                 seen = min(1.0, again / (use.fetched(1) - 1)) if use.fetched(1) > 1 else 1.0
                 times = 1 + (use.fetched(running, lost) - 1) * seen
             times *= 1 + (use.passes_per_block - 1) * lost(running)
@@ -108,7 +106,7 @@ def traffic(
 
 
 def _largest(unique: list[dict[str, int]]) -> dict[str, int]:
-    """The most bytes of each tensor that any kernel touches."""
+    """Largest number of bytes that any kernel touches, by tensor."""
     largest: dict[str, int] = {}
     for sizes in unique:
         largest |= {tensor: max(size, largest.get(tensor, 0)) for tensor, size in sizes.items()}
@@ -116,5 +114,5 @@ def _largest(unique: list[dict[str, int]]) -> dict[str, int]:
 
 
 def footprint(kernel: Kernel, blocks: float) -> float:
-    """Bytes that so many blocks in a row touch, of all tensors: what passes from a block to the one so many later."""
+    """Bytes of all tensors that `blocks` successive blocks touch: the reuse distance over so many blocks."""
     return sum(use.unique_bytes * min(1.0, blocks / math.prod(use.blocks) * use.fetched(blocks)) for use in kernel.uses)

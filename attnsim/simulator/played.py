@@ -1,4 +1,4 @@
-"""What a play shows, by whichever player."""
+"""Result of a replay, by either engine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from attnsim.arrays import Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """What a replay of blocks on some SMs showed.
+    """Result of replaying blocks on some SMs.
 
     Parameters
     ----------
     time : int
-        Picoseconds from the first block's start until the last byte was stored; 1 of blocks that do nothing.
+        Picoseconds from the first block's start until the last byte was stored; 1 if the blocks do nothing.
     ends : ndarray of int, shape [blocks]
-        When each block ended, one after the other.
+        End of each block in picoseconds, in ascending order.
     order : ndarray of int, shape [blocks]
-        Their numbers in launch order.
+        Launch numbers of these blocks.
     waited : int
         Picoseconds that warpgroups waited for data, summed over SMs.
     loaded, stored : tuple of int

@@ -1,8 +1,8 @@
-"""Who plays a kernel: SimPy, which defines the replay, or its compiled twin, 20 to 40 times as fast.
+"""Choice of the engine that replays a kernel: SimPy, which defines the replay, or its faster compiled twin.
 
-Both give the same integers, so who plays is a matter of time alone. To load the twin takes half a second, and to
-compile it, once on a machine, some five; a process that asks one question is done before that. Traces and timelines are
-SimPy's: only it notes what every unit does.
+Both return the same integers; the choice only affects the running time. The twin is 20 to 40 times as fast. Loading it
+takes half a second, and compiling it, once per machine, about five; a process that asks one question finishes sooner
+with SimPy. Traces and timelines always use SimPy, which alone records what every unit does.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def play(
 ) -> Played:
     """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each.
 
-    What blocks spend is summed by `rows`, one of each in launch order; without, each has a row of its own.
+    `rows` gives the row in which each block's times are summed, in launch order; without it, each block has its own
+    row.
     """
     global _left  # noqa: PLW0603 (of this process)
     _left -= executions(kernel)
@@ -69,7 +70,7 @@ def by_simpy(
     told: Ended | None = None,
     rows: Ints | None = None,
 ) -> Played:
-    """The same by SimPy."""
+    """Play `kernel` by SimPy; parameters and result are those of :func:`play`."""
     blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     order, slots = launch_order(kernel), sms * slots_per_sm
     taken = order if told is None else _telling(order, lambda number: told(max(0, number - slots)))
@@ -77,7 +78,7 @@ def by_simpy(
 
 
 def _telling(classes: Iterator[int], told: Ended) -> Iterator[int]:
-    """Pass classes of blocks on, and tell now and then how many have been."""
+    """Pass block classes on, and report now and then how many have passed."""
     for number, block_class in enumerate(classes):
         if number and number % TELLING == 0:
             told(number)
@@ -92,13 +93,13 @@ def launch_order(kernel: Kernel) -> Iterator[int]:
 
 
 def executions(kernel: Kernel) -> int:
-    """How often warpgroups run a segment, over the whole grid: what a play costs."""
+    """Segment executions by warpgroups over the whole grid: the cost of a replay."""
     return int(kernel.executions.sum()) * kernel.warpgroups
 
 
 @cache
 def twin() -> ModuleType | None:
-    """The compiled twin; None where there is no numba, or one that does not know this NumPy or cannot load LLVM."""
+    """The compiled twin; None without numba, or if numba does not support this NumPy or cannot load LLVM."""
     try:
         from attnsim.simulator import twin
     except (ImportError, OSError):
@@ -107,6 +108,6 @@ def twin() -> ModuleType | None:
 
 
 def faster(plain: F) -> F:
-    """`plain` compiled where this process plays by the twin, else as it is."""
+    """Compile `plain` if this process uses the compiled twin; otherwise return it unchanged."""
     found: F = jit(plain) if _left < 0 and twin() is not None else plain
     return found

@@ -1,4 +1,4 @@
-"""What must be known of a kernel before it can be played: residents of an SM, bytes through L2 and HBM, costs."""
+"""Preparation of a kernel for the replay: resident blocks per SM, bytes through L2 and HBM, unit costs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Prepared:
     fit : Occupancy
         Blocks that share an SM.
     rows : tuple of Traffic
-        Bytes of each of its tensors through the L2 and from or to HBM.
+        Bytes of each tensor through the L2 and from or to HBM.
     costs : UnitCosts
         Picoseconds per unit of work.
     """
@@ -38,7 +38,7 @@ class Prepared:
     costs: UnitCosts
 
     def compiled(self) -> Program:
-        """Its program where every SM is played."""
+        """Compile the kernel's program, with the costs that hold if every SM is played."""
         misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in self.rows}
         return compile_kernel(self.kernel, self.costs, misses)
 

@@ -19,7 +19,7 @@ LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK = ran
 KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(12)
 """Columns of a table of operations."""
 FREE = {"load": LOAD, "store": STORE, "wait": WAIT, "mma_wait": MMA_WAIT, "prefetch": PREFETCH}
-"""Operations that hold no unit of the SM; what a copy costs stands in its own columns."""
+"""Operations that hold no unit of the SM; the costs of a copy are in its own columns."""
 
 
 class Copy(NamedTuple):
@@ -28,13 +28,14 @@ class Copy(NamedTuple):
     Parameters
     ----------
     port : int
-        On the SM's own port to the L2.
+        Picoseconds on the SM's own port to the L2.
     l2, hbm : int
-        For which L2 and HBM are held, for the SM itself and for those that are not played.
+        Picoseconds for which L2 and HBM are held, for the SM itself and for the SMs that are not played.
     own_l2, own_hbm : int
-        The part of it that is the SM's own.
+        The SM's own part of `l2` and `hbm`.
     latency : int
-        Of a load; a store has none that anybody waits for. Of vector work the rest of its warps' own path.
+        Latency of a load; 0 for a store, as nothing waits for one. For vector work: its remaining time on the warps'
+        own path.
     size : int
         Bytes requested of global memory.
     """
@@ -49,8 +50,9 @@ class Copy(NamedTuple):
 
 
 Step = tuple[int, int, int, int, int, Copy]
-"""(operation, tensor, picoseconds that it takes, picoseconds that it takes from the other unit, picoseconds for which
-its instructions hold the schedulers, copy); see :func:`compile_op`."""
+"""(operation, tensor, picoseconds on its own unit, picoseconds taken from the other unit, picoseconds for which its
+instructions hold the schedulers, copy); see :func:`compile_op`.
+"""
 
 
 Runs = Sequence[tuple[int, int]]
@@ -64,19 +66,19 @@ class Program:
     Parameters
     ----------
     table : ndarray of int, shape [operations, 12]
-        Each operation once, in the columns of a `Step` with its copy's.
+        Each distinct operation once, in the columns of a `Step` with those of its copy.
     levels : ndarray of float, shape [operations, 2]
-        Picoseconds, not rounded, for which a copy holds the L2 and HBM where every SM is played.
+        Picoseconds, not rounded, for which a copy holds the L2 and HBM if every SM is played.
     index : ndarray of int, shape [steps]
         The operation of each step, segment by segment.
     begins : ndarray of int, shape [segments + 1]
-        Where the steps of each segment begin.
+        First step of each segment.
     tensors : tuple of str
         Names behind the tensor numbers.
     warpgroups : int
-        Warpgroups that run every block side by side.
+        Warpgroups per block.
     marks : int
-        Kinds of `MARK` among the steps; each notes the time that its warpgroup has spent since the last.
+        Kinds of `MARK` among the steps; each records the time that its warpgroup has spent since the last mark.
     """
 
     table: Ints
@@ -97,21 +99,21 @@ class Program:
         return tuple(tuple(steps[begin:end]) for begin, end in pairwise(bounds))
 
     def shared_by(self, sms: float) -> Program:
-        """The same where transfers hold L2 and HBM for so many SMs of the chip."""
+        """Copy of the program in which each transfer holds L2 and HBM for `sms` SMs of the chip."""
         table, held = self.table.copy(), np.rint(self.levels * sms)
         table[:, [L2, HBM]] = held
         table[:, [OWN_L2, OWN_HBM]] = np.floor(held / sms)
         return replace(self, table=table)
 
     def delayed(self, factor: float) -> Program:
-        """The same with latencies of loads so many times as long."""
+        """Copy of the program with the latencies of loads multiplied by `factor`."""
         table = self.table.copy()
         loads = table[:, KIND] == LOAD
         table[loads, LATENCY] = np.rint(table[loads, LATENCY] * factor)
         return replace(self, table=table)
 
     def in_halves(self) -> Program:
-        """Each segment twice, for the first turns of its loop and the second; the time of every turn is noted."""
+        """Copy of the program with each segment twice, for each half of its loop; each iteration is timed."""
         marks, sizes = 2 * (len(self.begins) - 1), np.repeat(np.diff(self.begins), 2)
         mark = np.zeros((marks, self.table.shape[1]), np.int64)
         mark[:, KIND], mark[:, TENSOR] = MARK, np.arange(marks)
@@ -149,26 +151,26 @@ class Program:
         return self._times[:, 6:]
 
     def _summed(self, *times: Ints) -> Floats:
-        """Times of operations summed over the steps of each segment, a column for each that is given."""
+        """Sum times of operations over the steps of each segment, one column per argument: [segments, columns]."""
         until = np.zeros((len(self.index) + 1, len(times)), np.int64)
         np.stack(times, axis=1)[self.index].cumsum(axis=0, out=until[1:])
         return (until[self.begins[1:]] - until[self.begins[:-1]]).astype(float)
 
     def balanced(self) -> Bools:
-        """Which segments start as many loads of each tensor as they wait for, so that they may be run less often."""
+        """Return whether each segment starts as many loads of each tensor as it waits for: its loop may be cut."""
         kind, tensor = self.table[:, KIND], self.table[:, TENSOR]
         change = (kind == LOAD) * 1 - (kind == WAIT)
         over = self._summed(*(change * (tensor == number) for number in range(len(self.tensors))))
         return np.asarray((over == 0).all(axis=1))
 
     def block(self, runs: Runs) -> Iterable[Step]:
-        """The steps of a thread block, in program order, to be gone through as often as wanted."""
+        """The steps of a thread block in program order, as an iterable that can be traversed repeatedly."""
         return _Walk(self.segments, runs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The steps of a thread block, never written out."""
+    """The steps of a thread block, generated on the fly."""
 
     segments: tuple[tuple[Step, ...], ...]
     runs: Runs
@@ -178,10 +180,10 @@ class _Walk:
 
 
 def compile_kernel(kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool, str], float]) -> Program:
-    """Compile `kernel` for a machine of which every SM is played.
+    """Compile `kernel` for a machine on which every SM is played.
 
-    A copy takes its SM's port, the shared L2 and the shared HBM, and a load has a latency: once, or as often as it has
-    to wait before all its bytes have been in flight (Little's law).
+    A copy uses its SM's port, the shared L2 and the shared HBM. A load has a latency. If its bytes exceed what may be
+    in flight at a time, further latencies are added (Little's law).
 
     Parameters
     ----------
@@ -209,10 +211,11 @@ def compile_kernel(kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool,
 def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int, int, int]:
     """One operation as (kind, tensor, costs) without its copy.
 
-    An MMA holds the tensor unit for its FLOPs, and no operation is shorter than its bytes take on the slowest pipe.
-    Where products stall vector work, the other unit loses a share of it, and the other way round: it goes by the
-    instructions of all pipes. Counted instructions of both hold the SM's schedulers, and no counted operation is
-    shorter than its instructions take on the pipe that they need longest.
+    - An MMA holds the tensor unit for its FLOPs. No operation is shorter than its bytes take on the slowest pipe.
+    - Where products stall vector work, each unit also loses a share of the other's time. For vector work that share is
+      of the instructions on all pipes.
+    - Counted instructions of both units hold the SM's schedulers. No counted operation is shorter than its instructions
+      take on their busiest pipe.
     """
     issue = round(op.issues * costs.issue)
     match op.kind:
@@ -233,14 +236,14 @@ def compile_op(op: TileOp, costs: UnitCosts, tensor: int) -> tuple[int, int, int
 
 
 def _own_path(op: TileOp, costs: UnitCosts) -> float:
-    """Picoseconds that a warpgroup's counted vector work goes on for behind the busiest pipe's share of it."""
+    """Picoseconds by which a warpgroup's counted vector work outlasts its time on the busiest pipe."""
     if op.kind != "vector" or not op.issues:
         return 0.0
     return max(0.0, costs.own_path * sum(_lanes(op, costs)) - max(_counted(op, costs), _on_pipes(op, costs)))
 
 
 def _counted(op: TileOp, costs: UnitCosts) -> float:
-    """Picoseconds for which a counted operation holds the busiest of the pipes behind the schedulers, or those."""
+    """Picoseconds for which a counted operation holds the schedulers or its busiest pipe; 0 if not counted."""
     return max(op.issues * costs.issue, *_lanes(op, costs)) if op.issues else 0.0
 
 
@@ -250,5 +253,5 @@ def _lanes(op: TileOp, costs: UnitCosts) -> tuple[float, ...]:
 
 
 def _on_pipes(op: TileOp, costs: UnitCosts) -> float:
-    """Picoseconds for which an operation holds the pipe that it needs longest."""
+    """Picoseconds for which an operation holds the busiest of the pipes in `costs.pipes`."""
     return max([float(getattr(op, amount)) * cost for amount, cost in costs.pipes.items()], default=0.0)

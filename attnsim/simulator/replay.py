@@ -30,7 +30,7 @@ Mode = Literal["fast", "exact"]
 LaunchMode = Literal["stream", "host", "graph", "kernel"]
 
 Told = Callable[[str, int, int], None]
-"""Called now and then while a kernel is played: its name, its blocks that have ended, all its blocks."""
+"""Progress callback while a kernel is played: its name, its blocks that have ended, all its blocks."""
 
 LAUNCH_BOUND = by_hand(0.5, "share of a call from which on launches are said to bound it")
 LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play at least")
@@ -50,7 +50,7 @@ Grids = dict[object, list[tuple[Kernel, GridTime]]]
 """Kernels that a replay has played, by the program that they run."""
 
 _played: WeakKeyDictionary[Kernel, dict[object, GridTime]] = WeakKeyDictionary()
-"""The last plays of each kernel, by what it cost: many a fitted number moves no play, or not that of every kernel."""
+"""Most recent results of each kernel, by its costs: many fitted numbers do not affect the replay of every kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,24 @@ class KernelReplay:
     time_s : float
         From the first block's start to the last byte, without the launch.
     launch_s : float
+        Launch overhead.
     blocks : int
+        Thread blocks of the grid.
     blocks_per_sm : int
-        As many as fit an SM, or fewer where the kernel has no more.
+        As many as fit an SM, or fewer if the grid has no more.
     limited_by : str
-        Resource that allows no more resident blocks.
+        Resource that limits the resident blocks.
     waves : float
         Blocks over as many as fit the GPU.
     units_s : mapping of str to float
-        Busy seconds of each unit, averaged over the chip's SMs (for L2 and HBM, of the chip's bandwidth).
+        Busy seconds of each unit, averaged over the chip's SMs (for L2 and HBM: of the chip's bandwidth).
     exposed_s : float
         Seconds that warpgroups waited for data, averaged.
     traffic : tuple of Traffic
     requested : mapping
-        Bytes requested by ("load" or "store", tensor), as played where the grid was played whole.
+        Bytes requested by ("load" or "store", tensor), as counted in the replay if the grid was played whole.
     spread : float
-        Relative half-width of the time where it is the mean of jittered plays; 0 where it is not sensitive to timing.
+        Relative half-width of the time if it is the mean of jittered replays; 0 if it is not sensitive to timing.
     """
 
     name: str
@@ -97,9 +99,9 @@ class KernelReplay:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the replay of a schedule shows; times in seconds, bytes over the whole call, the SM clock it ran at.
+    """Result of replaying a schedule: times in seconds, bytes over the whole call, and the SM clock it ran at.
 
-    `call_s` is the fixed time of a call, with it `host_wait_s`, in which the GPU waits for the CPU's launches.
+    `call_s` is the fixed time of a call. It includes `host_wait_s`, in which the GPU waits for the CPU's launches.
     """
 
     time_s: float
@@ -120,7 +122,7 @@ class Replay:
 
     @property
     def launch_s(self) -> float:
-        """Launches and the fixed time of the call."""
+        """Seconds of launches and the fixed time of the call."""
         return self.call_s + sum(kernel.launch_s for kernel in self.kernels)
 
     @property
@@ -130,7 +132,7 @@ class Replay:
 
     @property
     def held_s(self) -> float:
-        """Seconds that a clock of the SMs hardly changes: launches, and kernels that the L2 or HBM holds throughout."""
+        """Seconds that the SM clock hardly changes: launches, and kernels whose time goes to L2 or HBM."""
         found = self.launch_s
         for kernel in self.kernels:
             busy = max(kernel.units_s[L2.name], kernel.units_s[HBM.name]) / kernel.time_s
@@ -139,7 +141,7 @@ class Replay:
 
     @property
     def spread(self) -> float:
-        """Relative half-width of the call's time by the sensitivity of its kernels to timing, all off the same way."""
+        """Relative half-width of the call's time by its kernels' sensitivity to timing, if all err alike."""
         return sum(kernel.spread * kernel.time_s for kernel in self.kernels) / self.time_s if self.time_s else 0.0
 
     def units_s(self) -> dict[str, float]:
@@ -150,14 +152,14 @@ class Replay:
 
     @property
     def busiest(self) -> str:
-        """The busiest unit of the longest kernel; `launch` or `latency` when that, or nothing, takes most of the time.
+        """Busiest unit of the longest kernel; `launch` or `latency` if that takes most of the time, or if no unit does.
 
         It need not bound the call: `attnsim.api.bounds` plays what does.
         """
         return self.busiest_with({})
 
     def busiest_with(self, faster: Mapping[str, float]) -> str:
-        """The same with units so much faster, in a call as long as this."""
+        """Busiest unit, as :attr:`busiest`, if units were faster by the given factors and the call as long as now."""
         main = self.main
         units = {unit: busy / faster.get(unit, 1.0) for unit, busy in main.units_s.items()}
         unit = max(units, key=lambda name: units[name])
@@ -170,7 +172,7 @@ def replay(
     schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", budget: int = BUDGET, cache: Cache = "warm",
     launch: LaunchMode = "stream", within_s: float = 0.0, told: Told | None = None,
 ) -> Replay:  # fmt: skip
-    """Replay `schedule` on `gpu`, at the clock that is held or that power allows (`attnsim.models.hardware.clock_law`).
+    """Replay `schedule` on `gpu` at the held clock, or at the one that power allows (see `clock_law`).
 
     Parameters
     ----------
@@ -179,20 +181,21 @@ def replay(
     numbers : Numbers
         Fitted numbers of the implementation and the GPU.
     mode : {"fast", "exact"}
-        Play grids whole up to a budget and smaller ones beyond it, or play every block on every SM.
+        "fast" plays grids whole within the budget and reduced grids beyond it; "exact" plays every block on every SM.
     budget : int
-        Segment executions by warpgroups that the fast mode plays of a call; a kernel has the share of it that its
-        busiest unit has of the call's time, and no less than `LEAST_BUDGET`; a grid of up to `WHOLE` times that
-        is played whole, and of a larger one all blocks of some SMs.
+        Segment executions by warpgroups that the fast mode plays per call. A kernel's share is its busiest unit's share
+        of the call's time, and at least `LEAST_BUDGET`. A grid of up to `WHOLE` times its share is played whole; of a
+        larger one, all blocks of some SMs are.
     cache : {"cold", "warm"}
         Whether the L2 is flushed before the call or holds what the same call left there.
     launch : {"stream", "host", "graph", "kernel"}
-        Kernels launched into a stream, into one from Python and no faster than it does (in any stream where each
-        operation is a call of its own), from a CUDA graph, or timed alone.
+        "stream": kernels are launched into a stream. "host": from Python, and no faster than Python launches them (also
+        holds for a stream if each operation is a call of its own). "graph": from a CUDA graph. "kernel": timed alone.
     within_s : float
-        Time of what the call is a part of, such as a layer: power is felt over the longer of the two.
+        Duration of the larger unit of work that contains the call, such as a layer. The power limit is applied over the
+        longer of the two.
     told : callable, optional
-        Called while a kernel takes long, see `Told`.
+        Progress callback, see `Told`.
 
     Raises
     ------
@@ -228,7 +231,7 @@ def replay(
 
 
 def spent_j(law: ClockLaw, gpu: Gpu, kernel: Kernel, useful_share: float, seen: KernelReplay) -> tuple[float, float]:
-    """Energy of a kernel's work as it was played, at the full clock: on the chip, and of the memory."""
+    """Energy of a kernel's replayed work at the full clock, in joules: of the chip, and of the memory."""
     chip, memory = joules(
         law.capability,
         kernel.dtype,
@@ -292,7 +295,7 @@ def _replay_kernel(
     grids: Grids,
     told: Told | None,
 ) -> KernelReplay:
-    """Play a kernel within its part of the budget; `grids` remembers kernels that cost the same."""
+    """Play a kernel within its part of the budget; `grids` caches the results of kernels with the same costs."""
     kernel, slots = item.kernel, item.fit.blocks_per_sm
     program = item.compiled()
     steps = program.table.tobytes(), program.index.tobytes(), program.begins.tobytes()
@@ -300,7 +303,7 @@ def _replay_kernel(
     memory = item.costs.l2, item.costs.l2_write, item.costs.hbm, item.rows
     known, costs = _played.setdefault(kernel, {}), (steps, slots, sms, budget, *memory)
     grid = next((played for other, played in alike if kernel.has_blocks_of(other)), None) or known.pop(costs, None)
-    if grid is None:  # copies of a kernel, and passes over one matrix, take the same time
+    if grid is None:  # copies of a kernel, and passes over the same matrix, take the same time
         ended = None if told is None else lambda blocks: told(kernel.name, blocks, kernel.blocks)
         grid = grid_time(kernel, program, sms, slots, budget, ended)
         alike.append((kernel, grid))

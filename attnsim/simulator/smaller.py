@@ -1,4 +1,4 @@
-"""A smaller grid of the shape of a kernel's: fewer SMs, and where that is too much, fewer waves and shorter loops."""
+"""Reduced grid of a kernel, of the same shape: fewer SMs and, if needed, fewer waves and shorter loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST = by_hand(4, "least waves of a smaller grid, a first, a last and two betwe
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """SMs, and the blocks that share each."""
+    """SMs, and resident blocks per SM."""
 
     sms: int
     resident: int
@@ -37,21 +37,22 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """A smaller grid.
+    """A reduced grid.
 
     Parameters
     ----------
     kernel : Kernel
-        With the classes that it launches. Each of its loops is in halves, the first turns and the second: its repeats
-        are [classes, outer, 2 x segments].
+        Kernel with the classes that the reduced grid launches. Each loop is split into a first and a second half:
+        repeats have shape [classes, outer, 2 x segments].
     of : ndarray, shape [classes]
-        The class of the whole kernel that each of them is.
+        Class of the whole kernel that each class stands for.
     chip : Chip
-        That it is for.
+        SMs and resident blocks of the reduced grid.
     every : bool
-        Whether it has all waves of blocks.
+        Whether all waves of blocks are kept.
     part : float
-        Of the whole grid's time that it takes, where its longest blocks outlast the rest and all is cut alike; else 0.
+        Share of the whole grid's time that the reduced grid takes, if its longest blocks outlast the rest and all are
+        cut alike; otherwise 0.
     """
 
     kernel: Kernel
@@ -62,41 +63,41 @@ class Smaller:
 
 
 def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
-    """Picoseconds for which all transfers hold the L2 or HBM, and all work a unit of SMs that share it evenly."""
+    """Picoseconds for which all transfers hold L2 or HBM, and for which evenly shared work holds an SM unit."""
     units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / sms
     return float((kernel.executions @ program.memory_times()).max()), units
 
 
 def least_times(kernel: Kernel, program: Program, chip: Chip) -> Floats:
-    """Picoseconds that each segment takes at least while all places run it, shape [segments]."""
+    """Least picoseconds of each segment while all slots run it, shape [segments]."""
     shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
     return np.asarray(np.column_stack([program.work(), *shared]).max(axis=1))
 
 
 def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> Smaller:
-    """A grid of the same shape, of about so many executions; of up to twice as many where those are all of its SMs.
+    """Reduce a grid to about `budget` segment executions; to `WHOLE` times as many if all its SMs are kept.
 
-    Where the memory is busy for a small share of the time (`memory`), SMs are on their own, and few show what all do.
+    If the memory is busy for a small share of the time (`memory`), SMs hardly affect each other, and few SMs suffice.
     """
     size, blocks = executions(kernel), kernel.blocks
     enough = int(chip.sms * budget / size)
     least = max(1, round(SMS_BESIDE_MEMORY * sqrt(memory)))
     few = Chip(max(min(least, chip.sms), enough), chip.resident)
-    may = budget / size * chip.sms / few.sms  # be played of the executions of these SMs
+    may = budget / size * chip.sms / few.sms  # share of these SMs' executions that may be played
     may = may if WHOLE * may < 1 else 1.0
     waves = blocks / chip.places
-    # No less than it takes for an SM to have as many as the fullest of the whole: the last round is then as full.
+    # At least enough blocks for one SM to have as many as the whole grid's fullest SM: the last round is then as full.
     count = thin = max(round(blocks * few.sms / chip.sms), few.sms * (-(-blocks // chip.sms) - 1) + 1)
-    # Whole waves are left out first: residents fall into step over many turns.
+    # Whole waves are left out before loops are cut: resident blocks fall into step over many iterations.
     count -= few.places * max(0, int(waves - max(LEAST, may * waves)))
     part = count / thin
     shorter = min(1.0, may / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
-    if blocks > chip.places and chip.resident > 1 and len(kernel.repeats) > 1:  # as rows that see every key do
+    if blocks > chip.places and chip.resident > 1 and len(kernel.repeats) > 1:  # such as rows that see every key
         usual = kernel.by_class(least_times(kernel, program, chip))
         time = part * (kernel.class_counts @ usual) / chip.places
-        outlasting = usual > (time / 2 if part < 1 else time)  # the second half is carried over where waves are missing
-        outlasting &= kernel.class_counts[outlasting].sum() <= part * blocks  # else they are usual
+        outlasting = usual > (time / 2 if part < 1 else time)  # if waves are left out, the second half is extrapolated
+        outlasting &= kernel.class_counts[outlasting].sum() <= part * blocks  # otherwise they are ordinary blocks
     long = _places(kernel, outlasting)
     if blocks > chip.places:
         classes = _fewer(kernel, count, long, chip, few)
@@ -110,16 +111,17 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
         repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
     halves = np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
     small = replace(kernel, launches=(Launch(classes),), repeats=halves)
-    if not len(long) or long[-1] >= blocks / 2:  # later ones begin where list scheduling says
+    if not len(long) or long[-1] >= blocks / 2:  # list scheduling places blocks that begin later
         return Smaller(small, of, few, part == 1)
     counts = small.class_counts
-    stands_for = np.where(outlasting, len(long) / counts[outlasting].sum(), chip.sms / few.sms)  # so many of its class
+    # Blocks of its class that each block represents.
+    stands_for = np.where(outlasting, len(long) / counts[outlasting].sum(), chip.sms / few.sms)
     played = float(stands_for * counts @ small.turns.sum(axis=1)) * small.warpgroups
     return Smaller(small, of, few, part == 1, played / size)
 
 
 def _places(kernel: Kernel, among: Bools) -> Ints:
-    """Places in launch order of the blocks of some classes."""
+    """Positions in launch order of the blocks of some classes."""
     if not among.any():
         return np.zeros(0, np.int64)
     found = (np.tile(among[one.rows].repeat(one.each, axis=0).reshape(-1), one.times) for one in kernel.launches)
@@ -127,7 +129,7 @@ def _places(kernel: Kernel, among: Bools) -> Ints:
 
 
 def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Ints:
-    """Classes of `count` blocks, evenly spaced in launch order; of the long ones at some places the SMs' share."""
+    """Classes of `count` blocks, evenly spaced in launch order; `long` blocks keep the share of SMs that is kept."""
     if len(kernel.repeats) == 1:
         return np.zeros(count, np.int64)
     if not len(long):
@@ -135,14 +137,15 @@ def _fewer(kernel: Kernel, count: int, long: Ints, chip: Chip, few: Chip) -> Int
     some = max(1, round(len(long) * few.sms / chip.sms))
     others = kernel.blocks - len(long)
     rest = _spaced(max(1, round(count * others / kernel.blocks)), others)
-    rest += (long - np.arange(len(long))).searchsorted(rest, side="right")  # long ones that stand before each
+    rest += (long - np.arange(len(long))).searchsorted(rest, side="right")  # long blocks before each position
     return _classes(kernel, np.sort(np.concatenate([long[_spaced(some, len(long))], rest])))
 
 
 def _of_some_sms(kernel: Kernel, program: Program, chip: Chip, few: Chip) -> Ints:
-    """Classes of all blocks of some SMs, where each has a place from the start: it keeps those beside it.
+    """Classes of all blocks of some SMs, if every block has a slot from the start; neighbours on an SM stay together.
 
-    The SMs are evenly spaced, but for one: that with most work, which is done last, in place of its nearest.
+    The SMs are evenly spaced, with one exception: the SM with the most work, which finishes last, replaces the nearest
+    one.
     """
     classes = _classes(kernel, np.arange(kernel.blocks))
     work = np.zeros(chip.places)
@@ -155,7 +158,7 @@ def _of_some_sms(kernel: Kernel, program: Program, chip: Chip, few: Chip) -> Int
 
 
 def _classes(kernel: Kernel, places: Ints) -> Ints:
-    """Of the blocks at some places in launch order."""
+    """Classes of the blocks at the given positions in launch order."""
     blocks = np.array([len(launch) * launch.times for launch in kernel.launches])
     of = np.searchsorted(blocks.cumsum(), places, side="right")
     place = places - (blocks.cumsum() - blocks)[of]
@@ -166,16 +169,16 @@ def _classes(kernel: Kernel, places: Ints) -> Ints:
 
 
 def _spaced(count: int, among: int) -> Ints:
-    """A place in each of `count` equal parts of a launch, never in step with what repeats in it."""
+    """One position in each of `count` equal parts of a launch, never in step with a period of the launch order."""
     golden = (sqrt(5) - 1) / 2
     number = np.arange(count)
     return np.minimum(((number + number * golden % 1.0) * (among / count)).astype(np.int64), among - 1)
 
 
 def _shortened(repeats: Ints, loops: Bools, part: Floats) -> Ints:
-    """Repeats with loops cut to a part of their turns, given per class; the outer loop first, to no less than four.
+    """Shorten loops to a part of their iterations, given per class: the outer loop first, to no less than `LEAST`.
 
-    Of the outer loop the turn in the middle of each equal part is kept: its first and its last are not as most are.
+    Of the outer loop, the middle iteration of each equal part is kept: the first and the last one are not typical.
     """
     outer = repeats.shape[1]
     turns = min(outer, max(LEAST, round(outer * float(part.max()))))

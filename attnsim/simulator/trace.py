@@ -1,8 +1,8 @@
-"""What each unit of an SM did when: the operations of a replay as slices of time.
+"""Activity of each unit of an SM over time: the operations of a replay as time slices.
 
-SimPy plays it. A small grid is played whole, on every SM. Of a large one a sample is: one SM, whose transfers hold L2
-and HBM for all SMs, gets the blocks that the first SM would get, in their order. The kernels themselves stand at the
-times of the replay, which says what a whole grid takes.
+The trace uses SimPy. A small grid is played whole, on every SM. Of a large grid a sample is played: one SM, whose
+transfers hold L2 and HBM for all SMs, runs the blocks that the first SM would run, in their order. The start and the
+duration of each kernel are those of the replay, which covers the whole grid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLAYED_WHOLE = 60_000
 SAMPLED_ROUNDS = 4
 """Rounds of resident blocks in a sample."""
 MOST_SLICES = 20_000
-"""Of one kernel; later operations are left out, and the trace says so."""
+"""Most slices per kernel; later operations are left out, and the trace says so."""
 
 UNITS = ("copy", "tensor", "softmax", "store", "block")
 """Tracks of an SM: loads from issue to landing, MMAs, work on registers, stores, resident blocks."""
@@ -41,13 +41,13 @@ class Slice:
     unit : str
         One of `UNITS`.
     tensor : str
-        Moved or computed; "" of a block.
+        Tensor that is moved or computed; "" for a block.
     start_s, end_s : float
-        From the start of its kernel.
+        Seconds from the start of the kernel.
     warpgroup : int
-        Of the SM, those of its first resident block first; that issued it, or the first one of a block.
+        Warpgroup of the SM that issued the operation; for a block, its first warpgroup. Numbers follow the SM's slots.
     bytes, hbm_bytes : int, float
-        Moved, and of these from or to HBM.
+        Bytes moved, and those of them from or to HBM.
     """
 
     sm: int
@@ -68,18 +68,18 @@ class KernelTrace:
     ----------
     name : str
     start_s, time_s : float
-        In the call, after its launch, as the replay says.
+        Start within the call, after the launch, and duration, as in the replay.
     blocks_per_sm, warpgroups : int
-        Resident blocks, and warpgroups of a block.
+        Resident blocks per SM, and warpgroups per block.
     shared_memory_bytes : int
-        Of a block.
+        Shared memory per block.
     sms : int
-        SMs whose operations are noted.
+        SMs whose operations are recorded.
     stands_for : float
-        SMs of the chip for each of them.
+        SMs of the chip that each of them represents.
     slices : tuple of Slice
     shown : str
-        What the slices show, in words; "" when they show everything.
+        Part of the grid that the slices show, in words; "" if they show everything.
     """
 
     name: str
@@ -112,14 +112,14 @@ def trace(
     launch: LaunchMode = "stream",
     sms: int = 2,
 ) -> Trace:
-    """Replay `schedule` on `gpu` and note what the first SMs do.
+    """Replay `schedule` on `gpu` and record what the first SMs do.
 
     Parameters
     ----------
     schedule, gpu, numbers, cache, launch
         As for :func:`attnsim.simulator.replay.replay`.
     sms : int
-        SMs whose operations are noted, where a grid is played whole.
+        SMs whose operations are recorded if a grid is played whole.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The compiled twin of the engine: a kernel's program and blocks as flat arrays, and the play of them.
+"""Entry to the compiled twin of the engine: converts a kernel's program and blocks to flat arrays and plays them.
 
-Nothing is defined here. `engine.py` says what a replay is, and `tests/unit/test_twin.py` holds this file and
-:mod:`attnsim.simulator.compiled` to it.
+`engine.py` defines the replay; `tests/unit/test_twin.py` compares this file and :mod:`attnsim.simulator.compiled` with
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from attnsim.simulator.played import Played
 from attnsim.simulator.program import Program
 
 AT_ONCE = 1 << 22
-"""Times that warpgroups wake up between two calls of who watches the play: some tenths of a second."""
+"""Wake-ups of warpgroups between two progress reports: some tenths of a second."""
 
 
 def play(
@@ -81,7 +81,7 @@ def _flat(kernel: Kernel, program: Program) -> Flat:
 
 
 def _begun(flat: Flat, rows: Ints, program: Program, sms: int, slots_per_sm: int) -> tuple[State, Record]:
-    """A machine on which every slot is about to take its first block."""
+    """Initial state: every slot is about to take its first block."""
     members, tensors, slots = program.warpgroups, len(program.tensors), sms * slots_per_sm
     *loads, mmas = outstanding(flat, tensors).tolist()
     ring, depth = (1 << (most - 1).bit_length() for most in (max(loads, default=1), mmas))

@@ -1,4 +1,4 @@
-"""A GPU as the replay sees it: picoseconds per FLOP, per exponential, per byte at each level."""
+"""Costs of a GPU in the replay: picoseconds per FLOP, per exponential, per byte at each level."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class UnitCosts:
 def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     """Costs of `kernel`'s operations on `gpu` with the fitted latencies in `numbers`.
 
-    Rates are the chip's. That of warp-level ``mma.sync`` is `Tensor.mma_sync_fraction` of the peak, those of wgmma and
-    tcgen05 `ASYNC_SHARE` of it; a kernel without tensor cores multiplies on the FP32 lanes. Products of ``mma.sync``
-    read the registers that vector work reads, and stall it (`mma_sync_stall`). Those of wgmma and tcgen05 run beside
-    it: there a warpgroup's softmax is bound by its own stream of instructions.
+    Rates are the chip's. Warp-level ``mma.sync`` runs at `Tensor.mma_sync_fraction` of the peak, wgmma and tcgen05 at
+    `ASYNC_SHARE` of it. A kernel without tensor cores multiplies on the FP32 lanes. Products of ``mma.sync`` read the
+    registers that vector work reads and stall it (`MMA_SYNC_STALL`). Products of wgmma and tcgen05 run concurrently
+    with vector work, so a warpgroup's softmax is bound by its own instruction stream.
     """
     fitted = numbers.implementation
     clk = PS / gpu.clock.full_hz
-    work = clk / numbers.speed  # a clock of SM work: a slower build takes longer, memory answers as before
+    work = clk / numbers.speed  # one clock of SM work: a slower build takes longer, memory latency is unchanged
     beside = kernel.path in BESIDE
     rate = (gpu.mma_sync_flops_per_clk if kernel.path == "mma_sync" else gpu.tensor_flops_per_clk)(kernel.dtype)
     backward = fitted.back_clks if kernel.is_backward else None

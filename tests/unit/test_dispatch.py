@@ -112,7 +112,7 @@ def test_a_grid_that_drains_faster_is_done_earlier(ends: np.ndarray, speeds: Spe
     done = drained(ends, 5, speeds)
     assert speeds.memory * ends.mean() <= done[-1] * (1 + 1e-9)
     np.testing.assert_allclose(drained(ends, 5, Speeds(1.0, 1.0, speeds.memory)), np.sort(ends))
-    free, slower = replace(speeds, memory=0.0), Speeds(speeds.beside, speeds.beside, 0.0)
+    free, slower = replace(speeds, memory=0.0), Speeds(speeds.full_sm, speeds.full_sm, 0.0)
     assert (drained(ends, 5, free) <= done * (1 + 1e-9)).all()
     assert (drained(ends, 5, free) <= np.sort(ends) * (1 + 1e-9)).all()
     assert (drained(ends, 5, free) <= drained(ends, 5, slower) * (1 + 1e-9)).all()
