@@ -24,7 +24,6 @@ def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -
 
     Parameters
     ----------
-    launches : sequence of Launch
     durations : ndarray, shape [classes]
         Duration of a block of each class, in picoseconds.
     places : int
@@ -90,8 +89,6 @@ def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
     ----------
     ends : ndarray, shape [slots]
         Result of :func:`ends_of_places`. Slot i is on SM i mod `sms`.
-    sms : int
-    speeds : Speeds
     """
     left = np.sort((ends - ends.min()).reshape(-1, sms), axis=0)
     running = np.arange(len(left), 0, -1)[:, None]  # blocks of its SM until one ends

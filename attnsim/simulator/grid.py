@@ -62,7 +62,6 @@ def grid_time(
 
     Parameters
     ----------
-    kernel : Kernel
     program : Program
         Costs of the operations if every SM is played.
     sms : int
@@ -198,9 +197,6 @@ def _durations(
 
     Parameters
     ----------
-    kernel : Kernel
-    made : Smaller
-    program : Program
     chip : Chip
         Slots of the whole kernel.
     spent : ndarray, shape [rows, 2 x segments]

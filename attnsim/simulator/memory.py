@@ -48,7 +48,6 @@ def traffic(
         In launch order.
     slots : tuple of int
         Thread blocks of each kernel that run at the same time.
-    gpu : Gpu
     warm : bool
         Whether the same call has just run, as in a benchmark loop without a flush. Inputs and outputs that fit the L2
         are then still there.

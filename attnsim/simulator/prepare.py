@@ -23,7 +23,6 @@ class Prepared:
 
     Parameters
     ----------
-    kernel : Kernel
     fit : Occupancy
         Blocks that share an SM.
     rows : tuple of Traffic
@@ -48,8 +47,6 @@ def prepare(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache) -> tup
 
     Parameters
     ----------
-    schedule : Schedule
-    gpu : Gpu
     numbers : Numbers
         Fitted numbers of the implementation and the GPU.
     cache : {"cold", "warm"}

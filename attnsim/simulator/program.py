@@ -187,8 +187,6 @@ def compile_kernel(kernel: Kernel, costs: UnitCosts, misses: Mapping[tuple[bool,
 
     Parameters
     ----------
-    kernel : Kernel
-    costs : UnitCosts
     misses : mapping of (bool, str) to float
         Share of each tensor's requested bytes that HBM has to serve, by (whether written, tensor).
     """

@@ -59,7 +59,6 @@ class KernelReplay:
 
     Parameters
     ----------
-    name : str
     time_s : float
         From the first block's start to the last byte, without the launch.
     launch_s : float
@@ -76,7 +75,6 @@ class KernelReplay:
         Busy seconds of each unit, averaged over the chip's SMs (for L2 and HBM: of the chip's bandwidth).
     exposed_s : float
         Seconds that warpgroups waited for data, averaged.
-    traffic : tuple of Traffic
     requested : mapping
         Bytes requested by ("load" or "store", tensor), as counted in the replay if the grid was played whole.
     spread : float
@@ -176,8 +174,6 @@ def replay(
 
     Parameters
     ----------
-    schedule : Schedule
-    gpu : Gpu
     numbers : Numbers
         Fitted numbers of the implementation and the GPU.
     mode : {"fast", "exact"}

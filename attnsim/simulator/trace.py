@@ -37,7 +37,6 @@ class Slice:
 
     Parameters
     ----------
-    sm : int
     unit : str
         One of `UNITS`.
     tensor : str
@@ -66,7 +65,6 @@ class KernelTrace:
 
     Parameters
     ----------
-    name : str
     start_s, time_s : float
         Start within the call, after the launch, and duration, as in the replay.
     blocks_per_sm, warpgroups : int
@@ -77,7 +75,6 @@ class KernelTrace:
         SMs whose operations are recorded.
     stands_for : float
         SMs of the chip that each of them represents.
-    slices : tuple of Slice
     shown : str
         Part of the grid that the slices show, in words; "" if they show everything.
     """

@@ -74,14 +74,10 @@ class Calibration:
 
     Parameters
     ----------
-    implementation, architecture : str
     gpu : str
         GPU of most of the rows.
-    numbers : ImplementationNumbers
     fitted : tuple of str
         Numbers that the rows determine; the others are at their priors or those of another calibration.
-    held_out : ErrorSummary
-    domain : Domain
     folds : mapping of (str, str) to Numbers
         Numbers fitted without one group of rows, by split and group: they make the held-out errors.
     ranges : mapping of str to (float, float)

@@ -21,7 +21,6 @@ class Chosen:
 
     Parameters
     ----------
-    numbers : Numbers
     calibration : Calibration or None
         The implementation's, or the nearest one's; None when everything is at its prior.
     own : bool
@@ -52,7 +51,6 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
     ----------
     record : Implementation
         ``NAME@N`` has the numbers of ``NAME``.
-    gpu : Gpu
     known : collection of str, optional
         Ids of the GPUs that are taken to exist: whatever was fitted on another one is not looked at.
     """

@@ -21,10 +21,8 @@ class Number:
 
     Parameters
     ----------
-    unit : str
     prior, low, high : float
         Value without a fit, and the bounds of a fit.
-    meaning : str
     scale : {"linear", "square root"}
         How the unit coordinate, in which the number is fitted, runs from `low` (0) to `high` (1): latencies, which span
         decades down to zero, by their square root.
@@ -97,7 +95,6 @@ class Numbers:
 
     Parameters
     ----------
-    implementation : ImplementationNumbers
     l2_share, hbm_share, tensor_share : float
         Of the rates in the GPU's file (:data:`RATES`). Never fitted; an alternative of a calibration moves one.
     speed : float

@@ -27,7 +27,6 @@ class ShapeTable:
 
     Parameters
     ----------
-    batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, element_bytes : ndarray of int
     left, right : ndarray of int
         Reach of the mask; -1 is no limit.
     rows, keys : ndarray of int
@@ -100,7 +99,6 @@ def costs(table: ShapeTable, gemms: Gemms | None = None) -> CostTable:
 
     Parameters
     ----------
-    table : ShapeTable
     gemms : callable, optional
         The products of unfused attention; without, on tiles of 128 x 128, and 64 columns where a result has no more.
 

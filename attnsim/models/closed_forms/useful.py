@@ -23,7 +23,6 @@ class Useful:
     ----------
     flops, dense : int
         Useful FLOPs, and those of the question as if unmasked.
-    exponentials : int
     """
 
     flops: int

@@ -42,7 +42,6 @@ class Architecture:
         Tensor rate of an SM; half of it on consumer cards that accumulate in fp32.
     mma_sync_flops_per_clk : float or None
         What ``mma.sync`` reaches; None where that is 0.95 of the tensor rate.
-    l2_bytes_per_clk_sm : float
     power_over_counted : float
         Power of the work over what its counts and ``energy.csv`` give.
     slowed_from_s, slowed_to_s : float

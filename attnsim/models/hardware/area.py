@@ -47,7 +47,6 @@ class Die:
     ----------
     gpus : tuple of str
         Ids of the built-in GPUs that have it.
-    process : str
     area : Constant
         mm2, of all dies of a package.
     links : Constant
@@ -55,7 +54,6 @@ class Die:
     memory : {"hbm", "gddr"}
     units : int
         Stacks of HBM, or 32-bit channels.
-    sms, l2_mib : int
     """
 
     gpus: tuple[str, ...]

@@ -65,7 +65,6 @@ def gpu_of_attached(attached: Attached, known: Iterable[Gpu] = ()) -> Gpu:
 
     Parameters
     ----------
-    attached : Attached
     known : iterable of Gpu
         Of files. One matches when compute capability, number of SMs and the model's name agree, and memory within
         :data:`MEMORY_MARGIN`; of several the one whose name shares the most words.

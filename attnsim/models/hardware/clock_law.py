@@ -82,7 +82,6 @@ def joules(capability: int, dtype: str, **counts: float) -> tuple[float, float]:
 
     Parameters
     ----------
-    capability : int
     dtype, **counts
         As `attnsim.models.hardware.energy.work` takes them.
     """

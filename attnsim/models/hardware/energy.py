@@ -55,7 +55,6 @@ def work(
         Executed matrix FLOPs, those of them on data, and exponentials.
     lanes : float
         FP32-lane instructions.
-    smem_bytes, l2_bytes, hbm_bytes : float
 
     Returns
     -------

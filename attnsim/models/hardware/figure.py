@@ -177,7 +177,6 @@ class Constant(Interval):
     unit : str
         In words: "pJ/FLOP", "of TDP", "mm2 per stack".
     kind : {"datasheet", "published", "derived", "assumed"}
-    source : str
     """
 
     unit: str

@@ -215,6 +215,7 @@ def changeable_alone(key: str) -> Field:
     Raises
     ------
     InputError
+        If no figure has this name, or the figure is of the links to other GPUs.
     """
     found = changeable(key)
     if found.read == "links":

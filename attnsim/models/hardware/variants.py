@@ -28,7 +28,6 @@ class Variant:
 
     Parameters
     ----------
-    id, name : str
     extends : str
         Id of the file, or of the variant, that it differs from.
     capability : str

@@ -70,7 +70,6 @@ class Match:
 
     Parameters
     ----------
-    record : Implementation
     taken : str
         What was taken where that is not what was named; empty where it is.
     caller : Implementation, optional
@@ -147,8 +146,6 @@ def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | No
         ``library.kernel``, ``library.kernel@version``, an alias, a library alone, or what people call it.
     version : str
         As a measurement table states it: "2.8.3", "vllm 0.24.0", "torch 2.6, flash-attn 2.7".
-    gpu : Gpu, optional
-    w : Workload, optional
     whose : str
         Whose name it is first of all, where the name does not say: "transformers". Otherwise of what the version is.
 

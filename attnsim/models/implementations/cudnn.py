@@ -179,12 +179,7 @@ def _widths() -> tuple[dict[str, str], ...]:
 
 
 def check_width(name: str, w: Workload, gpu: Gpu) -> None:
-    """Refuse a head_dim or a format that cuDNN has no kernels for on the GPU.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a head_dim or a format that cuDNN has no kernels for on the GPU."""
     width, number = max(w.head_dim, w.head_dim_v), gpu.compute_capability_number
     for way in w.directions:
         rows = [one for one in _widths() if one["pass"] == way and int(one["low"]) <= number <= int(one["high"])]

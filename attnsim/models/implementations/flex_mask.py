@@ -71,12 +71,10 @@ class MaskTile:
 
     Parameters
     ----------
-    forward : FlashTile
     block : int
         Queries and keys of a block.
     scanned : bool
         Whether a table of all blocks is read, in place of lists of those that are seen.
-    backward : BackwardTile, optional
     """
 
     forward: FlashTile

@@ -50,12 +50,7 @@ LARGEST_NUMBER = 1 << 14
 
 
 def sizing(number: str, name: str) -> int:
-    """The N of ``NAME@N``.
-
-    Raises
-    ------
-    InputError
-    """
+    """The N of ``NAME@N``."""
     if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= LARGEST_NUMBER):
         raise InputError(f"{name!r} has {number!r} after the @; allowed: a whole number from 1 to {LARGEST_NUMBER}")
     return int(number)
@@ -89,14 +84,12 @@ class Implementation:
         Other names, `*` for any ending: earlier ones, and those of measurement tables.
     like : str
         Implementation whose calibration stands in when there is none of its own.
-    dtypes : tuple of str
     fp8_backward : bool
         Whether its backward takes fp8, of which no row was measured in either direction.
     closed : bool
         Tiles unknown (closed source): the nearest public schedule is played.
     passes : tuple of str
         Directions it has kernels for.
-    largest_head_dim : int
     form : str
         Of Performer "fused" where a feature map's element-wise operations are one kernel; of latent attention
         "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".

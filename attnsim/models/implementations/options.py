@@ -38,7 +38,6 @@ class Support:
 
     Parameters
     ----------
-    option, implementation : str
     since : str
         Version of its library that brought it; "" where all that are known here have it.
     passes : {"fwd", "all", "none"}
@@ -108,12 +107,7 @@ def lacking(record: Implementation, w: Workload, usable: Callable[[str], bool] |
 
 
 def check_options(record: Implementation, w: Workload) -> None:
-    """Refuse what an implementation does not do.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what an implementation does not do."""
     if reason := lacking(record, w):
         raise InputError(reason)
 

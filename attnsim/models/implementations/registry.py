@@ -93,12 +93,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def check_mask(record: Implementation, w: Workload) -> None:
-    """Refuse patterns in the mask of an implementation that plays none.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse patterns in the mask of an implementation that plays none."""
     if not (w.mask.is_band or record.patterns):
         raise InputError(
             f"{record.name} plays diagonal bands only, the mask is {w.mask}; take attnsim.sparse (--algorithm sparse)"
@@ -106,12 +101,7 @@ def check_mask(record: Implementation, w: Workload) -> None:
 
 
 def check_lengths(record: Implementation, w: Workload) -> None:
-    """Refuse lengths, pages, prefixes, trees and selections that an implementation does not play.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse lengths, pages, prefixes, trees and selections that an implementation does not play."""
     for plays, given, told in (
         ("prefixes", w.prefix, f"knows no prefix, it is {w.prefix}"),
         ("trees", w.tree, f"knows no tree, it is {w.tree}"),
@@ -168,12 +158,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 
 def check_pages(record: Implementation, page_size: int | None) -> None:
-    """Refuse a page size of the cache that an implementation does not stand for.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a page size of the cache that an implementation does not stand for."""
     if page_size is None:
         return
     if not record.pages:

@@ -42,12 +42,7 @@ FUSED = ("flash-1", "flash-2", "flash-3")
 
 
 def check_operations(record: Implementation, w: Workload) -> None:
-    """Refuse operations that an implementation has no kernels for.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse operations that an implementation has no kernels for."""
     given = w.operations
     if given is None:
         return

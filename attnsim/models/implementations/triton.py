@@ -94,12 +94,7 @@ def ops(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def check_ops(w: Workload) -> None:
-    """Refuse what the kernels of ``triton.ops`` would read wrongly.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what the kernels of ``triton.ops`` would read wrongly."""
     shape = (w.heads_q, w.seq_q, w.head_dim) == (w.heads_kv, w.seq_kv, w.head_dim_v)
     if not shape or w.seq_q % OPS_BLOCK or w.head_dim not in OPS_HEAD_DIMS:
         raise InputError(

@@ -267,7 +267,6 @@ class MaskedTile:
 
     Parameters
     ----------
-    threads : int
     keys : int
         Of one turn.
     splits : int

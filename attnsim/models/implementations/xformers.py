@@ -106,12 +106,7 @@ def in_double(kernel: Kernel, fp64: int) -> Kernel:
 
 
 def check_split_k(w: Workload) -> None:
-    """Refuse what the operator says that it does not support (`not_supported_reasons`).
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what the operator says that it does not support (`not_supported_reasons`)."""
     if w.head_dim != w.head_dim_v or w.head_dim not in SPLIT_K_HEAD_DIMS:
         raise InputError(
             f"{SPLIT_K} takes K and V of one head_dim of {', '.join(map(str, SPLIT_K_HEAD_DIMS))}; given "

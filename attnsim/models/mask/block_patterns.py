@@ -118,7 +118,6 @@ class Random(_WholeBlocks):
         Blocks for each; 0 where `percent` says how many.
     block : int
         Tokens of a block.
-    seed : int
     percent : float
         Of all key blocks, rounded and at least one, in place of `count`; 0 where `count` says how many.
     """

@@ -56,12 +56,7 @@ class Neighborhood:
         return np.asarray(np.clip(middle - window // 2, 0, size - window))
 
     def check(self, seq_kv: int) -> None:
-        """Refuse a sequence of another length than the layout.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse a sequence of another length than the layout."""
         if prod(self.layout) != seq_kv:
             raise InputError(
                 f"mask: neighborhood {_text(self.layout)} has {prod(self.layout)} tokens, the sequence has {seq_kv}; "

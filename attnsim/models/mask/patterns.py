@@ -320,12 +320,7 @@ DIAGONAL = (Window, Dilated, Strided)
 
 
 def check_counts(pattern: str, **counts: int) -> None:
-    """Refuse a pattern with a figure below 1.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a pattern with a figure below 1."""
     for name, value in counts.items():
         if value < 1:
             raise InputError(f"mask: {pattern} {name} is {value}; allowed: 1 or more")

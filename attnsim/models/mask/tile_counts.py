@@ -34,7 +34,6 @@ class TileCounts:
 
     Parameters
     ----------
-    tiles : Tiles
     full, partial : ndarray, one entry a row tile
         Key tiles that every row sees whole, and key tiles that are seen in part.
     shared : ndarray, one entry a row tile
@@ -97,12 +96,7 @@ def tile_counts(band: Window, parts: tuple[Part, ...], seq_q: int, seq_kv: int, 
 
 
 def check_counting(masks: Iterable[tuple[Part, ...]], tiles: Tiles) -> None:
-    """Refuse questions of masks that have too many tiles to be looked at one by one, before any memory is taken.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse questions of masks that have too many tiles to be looked at one by one, before any memory is taken."""
     time_s = LOOKED_AT_S * sum(part.looked_at(tiles) for parts in masks for part in parts)
     check_cost(f"counting the tiles of a mask at {tiles.seq_q} x {tiles.seq_kv}", time_s=time_s)
 

@@ -68,10 +68,8 @@ class TilePatterns:
 
     Parameters
     ----------
-    band : Window
     parts : tuple of Part
         Patterns within the band; none is all of it.
-    tiles : Tiles
     bit_masks : BitMasks
         Where bit masks are numbered.
     """

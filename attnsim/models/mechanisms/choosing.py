@@ -34,12 +34,10 @@ def choose_implementation(mechanism: Mechanism, record: Implementation | None, w
 
     Parameters
     ----------
-    mechanism : Mechanism
     record : Implementation or None
         The one named, where one is.
     w : Workload
         What the mechanism makes of the question.
-    gpu : Gpu
 
     Raises
     ------
@@ -96,12 +94,7 @@ def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) 
 
 
 def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
-    """Refuse an implementation or a number format that the GPU cannot run, naming the nearest that it can.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse an implementation or a number format that the GPU cannot run, naming the nearest that it can."""
     _check_format(w, gpu)
     if not runs_on(record, gpu):
         low, high = record.compute_capability

@@ -135,11 +135,6 @@ class Mechanism:
         return w if runs or w.operations is None else replace(w, operations=None)
 
     def check(self, w: Workload) -> None:
-        """Refuse what is no question for the mechanism.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse what is no question for the mechanism."""
         if reason := self.refuses(w):
             raise InputError(f"algorithm {self.name} {reason}")

@@ -39,12 +39,7 @@ class Tree:
 
     @classmethod
     def parse(cls, text: str) -> Tree:
-        """Read ``-1 0 0 1``: the parent of each token.
-
-        Raises
-        ------
-        InputError
-        """
+        """Read ``-1 0 0 1``: the parent of each token."""
         words = text.replace(",", " ").split()
         try:
             parents = tuple(int(word) for word in words)
@@ -72,12 +67,7 @@ class Tree:
 def check_cache(
     parts: tuple[tuple[int, int, int], ...], page_size: int, prefix: int, tree: Tree | None, mask_is_causal: bool
 ) -> None:
-    """Refuse pages, prefixes and trees that the sequences cannot have; `parts` are queries, keys and their number.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse pages, prefixes and trees that the sequences cannot have; `parts` are queries, keys and their number."""
     longest, shortest = max(keys for _, keys, _ in parts), min(keys - queries for queries, keys, _ in parts)
     if not 0 <= page_size <= longest:
         raise InputError(f"page_size is {page_size}, the longest cache holds {longest} keys; allowed: 1 to {longest}")

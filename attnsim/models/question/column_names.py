@@ -48,11 +48,6 @@ TYPICAL_S = by_hand(
 def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
     """The mapping of a table's columns.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    naming : Naming
-
     Raises
     ------
     InputError
@@ -93,12 +88,7 @@ def meanings(name: str) -> list[str]:
 
 
 def given_cells(cells: Mapping[str, str]) -> dict[str, str]:
-    """What all rows say, by our column; a name is ours or another's, with a unit where it needs one.
-
-    Raises
-    ------
-    InputError
-    """
+    """What all rows say, by our column; a name is ours or another's, with a unit where it needs one."""
     found: dict[str, str] = {}
     for name, cell in cells.items():
         meant = _read(name)

@@ -100,7 +100,6 @@ class Column:
 
     Parameters
     ----------
-    theirs, ours : str
     unit : str
         As its name says it, or as it was given; "" where it needs none.
     factor : float

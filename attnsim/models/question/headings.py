@@ -94,8 +94,6 @@ def long_form(
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-    naming : Naming
     is_kernel : callable
         Whether a name is that of an implementation or a library.
 

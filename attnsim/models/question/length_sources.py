@@ -31,12 +31,7 @@ _MORE = ("queries", "least", "most", "seed")
 
 
 def read_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
-    """The lengths that text says: sequences, a ``.csv`` file of them, or a distribution.
-
-    Raises
-    ------
-    InputError
-    """
+    """The lengths that text says: sequences, a ``.csv`` file of them, or a distribution."""
     name, *words = text.split() or [""]
     if name.lower() in EXAMPLES:
         return _drawn(name.lower(), words, text, decode)
@@ -49,6 +44,7 @@ def read_file(path: str | Path, decode: bool = False) -> tuple[Length, ...]:
     Raises
     ------
     InputError
+        If the file is missing, not CSV, or has no sequences.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:

@@ -21,7 +21,6 @@ class Length(NamedTuple):
     ----------
     queries, keys : int
         New tokens, and all that they may attend: those in the cache and the new ones.
-    times : int
     """
 
     queries: int
@@ -38,10 +37,6 @@ def parse_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
     A number alone is the length of queries and keys, or in decoding that of the keys of one query. vLLM's
     ``8q1s16k_2q2k`` is 8 requests of 1 query on 16384 keys and 2 of 2048 of both (vllm-project/vllm,
     benchmarks/attention_benchmarks/README.md).
-
-    Raises
-    ------
-    InputError
     """
     requests = [
         (one.partition("q")[0], one.partition("q")[2].partition("s")) for one in text.strip().lower().split("_")
@@ -77,12 +72,7 @@ def parse_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
 
 
 def lengths_of(given: object, decode: bool = False) -> tuple[Length, ...]:
-    """The lengths that somebody gave: text, or ``(queries, keys)``, ``(queries, keys, count)`` or N a sequence.
-
-    Raises
-    ------
-    InputError
-    """
+    """The lengths that somebody gave: text, or ``(queries, keys)``, ``(queries, keys, count)`` or N a sequence."""
     if isinstance(given, str):
         return parse_lengths(given, decode)
     if not isinstance(given, Iterable):

@@ -52,13 +52,13 @@ class Operations:
 
     Parameters
     ----------
-    names : tuple of str
     dropout : float
         Its rate, from 0 on and below 1; above 0 exactly where "dropout" is among the names.
 
     Raises
     ------
     InputError
+        If an operation is repeated or out of order, or the dropout rate is not in [0, 1).
     """
 
     names: tuple[str, ...]
@@ -76,12 +76,7 @@ class Operations:
 
     @classmethod
     def parse(cls, text: str) -> Operations:
-        """Read the text form, ``scale, softmax, dropout 0.1``; + separates as a comma does.
-
-        Raises
-        ------
-        InputError
-        """
+        """Read the text form, ``scale, softmax, dropout 0.1``; + separates as a comma does."""
         items = [" ".join(item.lower().split()) for item in text.replace("+", ",").split(",")]
         if not all(items):
             raise InputError(f"operations are {shown(text)}; write 'scale, softmax, dropout 0.1'; all: {_all()}")

@@ -47,6 +47,7 @@ class Selection:
     Raises
     ------
     InputError
+        If it selects nothing, or a size is out of range.
     """
 
     top: int = 0
@@ -74,12 +75,7 @@ class Selection:
 
     @classmethod
     def parse(cls, text: str) -> Selection:
-        """Read the text form.
-
-        Raises
-        ------
-        InputError
-        """
+        """Read the text form."""
         found: dict[str, int] = {}
         for part in str(text).lower().split(","):
             read = {"anywhere": 1} if part.split() == ["anywhere"] else _numbers(part.split())

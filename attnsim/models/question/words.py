@@ -67,12 +67,7 @@ def read_pass(text: str) -> str:
 
 
 def read_flag(text: str) -> bool:
-    """Yes or no as people write it.
-
-    Raises
-    ------
-    InputError
-    """
+    """Yes or no as people write it."""
     word = text.strip().lower()
     if word not in FLAG_WORDS:
         raise InputError(f"{text!r} given; allowed: true or false, 1 or 0")
@@ -90,12 +85,7 @@ def whole(text: str) -> int | None:
 
 
 def read_count(text: str, low: int = 1, high: int | None = None) -> int:
-    """A count as people write it, from `low`.
-
-    Raises
-    ------
-    InputError
-    """
+    """A count as people write it, from `low`."""
     value = whole(text)
     if value is None or value < low or (high is not None and value > high):
         more = ", such as 65536 or 64k" if high is None else f" to {high}"
@@ -104,12 +94,7 @@ def read_count(text: str, low: int = 1, high: int | None = None) -> int:
 
 
 def read_number(text: str, low: float = 0.0) -> float:
-    """A number as people write it, from `low`.
-
-    Raises
-    ------
-    InputError
-    """
+    """A number as people write it, from `low`."""
     try:
         value = float(text)
     except ValueError:
@@ -153,12 +138,7 @@ def in_thousands(text: str) -> bool:
 
 
 def listed(text: str, flag: str) -> list[str]:
-    """The parts of a list with commas; ``65,536`` is refused where it may be one number or two.
-
-    Raises
-    ------
-    InputError
-    """
+    """The parts of a list with commas; ``65,536`` is refused where it may be one number or two."""
     parts = text.split(",")
     if not (in_thousands(text) and all(part.isdigit() for part in parts)):
         return [part.strip() for part in parts]
@@ -176,6 +156,7 @@ def mask_of(given: str | None, causal: bool, window: int | None, own: Mask) -> M
     Raises
     ------
     InputError
+        If the mask is given as text and also by `causal` or `window`.
     """
     from attnsim.models.mask.mask import Mask
 
@@ -207,12 +188,7 @@ def understanding(cls: type[T]) -> type[T]:
 
 
 def _read(owner: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The fields that words mean.
-
-    Raises
-    ------
-    InputError
-    """
+    """The fields that words mean."""
     found: dict[str, Any] = {}
     for word, value in given.items():
         name = FIELD_WORDS.get(word, word)

@@ -38,6 +38,7 @@ class Latent:
     Raises
     ------
     InputError
+        If a width is out of range.
     """
 
     rank: int
@@ -50,12 +51,7 @@ class Latent:
 
     @classmethod
     def parse(cls, text: str) -> Latent:
-        """Read the text form, ``512x64``: rank x width of the rotary key.
-
-        Raises
-        ------
-        InputError
-        """
+        """Read the text form, ``512x64``: rank x width of the rotary key."""
         parts = text.strip().lower().split("x")
         if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
             raise InputError(f"latent is {text!r}; write rank x width of the rotary key, such as 512x64")

@@ -49,7 +49,6 @@ def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, maps: FeatureM
     q : array ``[batch, heads_q, seq_q, head_dim]``
     k : array ``[batch, heads_kv, seq_kv, head_dim]``
     v : array ``[batch, heads_kv, seq_kv, head_dim_v]``
-    maps : FeatureMaps
 
     Returns
     -------
@@ -88,8 +87,6 @@ def linear_attention_chunked(
     ----------
     q, k, v : array
         Of equal `seq`.
-    chunk : int
-    maps : FeatureMaps
     """
     features, keys, values = _features(q, k, v, maps)
     _check_causal(features, keys)
@@ -127,7 +124,6 @@ def linear_attention_recurrent(
     state : array ``[batch, heads_kv, features, head_dim_v]``, optional
     normalizer : array ``[batch, heads_kv, features]``, optional
         Of the tokens before; zero by default. They are not changed.
-    maps : FeatureMaps
 
     Returns
     -------

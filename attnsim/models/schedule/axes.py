@@ -99,12 +99,10 @@ class Tensor:
 
     Parameters
     ----------
-    name : str
     axes : str
         The axes that its elements vary along, ``"b h j"``.
     bytes : int
         Of one element of those axes: a row of K.
-    written : bool
     by_tile : bool
         Whether `bytes` is of a tile rather than of an element.
     times : float
@@ -200,11 +198,8 @@ def declared(
 
     Parameters
     ----------
-    name : str
-    axes : mapping of str to Axis
     grid : str
         The axes of the grid, slowest first.
-    tensors : iterable of Tensor
     facts : mapping of str to ndarray
         What the blocks differ in, over the grid's innermost axes but the last `each` blocks: arrays that broadcast;
         empty where all blocks are alike.

@@ -61,7 +61,6 @@ class StepCounts:
 
         Parameters
         ----------
-        scores : int
         exps : int
             Exponentials, factors of rows included.
         rescaled : int
@@ -137,7 +136,6 @@ def step_counts(kernel: str, capability: int, head_dim: int) -> StepCounts:
 
     Parameters
     ----------
-    kernel : str
     capability : int
         90 for compute capability 9.0.
     head_dim : int

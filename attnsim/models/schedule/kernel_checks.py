@@ -28,12 +28,7 @@ _USES: Mapping[str, frozenset[str]] = {
 
 
 def check_number(what: str, value: float, least: float = 0, most: float = MOST) -> None:
-    """Refuse a number out of its bounds, or none at all.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a number out of its bounds, or none at all."""
     if not least <= value <= most:  # nor NaN
         bounds = f"{least:g} or more" if most == MOST and value < least else f"{least:g} to {most:g}"
         raise InputError(f"{what} is {value}; allowed: {bounds}")
@@ -45,6 +40,7 @@ def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
     Raises
     ------
     InputError
+        If the kind is unknown, or a field is unknown, missing or of the wrong type.
     """
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in get_args(Kind):
@@ -68,12 +64,7 @@ def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
 
 
 def check_uses(kernel: Kernel) -> None:
-    """Refuse a tensor that is copied and has no use, one with two, or one that is of no size.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a tensor that is copied and has no use, one with two, or one that is of no size."""
     known: set[tuple[bool, str]] = set()
     for use in kernel.uses:
         _check_use(use, f"{kernel.name}: {use.tensor or 'a tensor'} in uses")
@@ -96,12 +87,7 @@ def _check_use(use: TensorUse, what: str) -> None:
 
 
 def check_waits(kernel: Kernel, number: int) -> None:
-    """Refuse a class that waits for what it never starts: it would wait for ever.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a class that waits for what it never starts: it would wait for ever."""
     started: Counter[tuple[str, str]] = Counter()
     for segment, times in kernel.runs(number):
         lowest, change = Counter[tuple[str, str]](), Counter[tuple[str, str]]()

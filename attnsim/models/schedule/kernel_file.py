@@ -76,12 +76,7 @@ class _File:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name that no kernel file has.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a name that no kernel file has."""
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(f"{path}: end the name with .yaml")
 
@@ -92,6 +87,7 @@ def write_kernels(path: Path, kernels: LiftedCall) -> None:
     Raises
     ------
     InputError
+        If the file name does not end with .yaml, or the file cannot be written.
     """
     check_suffix(path)
     text = yaml.dump(to_dict(kernels), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118)

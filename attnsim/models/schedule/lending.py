@@ -32,10 +32,8 @@ def lent(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
 
     Parameters
     ----------
-    kernel : Kernel
     counts : str
         Kernel of ``schedule/instructions.csv``; "" for the newest one of the kernel's instruction path.
-    gpu : Gpu
     """
     counts = counts or OF_PATH.get(kernel.path, "")
     if not counts or kernel.counted or not kernel.total("flops"):

@@ -22,7 +22,6 @@ class Origin:
         Of the PTX.
     arch : str
         Architecture of the PTX, such as "80".
-    grid, block : tuple of int
     arguments : mapping of str to str
         Shapes and numbers.
     inputs : str
@@ -51,8 +50,6 @@ class Lifted:
 
     Parameters
     ----------
-    kernel : Kernel
-    origin : Origin
     instructions : tuple of mapping of str to int
         Of each segment, warp instructions of the PTX by pipe.
     fp32_per_score : float

@@ -33,10 +33,8 @@ def by_size(name: str, missing: Ints, ops: Callable[[int], Operations], when: Ar
 
     Parameters
     ----------
-    name : str
     missing : ndarray of int, shape [classes] or [classes, turns]
         By how many elements each class's tile is shorter than a whole one.
-    ops : callable
     when : ndarray of bool, optional
         The classes that run it.
     """
@@ -53,7 +51,6 @@ def loop(
 
     Parameters
     ----------
-    name : str
     steps : ndarray of int
         Turns of each class.
     turn : callable

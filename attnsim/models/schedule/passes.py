@@ -48,8 +48,6 @@ def streaming(
 
     Parameters
     ----------
-    name : str
-    accesses : sequence of Access
     elements : int
         Elements processed, for the arithmetic.
     exps : int
@@ -58,7 +56,6 @@ def streaming(
         FP32-lane instructions per element.
     int32_per_element : int
         Integer instructions per element.
-    threads, block_bytes : int
     blocks : int, optional
         Number of blocks, when the implementation fixes it.
     """

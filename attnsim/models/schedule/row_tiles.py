@@ -63,7 +63,6 @@ def row_tiles(
 
     Parameters
     ----------
-    w : Workload
     rows, keys : int
         Tile size.
     pack : int

@@ -203,7 +203,6 @@ class Kernel:
         registers and go on when that has arrived; 0: all that it has asked for, as copies to shared memory are.
     step : str
         What one turn of the inner loop is called.
-    role : str
     launched_early : bool
         Whether it is launched while the kernel before it drains (programmatic dependent launch), so that no launch is
         waited for.
@@ -399,7 +398,6 @@ class Schedule:
         Inputs, outputs and scratch that are alive together.
     notes : tuple of str
         Assumptions a reader has to know.
-    splits : Splits
     host_s : float
         Time of the CPU to launch the kernels from Python; such calls back to back take no less.
     is_eager : bool

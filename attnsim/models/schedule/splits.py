@@ -15,7 +15,6 @@ class Splits:
 
     Parameters
     ----------
-    count : int
     of_seen : bool
         Whether the ranges cut up what each row tile sees (FlashAttention-3) instead of all keys (FlashAttention-2).
     grid : int

@@ -45,13 +45,10 @@ class Imported:
 
     Parameters
     ----------
-    gpu : Gpu
-    format : str
     like : str
         Id of the known GPU that gives what the file lacks.
     lacking : tuple of str
         Keys taken from it.
-    remarks : tuple of str
     """
 
     gpu: Gpu
@@ -66,7 +63,6 @@ def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None
 
     Parameters
     ----------
-    path : Path
     kind : {"llmcompass", "aiconfigurator", "nvidia-smi"}, optional
         By default after the file's suffix.
     like : Gpu, optional

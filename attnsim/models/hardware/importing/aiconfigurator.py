@@ -26,13 +26,13 @@ def read(path: Path, liken: Callable[[int, float, float], Gpu]) -> Found:
 
     Parameters
     ----------
-    path : Path
     liken : callable
         (compute capability, 16-bit peak in FLOP/s, bandwidth in bytes/s) to the GPU whose SMs these are like.
 
     Raises
     ------
     InputError
+        If a figure is missing or out of range.
     """
     content = read_yaml(path, "AIConfigurator system")
     try:

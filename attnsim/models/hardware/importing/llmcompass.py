@@ -25,13 +25,13 @@ def read(text: str, liken: Callable[[float, float], Gpu]) -> Found:
 
     Parameters
     ----------
-    text : str
     liken : callable
         (16-bit FLOPs per clock of an SM, bandwidth in bytes/s) to the GPU whose SMs these are like.
 
     Raises
     ------
     InputError
+        If a figure is missing or out of range, or the GPU is not one of NVIDIA's.
     """
     whole = Section(_parsed(text))
     if is_anothers(name := whole.text("name")):

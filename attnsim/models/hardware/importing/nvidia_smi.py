@@ -39,7 +39,6 @@ class Card:
 
     Parameters
     ----------
-    name : str
     memory_bytes : float or None
         Visible device memory.
     boost_hz : float or None
@@ -59,7 +58,6 @@ def read(text: str, identify: Callable[[Card], Gpu], like: Gpu | None = None) ->
 
     Parameters
     ----------
-    text : str
     identify : callable
         To the known GPU that a card is; an InputError where it is none.
     like : Gpu, optional
@@ -68,6 +66,7 @@ def read(text: str, identify: Callable[[Card], Gpu], like: Gpu | None = None) ->
     Raises
     ------
     InputError
+        If the log lists no GPU, or not its product name.
     """
     root = _parsed(text)
     cards = root.findall("gpu") if root.tag == "nvidia_smi_log" else []

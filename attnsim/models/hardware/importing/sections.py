@@ -23,7 +23,6 @@ class Found:
 
     Parameters
     ----------
-    name : str
     figures : dict of str to Figure
         By key, ``hbm.bandwidth``.
     like : Gpu
@@ -66,6 +65,7 @@ class Section:
         Raises
         ------
         InputError
+            If the key is missing.
         """
         if key not in self.content:
             raise InputError(f"{self.path(key)} is missing; add it")
@@ -76,7 +76,6 @@ class Section:
 
         Parameters
         ----------
-        key : str
         unit : str
             What the file counts in, for messages: "bytes/s".
         default : float, optional
@@ -85,6 +84,7 @@ class Section:
         Raises
         ------
         InputError
+            If the value is missing or not positive.
         """
         given = self.content.get(key)
         if given is None and default is not None:
@@ -101,12 +101,7 @@ class Section:
         return value
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1.
-
-        Raises
-        ------
-        InputError
-        """
+        """A whole number from 1."""
         value = self.number(key, default=None if default is None else float(default))
         if value != int(value):
             raise InputError(f"{self.path(key)} is {shown(self.content.get(key))}; write a whole number")
@@ -124,6 +119,7 @@ def figure(key: str, value: float, kind: Kind, source: str) -> Figure:
     Raises
     ------
     InputError
+        If the value is out of range or not whole.
     """
     field = FIELDS[key]
     number = float(round(value)) if field.integer and math.isfinite(value) else float(value)
@@ -140,6 +136,7 @@ def read_text(path: Path) -> str:
     Raises
     ------
     InputError
+        If the file is too large or not UTF-8.
     """
     raw = read_bytes(path, MAX_FILE_BYTES, "a hardware file", "hardware files are small")
     try:

@@ -76,14 +76,10 @@ def elementwise(
 
     Parameters
     ----------
-    name : str
     reads : sequence of (str, int)
         Tensors and their bytes.
-    writes : (str, int)
-    elements : int
     broadcast : bool
         Whether an operand has fewer elements than the result, which are then found by integer divisions.
-    exps : int
     """
     blocks = even_blocks(_elementwise_blocks(elements), elements, writes[1], *(size for _, size in reads))
     int32 = BROADCAST_INSTRUCTIONS * broadcast
@@ -101,14 +97,10 @@ def one_pass(
 
     Parameters
     ----------
-    name : str
     reads, writes : sequence of (str, int)
         Tensors and their bytes.
-    elements : int
     int32 : int
         Integer instructions per element.
-    exps : int
-    blocks : int
     """
     return streaming(
         name,
@@ -126,10 +118,8 @@ def strided_copy(name: str, read: tuple[str, int], written: tuple[str, int], ele
 
     Parameters
     ----------
-    name : str
     read, written : (str, int)
         Tensor and bytes.
-    elements : int
     """
     return one_pass(name, [read], [written], elements, int32=BROADCAST_INSTRUCTIONS)
 

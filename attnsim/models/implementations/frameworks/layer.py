@@ -38,8 +38,6 @@ def steps(model: Model, w: Workload, direction: Direction = "fwd", attention: Co
 
     Parameters
     ----------
-    model : Model
-    w : Workload
     direction : {"fwd", "bwd"}
     attention : collection of str
         Kernels of the attention call: those of latent attention may do part of the layer's work.

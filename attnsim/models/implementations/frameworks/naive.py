@@ -67,12 +67,10 @@ def naive(w: Workload, gpu: Gpu, shape: TileRequest | None, implementation: str,
 
     Parameters
     ----------
-    w : Workload
     gpu : Gpu
         For which cuBLAS chooses the tiles.
     shape : None
         cuBLAS chooses the tiles.
-    implementation : str
     own : Operations
         What it runs where the question names nothing else.
     """

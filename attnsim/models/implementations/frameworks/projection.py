@@ -41,7 +41,6 @@ class Product:
 
     Parameters
     ----------
-    name : str
     shape : (int, int, int)
         m, n, k.
     tensors : (str, str, str)
@@ -105,8 +104,6 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
 
     Parameters
     ----------
-    product : Product
-    gpu : Gpu
     dtype : str
         Of A and B; C is as wide, but 16-bit for fp8.
     """

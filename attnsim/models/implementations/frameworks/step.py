@@ -53,12 +53,10 @@ class Step:
 
     Parameters
     ----------
-    name : str
     products : tuple of Product
         GEMMs, in launch order.
     turned : tuple of (str, int)
         Tensors that rotary embedding turns, and how many of their elements.
-    activation : Activation, optional
     moved : tuple of Access
         Tensors that one kernel goes over once, such as a norm.
     """
@@ -99,8 +97,6 @@ def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
 
     Parameters
     ----------
-    step : Step
-    gpu : Gpu
     dtype : str
         Of inputs and weights.
     """

@@ -213,8 +213,6 @@ class BackwardOps:
 
     Parameters
     ----------
-    w : Workload
-    tile : BackwardTile
     products : tuple of str
         GEMMs of a step: `KEYS_OUTSIDE`, with dQ or without, or `ROWS_OUTSIDE`.
     widths : (int, int), optional

@@ -43,12 +43,7 @@ def one_query(w: Workload) -> Workload:
 
 
 def alike(w: Workload, name: str, instead: str) -> Workload:
-    """The question, refused to a kernel whose Q is one tensor of as many queries a sequence where they differ.
-
-    Raises
-    ------
-    InputError
-    """
+    """The question, refused to a kernel whose Q is one tensor of as many queries a sequence where they differ."""
     queries = [one.queries for one in w.parts]
     if min(queries) < max(queries):
         raise InputError(

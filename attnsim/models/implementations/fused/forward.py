@@ -64,11 +64,8 @@ def flash_forward(
 
     Parameters
     ----------
-    w : Workload
     gpu : Gpu
         Only for the size of the L2 sections in longest-first order.
-    tile : FlashTile
-    name : str
     splits : Splits, optional
         Split-KV: one block per row tile and range of keys, fp32 partial outputs.
     lse : bool

@@ -61,7 +61,6 @@ def dropped(op: TileOp, scores: int, bits: int, each: int) -> TileOp:
     ----------
     op : TileOp
         Counted by pipe or not.
-    scores : int
     bits : int
         Random bits of a score.
     each : int

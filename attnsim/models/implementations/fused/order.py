@@ -55,9 +55,6 @@ def launch_order(
 
     Parameters
     ----------
-    w : Workload
-    gpu : Gpu
-    tile : FlashTile
     blocks : sequence of ndarray, shape [splits, row tiles]
         Classes of the blocks of a head, for each of `w.parts`.
     heads : int

@@ -116,7 +116,6 @@ def merging(name: str, kinds: Sequence[tuple[int, ...]], body: Callable[..., Nes
 
     Parameters
     ----------
-    name : str
     kinds : sequence of tuple of int
         What the blocks of each kind differ in, and at the end how many there are.
     body : callable

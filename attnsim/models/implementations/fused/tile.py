@@ -189,15 +189,10 @@ class BackwardTile:
 
     Parameters
     ----------
-    rows, keys : int
-    warps : int
     stages_q : int
         Buffers of Q (1 or 2).
-    v_in_registers : bool
-    path : str
     extra_threads : int
         Threads that only copy.
-    registers : int
     pair : int
         Blocks of a cluster whose tensor cores multiply together (``cta_group::2`` of tcgen05), each with its own keys.
         A block keeps the half of Q that S needs, and the half that dK needs, and so of dO; it sums half the rows of dQ

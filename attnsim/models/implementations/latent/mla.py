@@ -29,9 +29,6 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     ----------
     w : Workload
         Of the absorbed form (:func:`attnsim.models.implementations.latent.tiles.absorbed`).
-    tile : LatentTile
-    visits : Visits
-    latent : Latent
     """
     ops = _Operations(w, tile, latent)
     nest = _with_ends(ops, visits, _LOOPS[tile.loop](ops, visits))

@@ -97,7 +97,6 @@ def latent_combine(
         Of the absorbed form.
     counts : mapping of (int, int) to int
         Requests by their rows and the number of ranges that they were cut into.
-    rows_per_block, threads : int
     in_flight : int
         Partial results asked for before the first is used.
     """

@@ -73,7 +73,6 @@ class LatentTile:
         Blocks of a cluster that multiply together, each of which copies its share of a tile of the cache.
     persistent : bool
         Whether one block an SM fetches tiles.
-    max_blocks_per_sm : int or None
     """
 
     rows: int
@@ -263,7 +262,6 @@ class Piece(NamedTuple):
 
     Parameters
     ----------
-    request, blocks : int
     whole : bool
         Whether they are all that the request has.
     ends : bool
@@ -332,7 +330,6 @@ class Visits:
         By how much the last key tile is shorter where it is among them, and by how much the row tile is.
     written : ndarray of int, ``[classes]``
         What is left: `FINAL`, `PARTIAL` or `NOTHING`.
-    launches : tuple of Launch
     partial_pieces, partial_rows : int
         Partial results, each of all rows of a request, and their rows.
     """
@@ -357,8 +354,6 @@ def even_visits(w: Workload, tile: LatentTile, splits: Splits, *, merged: bool =
     ----------
     w : Workload
         Of the absorbed form.
-    tile : LatentTile
-    splits : Splits
     merged : bool
         Whether a combine kernel merges the ranges.
     """

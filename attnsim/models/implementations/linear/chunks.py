@@ -76,13 +76,10 @@ class Chunks:
 
     Parameters
     ----------
-    name : str
     chunk : int
         Rows of a chunk.
     heads : (int, int)
         Heads of Q and K, and the heads next to each other that share one: blocks side by side of a sequence's chunk.
-    tensors : tuple of Tensor
-    work : Work
     columns : int or mapping of str to int
         Blocks that share the columns of a head's output; several axes by name, slowest first.
     serial : bool

@@ -97,10 +97,8 @@ def convolve(name: str, tile: tuple[int, int, int], code: Instructions, walks: b
 
     Parameters
     ----------
-    name : str
     tile : (int, int, int)
         Tokens, channels and warps of a block.
-    code : Instructions
     walks : bool
         Whether a block walks its channels' whole sequence.
     """
@@ -126,12 +124,7 @@ def peak_bytes(w: Workload) -> int:
 
 
 def check_takes(name: str, w: Workload) -> None:
-    """Refuse what is no causal convolution of one tensor.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what is no causal convolution of one tensor."""
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if w.head_dim != w.head_dim_v or w.heads_q != w.heads_kv or mask.is_windowed or w.dropout:
         raise InputError(

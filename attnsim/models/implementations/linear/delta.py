@@ -158,8 +158,6 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, tu
 
     Parameters
     ----------
-    s : Shape
-    gpu : Gpu
     before, after : int
         Bytes of an element of the state that is read before the first chunk and written after the last; 0: none.
     channels : bool
@@ -224,9 +222,6 @@ def output_by_channels(
 
     Parameters
     ----------
-    name : str
-    s : Shape
-    gpu : Gpu
     values : str
         What V is called.
     within_bytes : int

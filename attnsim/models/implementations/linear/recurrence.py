@@ -35,7 +35,6 @@ class Recurrence:
     ----------
     columns : int
         Columns of the state that a block has (BV).
-    warps : int
     narrower : tuple of (int, int)
         Columns of a block in calls of at most so many states.
     registers : int

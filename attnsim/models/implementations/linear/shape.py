@@ -63,12 +63,7 @@ class Shape:
 
 
 def check_takes(name: str, w: Workload, widths: tuple[int, ...]) -> None:
-    """Refuse what a recurrence cannot be asked, and widths that the kernels are not compiled for.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what a recurrence cannot be asked, and widths that the kernels are not compiled for."""
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if not mask.is_band or mask.is_windowed or w.dropout or not (mask.is_causal or w.seq_q == 1):
         raise InputError(

@@ -52,7 +52,6 @@ class OwnBackwardTile:
 
     Parameters
     ----------
-    head_dim : int
     rows, keys : int
         Queries of a step, and keys of a block.
     """

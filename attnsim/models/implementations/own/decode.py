@@ -54,7 +54,6 @@ class DecodeTile:
 
     Parameters
     ----------
-    head_dim : int
     warps : int
         Each takes `SLICE` keys of a step.
     stages : int
@@ -144,12 +143,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Deco
 
 
 def check_takes(w: Workload) -> None:
-    """Refuse a workload that the kernel is not written for.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a workload that the kernel is not written for."""
     if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
         raise InputError(
             f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
@@ -200,12 +194,7 @@ def row_tiles(w: Workload) -> int:
 
 
 def check_splits(splits: int) -> None:
-    """Refuse a number of splits that the combine kernel's warps cannot hold.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a number of splits that the combine kernel's warps cannot hold."""
     if isinstance(splits, bool) or not isinstance(splits, int | np.integer) or not 1 <= splits <= MAX_SPLITS:
         raise InputError(f"splits is {splits!r}; allowed: a whole number from 1 to {MAX_SPLITS}, or None to choose")
 

@@ -43,9 +43,6 @@ def least_clks(
 
     Parameters
     ----------
-    w : Workload
-    gpu : Gpu
-    tile : Tile
     counts : StepCounts or None
         Instructions of a step of the kernel; None where nobody counted them.
     residents : int

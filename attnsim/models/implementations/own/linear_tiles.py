@@ -51,8 +51,6 @@ class Block:
     ----------
     kernel : str
         Entry point.
-    head_dim : int
-    warps : int
     buffers : tuple of (str, int)
         Shared memory and its bytes.
     shape : tuple of (str, int)
@@ -106,7 +104,6 @@ class LinearTile:
 
     Parameters
     ----------
-    head_dim : int
     ranges : int
         Of the keys or, causal, of the chunks; 0 in decoding, which steps through the tokens.
     row_ranges : int
@@ -160,12 +157,7 @@ def is_causal(w: Workload) -> bool:
 
 
 def check_takes(w: Workload) -> None:
-    """Refuse a workload that the kernels are not written for.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a workload that the kernels are not written for."""
     if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim or w.dropout or w.dtype not in ELEMENT:
         raise InputError(
             f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "

@@ -140,7 +140,6 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
 
     Parameters
     ----------
-    w : Workload
     gpu : Gpu
         Its registers per thread are the compiler's for it; nothing else depends on it.
     passes : {"fused", "separate"}

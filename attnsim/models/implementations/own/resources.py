@@ -50,7 +50,6 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
     ----------
     kernel : str
         Entry point and compile-time constants, ``flash_forward(Half,64,...)``.
-    gpu : Gpu
     threads : int
         Threads per block. On a GPU older than every compiled architecture the answer is the largest register count
         that still fits this many threads.
@@ -87,7 +86,6 @@ def counts_of(kernel: str, gpu: Gpu, part: str = "") -> StepCounts | None:
     ----------
     kernel : str
         Entry point and compile-time constants.
-    gpu : Gpu
     part : str
         Of a step that is charged in parts.
     """

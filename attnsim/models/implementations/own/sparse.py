@@ -75,7 +75,6 @@ class SparseTile:
 
     Parameters
     ----------
-    head_dim, rows, keys : int
     warps : int
         They share out the rows.
     stages : int

@@ -71,10 +71,8 @@ class TokensTile:
 
     Parameters
     ----------
-    heads, keys : int
     widths : (int, int)
         Of the latent with its rotary key, and of the latent.
-    path : str
     shares : int
         Equal shares of all sequences' chosen keys (decoding over a cache in eight bits); 0: a block has a whole query.
     """

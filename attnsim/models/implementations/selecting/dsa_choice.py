@@ -73,8 +73,6 @@ class IndexTile:
 
     Parameters
     ----------
-    queries, heads, keys, width : int
-    path : str
     at_once : int
         Queries of a call.
     shares : int
@@ -118,6 +116,7 @@ def choosing(w: Workload) -> Selection:
     Raises
     ------
     InputError
+        If the question has no selection of single keys, or its mask is not causal.
     """
     selection = w.selection
     if selection is None or not selection.top or selection.block != 1:

@@ -91,6 +91,7 @@ def whole(w: Workload) -> Selection:
     Raises
     ------
     InputError
+        If the selection lacks a branch.
     """
     selection = nsa_triton.chosen(w)
     if not (selection.compress and selection.window):

@@ -69,6 +69,7 @@ def selection_of(w: Workload) -> Selection:
     Raises
     ------
     InputError
+        If the selection lacks a branch, or the call is not a causal decode.
     """
     s = w.selection
     if s is None or not (s.top and s.compress and s.window) or s.anywhere:

@@ -155,7 +155,6 @@ class CompressedTile:
 
     Parameters
     ----------
-    forward : FlashTile
     keys, queries : BackwardTile
         Of the pass for dK and dV, and of that for dQ.
     scores : StepCounts, optional
@@ -206,6 +205,7 @@ def compressing(w: Workload) -> Selection:
     Raises
     ------
     InputError
+        If the selection has no compressed keys, or the call is not causal self-attention.
     """
     selection = w.selection
     if selection is None or not selection.compress:

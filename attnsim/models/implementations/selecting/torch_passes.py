@@ -35,7 +35,6 @@ def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
     ----------
     scores : str
         Tensor of `rows` x `columns` numbers in fp32.
-    rows, columns, top : int
     """
     axes = {"r": Axis(rows), "c": Axis(columns)}
     row, best = Tensor(scores, "r c", 4, times=PASSES), Tensor("found", "r", top * FOUND_BYTES, written=True)

@@ -121,7 +121,6 @@ class Walk:
     scattered : int
         Of the tiles that pass, where each block has its own choice of them: as in
         :class:`~attnsim.models.schedule.schedule.TensorUse`.
-    list_name : str
     """
 
     steps: Ints
@@ -176,13 +175,10 @@ def forward(
 
     Parameters
     ----------
-    w : Workload
-    tile : FlashTile
     walk : Walk
         Of a block that has several queries in turn a column each.
     rows : ndarray of int
         Rows with a query in them of each block, in the order of the walk: whole, or fewer in the last.
-    name : str
     queries, keys : int
         Of a sequence, that any block reads.
     lse : bool
