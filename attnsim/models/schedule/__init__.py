@@ -1,1 +1,1 @@
-"""How a kernel is written down: tile operations in loops, tensors, resources."""
+"""Schedules: a kernel as tile operations in loops, tensors and resources."""

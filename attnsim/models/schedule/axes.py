@@ -1,9 +1,9 @@
-"""A kernel declared once: named axes in tiles, tensors as projections of those axes, and what a block does.
+"""Declaration of a kernel: named axes cut into tiles, tensors as projections of those axes, and the work of a block.
 
 With ``axes = {"b": Axis(batch), "h": Axis(heads_kv), "g": Axis(group), "i": Axis(queries, 128), "j": Axis(keys, 64)}``
 and the grid ``"b h g i"`` (slowest first), ``Tensor("K", "b h j", bytes)`` says that the blocks of a group and of all
-its row tiles read the same K. From such a declaration follow the classes of blocks, their launch order, and how blocks
-share each tensor.
+its row tiles read the same K. The classes of blocks, their launch order, and how blocks share each tensor are derived
+from the declaration.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ class Axis:
     Parameters
     ----------
     size : int or tuple of int
-        Elements; one number for each group of sequences of equal length where lengths differ, in the order of
-        :attr:`~attnsim.models.question.workload.Workload.parts`. The batch is then the number of sequences in each.
+        Elements. If sequence lengths differ: one number for each group of sequences of equal length, in the order of
+        :attr:`~attnsim.models.question.workload.Workload.parts`. The batch is then the number of sequences in each
+        group.
     tile : int
         Elements of a tile.
     cuts : str
-        The axes of which each place along this one has a range of its own (split-KV), ``"j"``.
+        Axes of which each position along this one has its own range (split-KV), such as ``"j"``.
     """
 
     size: int | tuple[int, ...]
@@ -52,7 +53,7 @@ class Axis:
         return np.asarray(-(-self.sizes // self.tile), dtype=np.int64)
 
     def count(self, tile: int = 1) -> int | Ints:
-        """Tiles of so many elements; one number where there is one length."""
+        """Number of tiles of `tile` elements; one number if there is one length, otherwise one for each group."""
         size = self.size if isinstance(self.size, tuple) else (self.size,)
         return -(-(size[0] if len(size) == 1 else np.array(size, dtype=np.int64)) // tile)
 
@@ -63,28 +64,28 @@ class Axis:
 
     @property
     def short(self) -> int:
-        """By how many elements the last tile is shorter than a whole one, of an axis of one size."""
+        """Elements missing from the last tile of an axis of one size."""
         return self.tiles * self.tile - int(_listed(self.count())[0])
 
     @property
     def missing(self) -> Ints:
-        """By how many elements each tile is shorter than a whole one, shape ``[tiles]``, of an axis of one size."""
+        """Elements missing from each tile of an axis of one size, shape ``[tiles]``."""
         return np.where(np.arange(self.tiles) == self.tiles - 1, self.short, 0)
 
 
 class Seen(NamedTuple):
-    """What blocks touch of a tensor's last axis where it is not all of it by all of them.
+    """The part of a tensor's last axis that blocks touch, if not every block touches all of it.
 
     Parameters
     ----------
     along : str
-        The axis of the grid whose blocks do so.
+        The axis of the grid whose blocks touch a part only.
     elements : int or ndarray of int
-        Those that any block touches.
+        Elements that any block touches.
     near : float or ndarray of float
-        Blocks next to each other that touch an element, in the mean (a window).
+        Mean number of neighbouring blocks that touch an element (a window).
     later : float
-        How often others come back to it (a list of tiles).
+        How often later blocks return to it (a list of tiles).
     """
 
     along: str
@@ -102,17 +103,17 @@ class Tensor:
     axes : str
         The axes that its elements vary along, ``"b h j"``.
     bytes : int
-        Of one element of those axes: a row of K.
+        Bytes of one element of those axes, such as a row of K.
     by_tile : bool
-        Whether `bytes` is of a tile rather than of an element.
+        Whether `bytes` is per tile instead of per element.
     times : float
-        How often a block goes over its part.
+        How often a block reads or writes its part.
     just_written, in_place : bool
         As in :class:`TensorUse`.
     scattered : int
         As in :class:`TensorUse`.
     seen : Seen, optional
-        Default: all of it, by all blocks.
+        Default: all blocks touch all of it.
     """
 
     name: str
@@ -139,7 +140,7 @@ class Tensor:
         return TileOp("store", self.name, bytes=n * self.bytes)
 
     def use(self, axes: Mapping[str, Axis], grid: str) -> TensorUse:
-        """How the blocks of a `grid`, slowest axis first, share this tensor."""
+        """Derive how the blocks of a `grid`, slowest axis first, share this tensor."""
         own = self.axes.split()
         sizes = {a: axes[a].count(axes[a].tile if self.by_tile else 1) for a in own}
         if self.seen is not None:
@@ -168,14 +169,14 @@ def _listed(numbers: float | Ints) -> list[Any]:
 
 
 def _over_groups(counts: Any, weights: Ints, first: bool) -> float:
-    """Places along an axis that differ by group of sequences: those of all along the first such, then their mean."""
+    """Positions along an axis whose count differs by group of sequences: their sum if `first`, otherwise their mean."""
     if np.size(counts) == 1 or first:
         return float(np.sum(counts))
     return float(np.average(counts, weights=np.broadcast_to(np.maximum(1, weights), counts.shape)))
 
 
 def uses_of(tensors: Iterable[Tensor], axes: Mapping[str, Axis], grid: str) -> tuple[TensorUse, ...]:
-    """How the blocks of a kernel share its tensors; of one that is declared twice, the larger use."""
+    """Derive how the blocks of a kernel share its tensors; the larger use of a tensor that is declared twice."""
     uses: dict[tuple[str, bool], TensorUse] = {}
     for tensor in tensors:
         use, key = tensor.use(axes, grid), (tensor.name, tensor.written)
@@ -194,22 +195,22 @@ def declared(
     each: int = 1,
     **resources: Any,
 ) -> Kernel:
-    """A kernel from its declaration.
+    """Build a kernel from its declaration.
 
     Parameters
     ----------
     grid : str
         The axes of the grid, slowest first.
     facts : mapping of str to ndarray
-        What the blocks differ in, over the grid's innermost axes but the last `each` blocks: arrays that broadcast;
-        empty where all blocks are alike.
+        Quantities in which blocks differ, over the grid's innermost axes except the last `each` blocks: arrays that
+        broadcast. Empty if all blocks are alike.
     body : callable
-        ``body(**facts)`` of the different blocks gives the :data:`Nest` of one.
+        ``body(**facts)`` of the distinct blocks returns the :data:`Nest` of one block.
     each : int
-        Blocks next to each other that are alike: the grid's innermost axes that no fact varies along.
+        Number of neighbouring blocks that are alike: the product of the innermost axes that no fact varies along.
     **resources
-        Fields of :class:`Kernel`; `launches` where the order is not the grid's, or a function that gives them of the
-        classes in the shape of the facts.
+        Fields of :class:`Kernel`. `launches` is given if the order is not the grid's; it may be a function that returns
+        them for the classes in the shape of the facts.
     """
     alike = np.broadcast_arrays(*facts.values()) or [np.zeros(1, dtype=np.int64)]
     columns, inverse = classes(*(fact.reshape(-1) for fact in alike))

@@ -1,4 +1,4 @@
-"""Instructions of a softmax step as a compiler made them, by pipe, from machine code that is public."""
+"""Warp instructions of a softmax step by pipe, counted in public machine code."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attnsim.tables import read_csv
 LANES = 32
 """Threads of a warp."""
 MMA_FLOPS = 2 * 16 * 8 * 16
-"""Of one ``mma.sync.m16n8k16`` of a warp (PTX ISA, "Warp-level matrix instructions")."""
+"""FLOPs of one ``mma.sync.m16n8k16`` of a warp (PTX ISA, "Warp-level matrix instructions")."""
 LDMATRIX_BYTES = 4 * 8 * 8 * 2
-"""That one ``ldmatrix.x4`` of a warp reads (PTX ISA, "ldmatrix")."""
+"""Bytes that one ``ldmatrix.x4`` of a warp reads (PTX ISA, "ldmatrix")."""
 POLYNOMIAL_FP32, POLYNOMIAL_INTEGERS = 5, 3
-"""Of an exponential that is a polynomial (FlashAttention-4's ``flash_attn/cute/utils.py``, `ex2_emulation_2`)."""
+"""Instructions of a polynomial exponential (FlashAttention-4's ``flash_attn/cute/utils.py``, `ex2_emulation_2`)."""
 DS_INSTRUCTIONS = by_hand(4, "FP32-lane instructions per score of dS = P (dP - D) and its conversion")
 
 
@@ -57,7 +57,7 @@ class StepCounts:
         return round(scores / self.scores * LANES * self.masked) if self.masked else each * scores
 
     def softmax(self, scores: int, exps: int, rescaled: int, masked: int, polynomials: int = 0) -> TileOp:
-        """The softmax of so many scores of a warpgroup; all else that the warps do beside products goes with it.
+        """Softmax of `scores` scores of a warpgroup, with all other instructions of the warps beside the products.
 
         Parameters
         ----------
@@ -85,13 +85,13 @@ class StepCounts:
         )
 
     def work(self, name: str, elements: int, exps: int = 0) -> TileOp:
-        """What warps do with so many elements that are no scores, as :meth:`softmax` takes them."""
+        """Vector work on `elements` that are not scores, at the instruction counts of :meth:`softmax`."""
         return self.softmax(elements, exps, round(elements / self.scores * self.rescaled), 0)._replace(
             tensor=name, scores=0
         )
 
     def gradients(self, scores: int) -> tuple[TileOp, TileOp]:
-        """P and dS of so many scores of a warpgroup: the exponentials are P's, of all else each has half."""
+        """P and dS of `scores` scores of a warpgroup: P has the exponentials, each half of the rest."""
         whole = self.softmax(scores, 0, round(scores / self.scores * self.rescaled), 0)
         half = whole._replace(
             fp32=whole.fp32 // 2, int32=whole.int32 // 2, load_stores=whole.load_stores // 2, issues=whole.issues // 2
@@ -100,24 +100,24 @@ class StepCounts:
 
 
 def product(op: TileOp) -> TileOp:
-    """A product of ``mma.sync`` with its instructions: one each `MMA_FLOPS`, one matrix load each `LDMATRIX_BYTES`."""
+    """Product by ``mma.sync`` with its instructions: one per `MMA_FLOPS`, and one matrix load per `LDMATRIX_BYTES`."""
     loads = op.smem_bytes // LDMATRIX_BYTES
     return op._replace(issues=op.flops // MMA_FLOPS + loads, load_stores=LANES * loads)
 
 
 def together(name: str, *ops: TileOp) -> TileOp:
-    """Work of several kinds as one operation."""
+    """Sum several kinds of vector work into one operation."""
     summed = (sum(getattr(op, amount) for op in ops) for amount in AMOUNTS)
     return TileOp("vector", name, **dict(zip(AMOUNTS, summed, strict=True)))
 
 
 def counts_in(row: Mapping[str, str]) -> StepCounts:
-    """The counts in a row of a table."""
+    """Read the counts from a row of a table."""
     return StepCounts(**{item.name: int(row[item.name]) for item in fields(StepCounts) if item.name in row})
 
 
 def nearest(known: Iterable[int], capability: int) -> int:
-    """The newest compute capability not above one, or the oldest."""
+    """Newest compute capability in `known` that is not above `capability`; otherwise the oldest."""
     every = sorted(known)
     return max([one for one in every if one <= capability], default=every[0])
 
@@ -132,7 +132,7 @@ def _table() -> dict[tuple[str, int], dict[int, StepCounts]]:
 
 
 def step_counts(kernel: str, capability: int, head_dim: int) -> StepCounts:
-    """Counts of a kernel on the nearest compute capability not above, and at the nearest head dimension.
+    """Counts of a kernel at the newest compute capability not above, and at the nearest head dimension.
 
     Parameters
     ----------

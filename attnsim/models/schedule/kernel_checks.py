@@ -1,4 +1,4 @@
-"""What a kernel file may hold: each number in its bounds, each operation with what its kind uses, no wait for ever."""
+"""Checks of kernel files: numbers within bounds, fields that belong to their operation, no wait that never ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from attnsim.models.schedule.operation import AMOUNTS, Kind, TileOp, Waits
 from attnsim.models.schedule.schedule import Kernel, TensorUse
 
 MOST = 10**15
-"""Largest number: an exabyte is too much for any GPU, and sums of some thousand of them still have 64 bits."""
+"""Largest number: more bytes than any GPU has; the sum of some thousand such numbers still fits 64 bits."""
 MOST_BLOCKS = 2**31 - 1
-"""Of a launch, as CUDA allows in x."""
+"""Largest grid in x that CUDA allows."""
 
 _WORK = frozenset(AMOUNTS) - {"bytes", "flops", "clks"}
 _USES: Mapping[str, frozenset[str]] = {
@@ -24,18 +24,18 @@ _USES: Mapping[str, frozenset[str]] = {
     "vector": _WORK,
     "delay": frozenset(("clks", "share", "waits")),
 }
-"""Amounts that each kind of operation uses; the others have none."""
+"""Amounts that each kind of operation uses; other kinds use none."""
 
 
 def check_number(what: str, value: float, least: float = 0, most: float = MOST) -> None:
-    """Refuse a number out of its bounds, or none at all."""
+    """Refuse a number that is out of its bounds, or NaN."""
     if not least <= value <= most:  # nor NaN
         bounds = f"{least:g} or more" if most == MOST and value < least else f"{least:g} to {most:g}"
         raise InputError(f"{what} is {value}; allowed: {bounds}")
 
 
 def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
-    """An operation of a file.
+    """Read an operation of a file.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def read_op(given: Mapping[str, Any], segment: str) -> TileOp:
 
 
 def check_uses(kernel: Kernel) -> None:
-    """Refuse a tensor that is copied and has no use, one with two, or one that is of no size."""
+    """Refuse a copied tensor without a use, a tensor with two uses, or one of no size."""
     known: set[tuple[bool, str]] = set()
     for use in kernel.uses:
         _check_use(use, f"{kernel.name}: {use.tensor or 'a tensor'} in uses")
@@ -87,7 +87,7 @@ def _check_use(use: TensorUse, what: str) -> None:
 
 
 def check_waits(kernel: Kernel, number: int) -> None:
-    """Refuse a class that waits for what it never starts: it would wait for ever."""
+    """Refuse a block class that waits for a copy or product that it never starts."""
     started: Counter[tuple[str, str]] = Counter()
     for segment, times in kernel.runs(number):
         lowest, change = Counter[tuple[str, str]](), Counter[tuple[str, str]]()

@@ -1,7 +1,7 @@
-"""A kernel that was lifted from its instructions, as a file: ``attnsim kernels trace`` writes it.
+"""File format of kernels lifted from their instructions; ``attnsim kernels trace`` writes it.
 
-The file holds what :class:`~attnsim.models.schedule.schedule.Kernel` holds and where it comes from, so that it is
-predicted on any GPU without the interpreter, the compiler or the kernel itself.
+The file holds the fields of :class:`~attnsim.models.schedule.schedule.Kernel` and the kernel's origin. With it the
+kernel is predicted on any GPU without the interpreter, the compiler or the kernel itself.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class _File:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name that no kernel file has."""
+    """Refuse a file name that does not end with .yaml or .yml."""
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(f"{path}: end the name with .yaml")
 
 
 def write_kernels(path: Path, kernels: LiftedCall) -> None:
-    """Write a kernel file, whole or not at all.
+    """Write a kernel file atomically: whole or not at all.
 
     Raises
     ------
@@ -105,12 +105,12 @@ def to_dict(kernels: LiftedCall) -> dict[str, Any]:
 
 
 def digest_of(kernels: LiftedCall) -> str:
-    """SHA-256 of everything that a kernel file says, its layout and comments left out."""
+    """SHA-256 of the content of a kernel file, independent of its layout and comments."""
     return hashlib.sha256(json.dumps(to_dict(kernels), sort_keys=True).encode()).hexdigest()
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no references: two equal lists are written twice."""
+    """YAML dumper without references: two equal lists are written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -146,7 +146,7 @@ _SCALARS = ("threads", "registers_per_thread", "warpgroups", "path", "dtype", "i
 
 
 def _use(use: TensorUse) -> dict[str, Any]:
-    """What is not as it is by default."""
+    """Fields of a use that differ from their defaults, and its blocks."""
     told = {one.name: value for one in fields(use) if (value := getattr(use, one.name)) != one.default}
     return told | {"blocks": list(use.blocks)}
 

@@ -1,8 +1,8 @@
-"""Counted instructions that go with fitted numbers: a kernel that borrows the ones is charged by the others too.
+"""Borrowed instruction counts: a kernel that borrows fitted numbers also borrows the instruction counts they belong to.
 
-Numbers that were fitted on a kernel whose instructions are counted say nothing of a softmax that is charged by scores:
-they mean what is left beside those instructions. So whoever borrows the numbers borrows the counts, where nobody has
-counted its own.
+Numbers fitted on a kernel with counted instructions mean the time beside those instructions. They do not hold for a
+softmax that is charged per score. If a kernel borrows another kernel's numbers and its own instructions are not
+counted, it therefore borrows the counts too.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.schedule import Kernel, edited
 
 PRODUCTS = {False: 2, True: 5}
-"""Of scores' size in a pass, forward and backward."""
+"""Products of the size of the scores in a pass, by whether it is the backward pass."""
 OF_PATH = {"mma_sync": "flash-attn.2", "wgmma": "flash-attn.3", "tcgen05": "flash-attn.4"}
-"""Whose instructions a kernel borrows that nobody counted: FlashAttention's on the same instruction path."""
+"""Kernel whose counts an uncounted kernel borrows, by instruction path: FlashAttention on the same path."""
 _lent: WeakKeyDictionary[Kernel, dict[tuple[str, int], Kernel]] = WeakKeyDictionary()
 
 
 def lent(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
-    """The kernel with counted instructions, its own or those that go with the numbers that it is played with.
+    """Return the kernel with counted instructions: its own, or those that go with its fitted numbers.
 
-    A softmax has the lender's instructions a score at the nearest head dimension, with its own exponentials and the
-    rescaling, masks and polynomials that its operations name; dS the same of the lender's backward; products of
-    mma.sync have an instruction each and their matrix loads; all else the instructions that it names. Passes over
-    memory, which multiply nothing, stay as they are.
+    - A softmax gets the instructions per score of the kernel named by `counts`, at the nearest head dimension. Its
+      exponentials, and the rescaling, masks and polynomials that its operations name, stay its own.
+    - dS gets those of that kernel's backward pass.
+    - A product of mma.sync gets its MMA instructions and its matrix loads.
+    - Any other vector work gets the instructions that it names.
+    - Passes over memory, which multiply nothing, are unchanged.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Kernels that were lifted from their instructions, and where they come from."""
+"""Kernels lifted from their instructions, and their origin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a lifted kernel comes from.
+    """Origin of a lifted kernel.
 
     Parameters
     ----------
@@ -19,15 +19,15 @@ class Origin:
     source : str
         File, function or operation.
     ptx_sha256 : str
-        Of the PTX.
+        SHA-256 of the PTX.
     arch : str
         Architecture of the PTX, such as "80".
     arguments : mapping of str to str
         Shapes and numbers.
     inputs : str
-        What the arrays held: what depends on data is as with these.
+        Content of the arrays, on which data-dependent control flow depends.
     resources : str
-        Who says how many registers a thread has.
+        Source of the number of registers per thread.
     attnsim : str
         Version that wrote the file.
     """
@@ -46,14 +46,14 @@ class Origin:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lifted:
-    """A kernel and what is known of it beside its schedule.
+    """A lifted kernel with information that its schedule does not hold.
 
     Parameters
     ----------
     instructions : tuple of mapping of str to int
-        Of each segment, warp instructions of the PTX by pipe.
+        Warp instructions of the PTX by pipe, for each segment.
     fp32_per_score : float
-        FP32 instructions that each score takes, which the schedule leaves to the fitted number.
+        FP32 instructions per score, which the schedule leaves to the fitted number.
     """
 
     kernel: Kernel
@@ -71,9 +71,9 @@ class LiftedCall:
     kernels : tuple of Lifted
         In launch order.
     like : str
-        The implementation whose fitted numbers are taken; empty for the priors.
+        The implementation whose fitted numbers are borrowed; empty for the priors.
     memory_bytes : int
-        Of all arguments.
+        Bytes of all arguments.
     """
 
     kernels: tuple[Lifted, ...]
@@ -82,7 +82,7 @@ class LiftedCall:
 
     @property
     def name(self) -> str:
-        """The kernels in one word."""
+        """Names of the distinct kernels, joined by " + "."""
         return " + ".join(dict.fromkeys(one.kernel.name for one in self.kernels))
 
     @property

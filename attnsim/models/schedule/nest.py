@@ -1,7 +1,7 @@
-"""A loop nest as builders write it down: segments in program order, each with how often every block class runs it.
+"""Builders' notation for a loop nest: segments in program order, each with its repeat count per block class.
 
-A builder says a loop once, as its CUDA does: `turn(load_next, masked)` yields the operations of one turn, and each flag
-holds up to a turn of its own. :func:`loop` peels the turns that differ and derives how often each runs.
+A builder writes a loop once, as its CUDA source does: `turn(load_next, masked)` yields the operations of one iteration,
+and each flag holds until some iteration. :func:`loop` peels the iterations that differ and derives how often each runs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from attnsim.arrays import Ints
 from attnsim.models.schedule.operation import Segment, TileOp
 
 Nest = list[tuple[Segment, ArrayLike]]
-"""Segments and their counts: one number for all block classes, ``[classes]``, or ``[classes, turns]`` where the outer
-loop has several turns."""
+"""Segments and their counts: one number for all block classes, ``[classes]``, or ``[classes, turns]`` if the outer loop
+has several iterations.
+"""
 Operations = Iterable[TileOp]
 
 
 def once(name: str, ops: Operations, when: ArrayLike = 1) -> Nest:
-    """A stretch that a block runs once, or `when` times."""
+    """Segment that a block runs once, or `when` times."""
     return [(Segment(name, tuple(ops)), when)]
 
 
 def by_size(name: str, missing: Ints, ops: Callable[[int], Operations], when: ArrayLike = True) -> Nest:
-    """A stretch that a block runs once and that depends on its tile's size: `ops(n)` of a tile that lacks `n` elements.
+    """Segment that a block runs once and that depends on its tile's size: `ops(n)` for a tile that lacks `n` elements.
 
     Parameters
     ----------
     missing : ndarray of int, shape [classes] or [classes, turns]
-        By how many elements each class's tile is shorter than a whole one.
+        Elements missing from each class's tile.
     when : ndarray of bool, optional
         The classes that run it.
     """
@@ -47,20 +48,19 @@ def by_size(name: str, missing: Ints, ops: Callable[[int], Operations], when: Ar
 def loop(
     name: str, steps: ArrayLike, turn: Callable[..., Operations], shorter: Ints | None = None, **until: ArrayLike
 ) -> Nest:
-    """A loop of `steps` turns, of which those that differ are peeled.
+    """Loop of `steps` iterations; iterations that differ are peeled.
 
     Parameters
     ----------
     steps : ndarray of int
-        Turns of each class.
+        Iterations of each class.
     turn : callable
-        The operations of one turn, ``turn(**flags)``; with `shorter`, ``turn(missing, **flags)``.
+        Returns the operations of one iteration, ``turn(**flags)``; with `shorter`, ``turn(missing, **flags)``.
     shorter : ndarray of int, optional
-        By how many elements the first turn's tile is shorter.
+        Elements missing from the first iteration's tile.
     **until : ndarray of int
-        A flag holds in the turns before this one. Flags end one after the other, so that turns are in at most
-        ``2 ** len(until)`` states; each state runs from the last end of a flag that is off to the first of one that is
-        on.
+        A flag is true in the iterations before this one. Flags end one after the other, so iterations have at most
+        ``2 ** len(until)`` states. Each state runs from the last end of a false flag to the first end of a true one.
     """
     if shorter is None:
         return _peeled(name, 0, steps, turn, until)
@@ -71,7 +71,7 @@ def loop(
 
 
 def _peeled(name: str, begin: Any, end: Any, turn: Callable[..., Operations], until: dict[str, Any]) -> Nest:
-    """Turns `begin` to `end` of a loop, a segment for each state of the flags that any class is in."""
+    """Iterations `begin` to `end` of a loop: one segment for each state of the flags that any class has."""
     nest: Nest = []
     alike = all(isinstance(number, int) for number in (begin, end, *until.values()))
     least, most = (min, max) if alike else (np.minimum, np.maximum)
@@ -88,7 +88,7 @@ def _peeled(name: str, begin: Any, end: Any, turn: Callable[..., Operations], un
 
 
 def apart(nests: Sequence[Nest]) -> Nest:
-    """Blocks of as many classes, each of which runs a nest of its own."""
+    """Combine nests so that blocks of class i run only nest i."""
     each = np.eye(len(nests), dtype=np.int64)
     return [
         (segment, here * np.asarray(count)) for nest, here in zip(nests, each, strict=True) for segment, count in nest
@@ -97,7 +97,7 @@ def apart(nests: Sequence[Nest]) -> Nest:
 
 @cache
 def _states(flags: int) -> list[tuple[bool, ...]]:
-    """What so many flags may be, those with most of them on first."""
+    """All combinations of `flags` flags, those with most true ones first."""
     return sorted(product((True, False), repeat=flags), key=lambda state: state.count(False))
 
 

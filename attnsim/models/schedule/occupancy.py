@@ -1,7 +1,7 @@
 """Resident thread blocks per SM, and the refusal of tiles that do not fit.
 
 Rules: CUDA C++ Programming Guide, "Compute Capabilities" (limits per SM; registers are allocated per warp in units
-of 256; each block reserves `Sm.shared_memory_reserved_bytes` beside its own shared memory).
+of 256; each block reserves `Sm.shared_memory_reserved_bytes` in addition to its own shared memory).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Blocks that share an SM, and the resource that allows no more."""
+    """Blocks that share an SM, and the resource that limits their number."""
 
     blocks_per_sm: int
     limited_by: str
@@ -52,7 +52,7 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> Occupancy:
 
 
 def block_limits(kernel: Kernel, gpu: Gpu) -> dict[str, int]:
-    """Blocks of `kernel` that each resource of an SM has room for."""
+    """Number of blocks of `kernel` that fit each resource of an SM."""
     sm = gpu.sm
     warps = -(-kernel.threads // WARP)
     registers = warps * _round_up(kernel.registers_per_thread * WARP, REGISTER_UNIT)

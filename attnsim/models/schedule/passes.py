@@ -1,4 +1,4 @@
-"""Kernels that go over tensors once: the passes of unfused attention and the small kernels around fused ones."""
+"""Kernels that pass over tensors once: the passes of unfused attention, and small helpers of fused kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ accesses, 2 or 3 conversions and additions; the others compute with uniform regi
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A tensor that a streaming kernel goes over once."""
+    """A tensor that a streaming kernel reads or writes once."""
 
     tensor: str
     bytes: int
@@ -41,10 +41,10 @@ def streaming(
     block_bytes: int = STREAM_BYTES,
     blocks: int | None = None,
 ) -> Kernel:
-    """A kernel that reads and writes each tensor once, in blocks of about `block_bytes` of its largest tensor.
+    """Kernel that reads and writes each tensor once, in blocks of about `block_bytes` of its largest tensor.
 
-    Blocks have equal shares, to a byte. A tensor is changed in place where its read is named before its write; named
-    after it, what is read is what the kernel has written.
+    Blocks have equal shares, to a byte. If a tensor's read is named before its write, the tensor is changed in place.
+    If it is named after the write, the kernel reads back what it has written.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def streaming(
     """
     largest = max(access.bytes for access in accesses)
     count = blocks or max(1, -(-largest // block_bytes))
-    # Bytes that are left over go one each to the first blocks, so that all add up.
+    # The remaining bytes go to the first blocks, one each, so that the sum is exact.
     shares = [divmod(access.bytes, count) for access in accesses]
     bounds = sorted({0, count, *(left for _, left in shares)})
     part = elements // count

@@ -13,9 +13,9 @@ from attnsim.models.question.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class RowTiles:
-    """What each row tile of one head visits, as arrays over the tiles, sequence by sequence in ascending order.
+    """Key tiles that each row tile of one head visits: arrays over the row tiles, by sequence in ascending order.
 
-    Sequences of one length are told once.
+    Sequences of equal length appear once.
 
     Parameters
     ----------
@@ -26,10 +26,9 @@ class RowTiles:
     masked : ndarray
         Key tiles visited that are only partly visible.
     missing_keys : ndarray
-        By how many keys the last key tile is shorter, where it is visited.
+        Keys missing from the last key tile, if it is visited.
     missing_rows : ndarray
-        By how many rows the tile is shorter, which is the last of its sequence; all of them where a grid has a block
-        and the sequence no tile.
+        Rows missing from the last tile of a sequence; all of them if a grid has a block where the sequence has no tile.
     rows, keys : int
         Tile size.
     touched_keys : ndarray, shape [parts]
@@ -68,8 +67,8 @@ def row_tiles(
     pack : int
         Query heads packed into the rows of a tile (row ``r`` is query ``r // pack``).
     split, splits : int
-        Number of the range of key tiles that is visited, and into how many equal ranges keys are split (split-KV), of
-        each sequence where they differ.
+        Number of the visited range of key tiles, and the number of equal ranges the keys are split into (split-KV), per
+        sequence if they differ.
     edges_only : bool
         Whether only the tiles at the edges of a window count as masked. Most kernels mask every tile of a window.
     of_seen : bool
@@ -78,7 +77,7 @@ def row_tiles(
         Whether the key tiles of a window begin at the first key that a row tile sees instead of at a multiple of
         `keys`.
     chunk : int
-        Key tiles of a range, where ranges are not equal.
+        Key tiles of a range, if ranges are not equal.
     """
     queries, seq_kv = np.array([one[:2] for one in w.parts], dtype=np.int64).T
     tiles = -(-queries * pack // rows)
@@ -90,7 +89,7 @@ def row_tiles(
     last = np.minimum(first + rows, total_rows) - 1
     first_query, last_query = first // pack, last // pack
     low, high = _visible(w, first_query, last_query, cached, shift)
-    # Key tiles are counted from here: from key 0, or from the first that the row tile sees.
+    # Key tiles are counted from this key: key 0, or the first key that the row tile sees.
     shifted = from_first_key and w.mask.is_windowed
     origin = low if shifted else np.zeros_like(low)
     key_tiles = -(-(cached - origin) // keys)
@@ -104,7 +103,7 @@ def row_tiles(
     steps = np.maximum(stop - start, 0)
     ends = number == tiles[part] - 1
     missing_keys = np.where((steps > 0) & (stop == key_tiles), key_tiles * keys - (cached - origin), 0)
-    if shifted:  # row tiles end at different keys: the last one's is shorter, the few others count as whole
+    if shifted:  # row tiles end at different keys: only the last key tile is shorter, others count as whole
         missing_keys *= ends
     first_unmasked = _begin(w, last_query, shift) - origin
     end_unmasked = _end(w, first_query, cached, shift) - origin
@@ -135,7 +134,7 @@ def _begin(w: Workload, query: Ints, shift: Ints | int) -> Ints:
 
 
 def _end(w: Workload, query: Ints, keys: Ints | int, shift: Ints | int) -> Ints:
-    """The key after the last that queries see; 0 where they see none."""
+    """One past the last key that queries see; 0 if they see none."""
     right = w.mask.right
     if right is None:
         return np.zeros_like(query) + keys
@@ -147,7 +146,7 @@ def visible_queries(
 ) -> tuple[Ints, Ints]:
     """Half-open query intervals that see any of keys `first` to `last` (inclusive): the transpose, for backward.
 
-    `queries` and keys less queries, `shift`, are of the sequence of each entry where they differ.
+    If sequences differ, `queries` and `shift` (keys less queries) give those of each entry's sequence.
     """
     count = w.seq_q if queries is None else queries
     ahead, mask = w.seq_kv - w.seq_q if shift is None else shift, w.mask
@@ -165,16 +164,17 @@ def classes(*columns: Ints | NDArray[np.bool_]) -> tuple[tuple[Ints, ...], Ints]
     for column in columns:
         values = np.ascontiguousarray(column, dtype=np.int64)
         base = int(values.max(initial=0)) + 1
-        if base > 1 << 31:  # of large values, for the same reason
+        if base > 1 << 31:  # for large values, for the same reason
             values = np.unique(values, return_inverse=True)[1].astype(np.int64)
             base = len(values)
         key, most = key * base + values, most * base
-        if most > 1 << 31:  # of many columns, before it overflows
+        if most > 1 << 31:  # for many columns, before it overflows
             key = np.unique(key, return_inverse=True)[1].astype(np.int64)
             most = len(key)
     if most > 4 * len(key):
         _, firsts, inverse = np.unique(key, return_index=True, return_inverse=True)
-    else:  # counted, where sorting is more work; of several entries at one place the last stays, which is the first
+    # Counting is cheaper than sorting; of several entries at one index the last one written stays, which is the first.
+    else:
         first = np.full(most, -1)
         first[key[::-1]] = np.arange(len(key))[::-1]
         there = first >= 0

@@ -1,8 +1,8 @@
-"""The tile program of a kernel: what one thread block does, and which blocks there are in which order.
+"""The tile program of a kernel: the work of a thread block, and the launch order of the blocks.
 
 A :class:`Schedule` is a sequence of :class:`Kernel`. The blocks of a kernel all run the same loop nest (a tuple of
 :class:`Segment`) and differ only in how often they run each segment, so a kernel of a million blocks is one small
-matrix of repeat counts. Three readers share it: a schedule sums itself up, :mod:`attnsim.simulator` plays it, and the
+matrix of repeat counts. It has three readers: a schedule sums itself up, :mod:`attnsim.simulator` plays it, and the
 CUDA kernels are launched with the same tile and grid.
 """
 
@@ -26,7 +26,7 @@ from attnsim.models.schedule.splits import UNCUT, Splits
 
 @dataclass(frozen=True, slots=True)
 class TensorUse:
-    """How the blocks of a kernel share a tensor: what the L2 cache has to hold for re-reads to hit.
+    """How the blocks of a kernel share a tensor: input of the L2 model, which decides whether re-reads hit.
 
     Parameters
     ----------
@@ -35,21 +35,22 @@ class TensorUse:
     unique_bytes : int
         Compulsory traffic: every byte once.
     blocks : tuple of float
-        The grid, slowest axis first, by turns: blocks with parts of the tensor of their own, and blocks that share one.
-        ``(64, 16)``: of 64 parts each is touched by 16 blocks in a row; ``(1, 16, 64)``: by every 64th block.
+        Factors of the grid, slowest axis first, alternating between blocks with their own part of the tensor and blocks
+        that share a part. ``(64, 16)``: each of 64 parts is touched by 16 successive blocks; ``(1, 16, 64)``: by every
+        64th block.
     passes_per_block : float
-        Times a block goes over its part (FlashAttention-1 re-reads Q once per block of keys).
+        Times a block reads or writes its part (FlashAttention-1 re-reads Q once per block of keys).
     written : bool
         Whether the tensor is an output.
     in_place : bool
-        Of a tensor that the kernel both reads and writes: whether it reads what was there before, rather than what it
-        has written itself.
+        For a tensor that the kernel both reads and writes: whether it reads the previous content, rather than its own
+        output.
     just_written : bool
-        Of a tensor that the kernel reads back: whether it does so right after it was written, and finds it in the L2;
-        as written, whether it never leaves it.
+        True if the kernel re-reads this tensor immediately after writing it (L2 hit). On the written side: the data
+        never reaches HBM.
     scattered : int
-        1 where blocks read parts of it here and there, so that a read again hits with the share that the L2 holds; 2
-        where what they read grows along the sequence, as causal queries do; 0 where they walk it together.
+        0 if blocks walk the tensor together. 1 if they read scattered parts, so that a re-read hits with the share that
+        the L2 holds. 2 if those parts grow along the sequence, as for causal queries.
     """
 
     tensor: str
@@ -62,10 +63,10 @@ class TensorUse:
     scattered: int = 0
 
     def fetched(self, running: float, lost: Callable[[float], float] = lambda span: 1.0) -> float:
-        """How often each byte comes from beyond the L2 where so many blocks in a row share what they touch.
+        """How often each byte is fetched from beyond the L2 if `running` successive blocks share what they touch.
 
-        From the fastest axis to the slowest: blocks that share a part are served by one fetch while they are within
-        reach of one another. `lost`: of what was fetched, the share that is gone so many blocks later.
+        Axes are taken from the fastest to the slowest: blocks that share a part need one fetch while they are within
+        reach of one another. `lost` returns the share of fetched data that is evicted after so many blocks.
         """
         span, times = 1.0, 1.0
         for place, n in reversed([*enumerate(self.blocks)]):
@@ -85,9 +86,9 @@ class Launch:
     rows : ndarray of int, shape [rows] or [rows, blocks]
         Block classes.
     times : int
-        How often the whole of it is launched, one after the other.
+        Repetitions of the whole run.
     each : int
-        How often each row of it is. A grid of a million blocks is held, counted and looked up by its rows.
+        Repetitions of each row. A grid of a million blocks is held, counted and looked up by its rows.
     """
 
     rows: NDArray[np.int64]
@@ -96,31 +97,31 @@ class Launch:
 
     @classmethod
     def alike(cls, blocks: int, block_class: int = 0) -> Launch:
-        """So many blocks of one class."""
+        """Launch of `blocks` blocks of one class."""
         return cls(np.array([block_class], dtype=np.int64), blocks)
 
     def __len__(self) -> int:
-        """Blocks of one time."""
+        """Blocks of one repetition."""
         return self.rows.size * self.each
 
     @cached_property
     def classes(self) -> NDArray[np.int64]:
-        """The class of each block of one time."""
+        """The class of each block of one repetition."""
         return (self.rows if self.each == 1 else np.repeat(self.rows, self.each, axis=0)).reshape(-1)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Blocks of each class that one time has, up to the last of them."""
+        """Blocks of each class in one repetition, up to the highest class."""
         return np.bincount(self.rows.reshape(-1)) * self.each
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The classes of the blocks at some places, of all times."""
+        """Classes of the blocks at the given positions, over all repetitions."""
         rows = self.rows.reshape(len(self.rows), -1)
         width = rows.shape[1]
         return rows[places % len(self) // (width * self.each), places % width]
 
     def same(self, other: Launch) -> bool:
-        """Whether the other one launches the same blocks in the same order."""
+        """Return whether `other` launches the same blocks in the same order."""
         if self.each == other.each and self.rows.shape == other.rows.shape:
             return self.times == other.times and np.array_equal(self.rows, other.rows)
         return self.times == other.times and np.array_equal(self.classes, other.classes)
@@ -157,8 +158,7 @@ __all__ = ["Kernel", "Launch", "Path", "Role", "Schedule"]
 
 Path = Literal["mma_sync", "wgmma", "tcgen05", "simt"]
 Role = Literal["attention", "sum of parts", ""]
-"""What a kernel is to its schedule, where somebody has to know: the forward pass of attention; the sum of the partial
-results of a GEMM whose k is cut."""
+"""Role of a kernel in its schedule: the forward pass of attention; or the sum of partial results of a split-K GEMM."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,22 +168,22 @@ class Kernel:
     Parameters
     ----------
     name : str
-        What a profiler would show, in short.
+        Short form of the name that a profiler shows.
     threads, registers_per_thread : int
-        Resources of a block; with its shared memory they decide how many are resident on an SM.
+        Resources of a block; with its shared memory they decide how many blocks are resident on an SM.
     segments : tuple of Segment
         The loop nest, in program order.
     repeats : ndarray of int, shape [classes, outer, segments]
-        How often a block of each class runs each segment in each turn of its outer loop (of one turn in all but
+        How often a block of each class runs each segment in each iteration of its outer loop (one iteration in all but
         FlashAttention-1).
     launches : tuple of Launch
         Blocks in launch order.
     uses : tuple of TensorUse
         Sharing of the tensors, for the L2 model.
     warpgroups : int
-        Groups of warps that run the loop nest side by side on rows of their own.
+        Groups of warps that each run the loop nest on their own rows.
     in_step : int
-        Warpgroups in step with one another that each of them stands for: its operations are those of all.
+        Number of warpgroups in lockstep that each modelled warpgroup stands for: its operations are the sum of theirs.
     path : str
         Instruction path of the tensor work.
     max_blocks_per_sm : int or None
@@ -195,14 +195,14 @@ class Kernel:
     dtype : str
         Tensor-core input format.
     is_backward : bool
-        Whether its steps are those of a backward pass, which may have a latency of their own.
+        Whether its steps are those of a backward pass, which may have their own latency.
     multicast : int
         Blocks of a cluster that share one read of K and V from the L2.
     in_flight_bytes : int
-        Most bytes of one tensor that a block has in flight, where its threads look up an address in the L2, load into
-        registers and go on when that has arrived; 0: all that it has asked for, as copies to shared memory are.
+        Most bytes of one tensor that a block has in flight, for threads that load into registers and wait until the
+        data has arrived. 0: no limit, as for copies to shared memory.
     step : str
-        What one turn of the inner loop is called.
+        Name of one iteration of the inner loop.
     launched_early : bool
         Whether it is launched while the kernel before it drains (programmatic dependent launch), so that no launch is
         waited for.
@@ -231,12 +231,12 @@ class Kernel:
 
     @classmethod
     def of(cls, nest: Nest, **fields: Any) -> Kernel:
-        """The kernel whose blocks run a nest, with its other fields."""
+        """Build a kernel whose blocks run `nest`, with its other fields."""
         segments, repeats = loop_nest(nest)
         return cls(segments=segments, repeats=repeats, **fields)
 
     def joined(self) -> Kernel:
-        """The kernel without classes that no block is of, and with one class for all blocks that run the same."""
+        """The kernel without classes that have no block, and with one class for all blocks that run the same."""
         number = _joined(self.segments, self.repeats, self.class_counts > 0)
         if number is None:
             return self
@@ -257,7 +257,7 @@ class Kernel:
 
     @cached_property
     def blocks(self) -> int:
-        """Number of thread blocks (or, persistent, of work tiles)."""
+        """Number of thread blocks (of work tiles, if persistent)."""
         return sum(len(launch) * launch.times for launch in self.launches)
 
     @cached_property
@@ -267,12 +267,12 @@ class Kernel:
 
     @cached_property
     def turns(self) -> NDArray[np.int64]:
-        """How often a block of each class runs each segment in all, shape ``[classes, segments]``."""
+        """Total executions of each segment by a block of each class, shape ``[classes, segments]``."""
         return np.asarray(self.repeats.sum(axis=1) if self.repeats.shape[1] > 1 else self.repeats[:, 0])
 
     @cached_property
     def runs_of(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Class, segment and repeats of everything that blocks run, class by class and in program order."""
+        """Class, segment and repeats of each run, class by class and in program order."""
         table = self.repeats.reshape(len(self.repeats), -1)
         classes, places = np.nonzero(table > 0)
         return classes, places % self.repeats.shape[2], table[classes, places]
@@ -284,7 +284,7 @@ class Kernel:
 
     @cached_property
     def steps(self) -> tuple[tuple[TileOp, ...], NDArray[np.int64], NDArray[np.int64]]:
-        """Each operation once, the number of every step's among them, and where the steps of each segment begin."""
+        """Distinct operations; the index of each step's operation among them; and the first step of each segment."""
         known: dict[TileOp, int] = {}
         index = [known.setdefault(op, len(known)) for segment in self.segments for op in segment.ops]
         begins = np.cumsum([0, *(len(segment.ops) for segment in self.segments)])
@@ -301,7 +301,7 @@ class Kernel:
     def by_class(
         self, per_turn: NDArray[np.float64], per_run: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
-        """Sums over the segments that a block of each class runs, of so much a turn and a run: [classes]."""
+        """Sum over the segments of a block of each class, per iteration and per run: shape ``[classes]``."""
         count, outer, segments = self.repeats.shape
         per_run = np.zeros(len(per_turn)) if per_run is None else per_run
         if outer * segments < count:  # the same sums in the same order, all classes at once
@@ -315,7 +315,7 @@ class Kernel:
         return np.bincount(classes, turns * per_turn[runs] + per_run[runs], count).astype(float)
 
     def has_blocks_of(self, other: Kernel) -> bool:
-        """Whether it launches the same blocks in the same order."""
+        """Return whether this kernel launches the same blocks in the same order as `other`."""
         return self is other or (
             len(self.launches) == len(other.launches)
             and np.array_equal(self.repeats, other.repeats)
@@ -355,12 +355,12 @@ class Kernel:
         return self.total("issues") > 0
 
     def runs(self, block_class: int) -> list[tuple[int, int]]:
-        """The (segment index, repeats) that a block of a class goes through, in order, empty ones left out."""
+        """The (segment index, repeats) of a block of a class, in program order, without empty ones."""
         return [(segment, int(n)) for turn in self.repeats[block_class] for segment, n in enumerate(turn) if n > 0]
 
 
 def _joined(segments: tuple[Segment, ...], repeats: Ints, launched: NDArray[np.bool_]) -> Ints | None:
-    """New number of each class, -1 of those without blocks; None where all classes differ and have blocks."""
+    """New number of each class, -1 for classes without blocks; None if all classes differ and have blocks."""
     known: dict[tuple[TileOp, ...], int] = {}
     index = [known.setdefault(segment.ops, len(known)) for segment in segments]
     plain = len(known) == len(segments)
@@ -373,7 +373,7 @@ def _joined(segments: tuple[Segment, ...], repeats: Ints, launched: NDArray[np.b
 
 
 def _walk(index: list[int], turns: Ints) -> tuple[tuple[int, int], ...]:
-    """What a block runs: the stretches and how often, neighbours that are alike as one."""
+    """Runs of a block as (segment, repeats); equal neighbours are merged."""
     walk: list[tuple[int, int]] = []
     for turn in turns.tolist():
         for stretch, n in zip(index, turn, strict=True):
@@ -384,7 +384,7 @@ def _walk(index: list[int], turns: Ints) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """The kernels that answer a workload, as one implementation launches them.
+    """The kernels that compute a workload, as one implementation launches them.
 
     Parameters
     ----------
@@ -397,13 +397,13 @@ class Schedule:
     peak_memory_bytes : int
         Inputs, outputs and scratch that are alive together.
     notes : tuple of str
-        Assumptions a reader has to know.
+        Assumptions that a reader has to know.
     host_s : float
-        Time of the CPU to launch the kernels from Python; such calls back to back take no less.
+        Seconds that the CPU needs to launch the kernels from Python: the shortest time of back-to-back calls.
     is_eager : bool
         Whether Python calls each operation, in any stream.
     useful_flops : int or None
-        Matrix FLOPs on data, the others being on rows of zeros and masked pairs; None where all that are executed are.
+        Matrix FLOPs on data, without those on rows of zeros and masked pairs; None if all executed FLOPs are on data.
     """
 
     algorithm: str
@@ -418,7 +418,7 @@ class Schedule:
     useful_flops: int | None = None
 
     def __post_init__(self) -> None:
-        """Keep one class of blocks for all that run the same, on which replays of a smaller grid rest."""
+        """Merge classes of blocks that run the same; replays of a reduced grid rely on it."""
         object.__setattr__(self, "kernels", tuple(kernel.joined() for kernel in self.kernels))
 
     @property
@@ -446,10 +446,10 @@ class Schedule:
         return {(kernel.name, *key): n for kernel in self.kernels for key, n in kernel.requested().items()}
 
     def compulsory(self) -> dict[tuple[str, str, str], int]:
-        """HBM bytes with perfect reuse, by the same keys: what comes from outside read once, what is written once.
+        """HBM bytes with perfect reuse, by the same keys: each input read once, each output written once.
 
-        Of a tensor that an earlier kernel wrote in part, as one does that puts new tokens into a cache, the rest.
-        Their sum is a lower bound of a replay with a cold cache.
+        Of a tensor that an earlier kernel wrote in part, such as a cache that new tokens are put into, only the rest is
+        read. The sum is a lower bound of a replay with a cold cache.
         """
         out: dict[tuple[str, str, str], int] = {}
         known: set[str] = set()
@@ -499,12 +499,12 @@ def _loop_nest(kernel: Kernel) -> Iterator[str]:
 
 
 def edited(kernel: Kernel, edit: Callable[[TileOp], TileOp]) -> Kernel:
-    """The kernel with every operation passed through `edit`."""
+    """The kernel with `edit` applied to every operation."""
     return replace(kernel, segments=tuple(replace(one, ops=tuple(map(edit, one.ops))) for one in kernel.segments))
 
 
 def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
-    """The kernel with other names for the tensors that it reads and writes; an MMA is called by what it makes."""
+    """The kernel with other names for the tensors that it reads and writes; an MMA has the name of its output."""
 
     def named(op: TileOp) -> TileOp:
         moves = op.kind in ("load", "wait", "store")

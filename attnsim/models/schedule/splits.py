@@ -1,4 +1,4 @@
-"""Into how many ranges the keys of an attention kernel are cut."""
+"""Number of ranges that the keys of an attention kernel are split into."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from attnsim.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """How many ranges the keys are cut into, a thread block for each.
+    """Ranges that the keys are split into, one thread block for each.
 
     Parameters
     ----------
     of_seen : bool
-        Whether the ranges cut up what each row tile sees (FlashAttention-3) instead of all keys (FlashAttention-2).
+        Whether the ranges split the keys that each row tile sees (FlashAttention-3) instead of all keys
+        (FlashAttention-2).
     grid : int
-        Ranges that are launched where some of them may be empty; 0: as many as there are.
+        Launched ranges, if some may be empty; 0: as many as there are.
     shares : int
-        Equal shares of all requests' keys that a scheduler cuts (FlashMLA), instead of ranges of each; 0: none.
+        Equal shares of all requests' keys that a scheduler cuts (FlashMLA), instead of ranges of each request; 0: none.
     each : tuple of int
-        Ranges of each sequence where they differ, in the order of :attr:`Workload.parts`. Empty: `count` of all.
+        Ranges of each sequence if they differ, in the order of :attr:`Workload.parts`. Empty: `count` for all.
     direct : bool
-        Whether the only range of a sequence is written as it is, where others are left to a combine kernel.
+        Whether the only range of a sequence is written directly, while others are left to a combine kernel.
     chunk : int
-        Key tiles of a range, the last one shorter (FlashInfer's plan), instead of equal ranges; 0: equal ones.
+        Key tiles of a range, the last one shorter (FlashInfer's plan); 0: equal ranges.
     """
 
     count: int = 1
@@ -43,16 +44,16 @@ class Splits:
         return self.count > 1 or self.grid > 0
 
     def of(self, part: int) -> Splits:
-        """Those of one sequence."""
+        """Splits of one sequence."""
         if not self.each:
             return self
         count = self.each[part]
         return replace(self, count=count, each=(), grid=0 if self.direct else count)
 
     def merged(self, parts: int) -> Ints:
-        """Partial results that are merged for each row of each of so many sequences.
+        """Partial results that are merged for each row, by sequence.
 
-        0 where its only one is written as it is.
+        0 if the only result of a sequence is written directly.
         """
         if not self.each:
             return np.full(parts, self.count if self.partial else 0)

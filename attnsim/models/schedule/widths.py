@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnsim.errors import InputError
 
 FLASH_WIDTHS = (32, 64, 96, 128, 192, 256, 512)
-"""FlashAttention's list."""
+"""Head dimensions of FlashAttention's kernels."""
 
 
 def padded(head_dim: int) -> int:
