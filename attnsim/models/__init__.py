@@ -1,1 +1,1 @@
-"""What is computed, on what machine, and what it costs in closed form."""
+"""Model of a call: the mechanism, the machine, and the cost in closed form."""

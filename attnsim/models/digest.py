@@ -13,7 +13,7 @@ _APART = ("models/calibrations", "validation/measurements")
 
 
 def version() -> str:
-    """Of the package that is installed, as ``attnsim.__version__`` has it."""
+    """Version of the installed package, as in ``attnsim.__version__``."""
     try:
         return metadata.version("attnsim")
     except metadata.PackageNotFoundError:
@@ -22,7 +22,7 @@ def version() -> str:
 
 @lru_cache(maxsize=2)
 def code_digest(*packages: str) -> str:
-    """SHA-256 of the sources and tables of packages of attnsim, fitted numbers and measurements apart."""
+    """SHA-256 of the sources and tables of packages of attnsim, without fitted numbers and measurements."""
     found = hashlib.sha256()
     root = Path(str(resources.files("attnsim")))
     for package in packages:

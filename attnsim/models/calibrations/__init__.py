@@ -1,1 +1,1 @@
-"""Fitted numbers: their definitions, their files, and which of them stand in for a kernel."""
+"""Fitted numbers: definitions, files, and the choice of a calibration for a kernel."""

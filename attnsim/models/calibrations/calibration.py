@@ -1,4 +1,4 @@
-"""The committed calibrations: fitted numbers with what they were fitted on and how well they did.
+"""Committed calibrations: fitted numbers, the measurements they were fitted on, and their errors.
 
 The files are written by `attnsim fit` and never by hand.
 """
@@ -17,7 +17,7 @@ from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.implementations.choose import find_implementation
 
 Fold = tuple[str, str]
-"""What was left out of a fit: the split ("band", "head_dim") and the group in it."""
+"""Group left out of a fit: the split ("band", "head_dim") and the group in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The shapes that a calibration was checked on: closed ranges of lengths and rows, sets of the rest."""
+    """Shapes that a calibration was checked on: closed ranges of lengths and rows, sets for other fields."""
 
     gpus: tuple[str, ...]
     passes: tuple[str, ...]
@@ -48,14 +48,14 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Other numbers with which the rows of a fit are predicted nearly as well.
+    """Other numbers that predict the rows of a fit nearly as well.
 
     Parameters
     ----------
     loss : float
-        Of the fit, over that of the calibration's own numbers.
+        Loss of the fit, over that of the calibration's own numbers.
     implementation, rates : mapping of str to float
-        The numbers that differ. Rates are shares of a GPU's figures, and go for other cards too.
+        The numbers that differ. Rates are shares of a GPU's figures, and also apply to other cards.
     """
 
     loss: float
@@ -63,14 +63,14 @@ class Alternative:
     rates: Mapping[str, float]
 
     def of(self, numbers: Numbers) -> Numbers:
-        """The same numbers with those that differ."""
+        """Replace the numbers that differ."""
         moved: dict[str, Any] = {**self.rates}
         return replace(numbers, implementation=replace(numbers.implementation, **self.implementation), **moved)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted numbers of an implementation on an architecture, with what they were fitted on and how well they did.
+    """Fitted numbers of an implementation on an architecture, with their measurements and errors.
 
     Parameters
     ----------
@@ -79,18 +79,18 @@ class Calibration:
     fitted : tuple of str
         Numbers that the rows determine; the others are at their priors or those of another calibration.
     folds : mapping of (str, str) to Numbers
-        Numbers fitted without one group of rows, by split and group: they make the held-out errors.
+        Numbers fitted without one group of rows, by split and group: they give the held-out errors.
     ranges : mapping of str to (float, float)
         95 % confidence interval of each fitted number.
     sources : tuple of str
         Keys of the measurements.
     spread : mapping of str to float
-        Mean size of log(measured / predicted) by what was left out ("band", "head_dim"), and by that and the pass where
-        there are several: "band, decode".
+        Mean size of log(measured / predicted) by the split left out ("band", "head_dim"), and also by pass if there are
+        several: "band, decode".
     versions : tuple of str
-        What ran, "vllm 0.24.0", as far as the measurements' sources say.
+        Versions that ran, "vllm 0.24.0", as far as the measurements' sources state them.
     undetermined : tuple of str
-        Numbers that were free and that the rows leave open: they are at their priors.
+        Numbers that were free but not determined by the rows: they are at their priors.
     alternatives : tuple of Alternative
         Numbers with a loss at most a tenth above the best, the farthest from it and from each other.
     """
@@ -112,12 +112,12 @@ class Calibration:
 
     @property
     def counted(self) -> Numbers:
-        """Its numbers with the counted instructions that go with them."""
+        """Its numbers, with the instruction counts that belong to them."""
         return Numbers(self.numbers, counts=find_implementation(self.implementation).counts)
 
 
 class _OnDemand(Mapping[tuple[str, str], Calibration]):
-    """Calibrations by (implementation, architecture), as their files are named, each read when it is asked for.
+    """Calibrations by (implementation, architecture), as their files are named; each file is read on first access.
 
     There are many, and a question needs few.
     """

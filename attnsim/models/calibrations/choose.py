@@ -1,4 +1,4 @@
-"""Which calibration a prediction uses, where the implementation or the GPU has none of its own."""
+"""Choice of the calibration for a prediction if the implementation or the GPU has none of its own."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from attnsim.models.question.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The numbers used for a prediction and how near the calibration is to the question.
+    """Numbers chosen for a prediction, and how close their calibration is to the question.
 
     Parameters
     ----------
     calibration : Calibration or None
-        The implementation's, or the nearest one's; None when everything is at its prior.
+        The implementation's own or the nearest one; None if all numbers are at their priors.
     own : bool
         Whether the calibration is the implementation's own on this architecture.
     reason : str
-        Why the calibration is not the implementation's own, in words; empty when `own`.
+        Why the calibration is not the implementation's own, in words; empty if `own`.
     """
 
     numbers: Numbers
@@ -36,23 +36,23 @@ class Chosen:
 
     @property
     def whose(self) -> str:
-        """Whose numbers they are: "fa3, hopper", or "priors"."""
+        """Origin of the numbers: "fa3, hopper", or "priors"."""
         return f"{self.calibration.implementation}, {self.calibration.architecture}" if self.calibration else "priors"
 
 
 def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = None) -> Chosen:
-    """The numbers to predict an implementation on a GPU with.
+    """Choose the numbers to predict an implementation on a GPU with.
 
-    The implementation's own calibration on the architecture; failing that its own on another architecture; failing
-    that the one it is `like`; failing that the priors. Latencies are carried as they are, in clocks and seconds: what a
-    kernel waits is its own on every GPU, and changes of a GPU change no fitted number.
+    In this order: the implementation's own calibration on the architecture; its own on another architecture; the
+    calibration of the implementation it is `like`; the priors. Latencies are extrapolated unchanged, in clocks and
+    seconds: they belong to the kernel on every GPU, and changes of a GPU change no fitted number.
 
     Parameters
     ----------
     record : Implementation
         ``NAME@N`` has the numbers of ``NAME``.
     known : collection of str, optional
-        Ids of the GPUs that are taken to exist: whatever was fitted on another one is not looked at.
+        Ids of the GPUs that are taken to exist; calibrations fitted on other GPUs are ignored.
     """
     everything = calibrations()
     own = record.name.partition("@")[0]
@@ -69,9 +69,9 @@ def choose(record: Implementation, gpu: Gpu, known: Collection[str] | None = Non
 
 
 def checked(record: Implementation, gpu: Gpu, passes: str) -> bool:
-    """Whether a calibration of the implementation's own on the architecture was checked on a pass.
+    """Return whether the implementation's own calibration on the architecture was checked on a pass.
 
-    Forward and backward together are covered where each was measured alone.
+    Forward and backward together are covered if each was measured alone.
     """
     known = calibrations()
     domains = [
@@ -81,12 +81,12 @@ def checked(record: Implementation, gpu: Gpu, passes: str) -> bool:
 
 
 def built(chosen: Chosen, record: Implementation, w: Workload, gpu: Gpu) -> Chosen:
-    """The same with the numbers at the speed of the build that the record is asked about."""
+    """Set the numbers' speed to that of the build that the question asks about."""
     return replace(chosen, numbers=replace(chosen.numbers, speed=build_speed(record, w, gpu)))
 
 
 def _chain(name: str) -> Iterator[str]:
-    """An implementation, the one whose calibration stands in for it, the one that stands in for that, and so on."""
+    """An implementation, the one whose calibration it borrows, the one which that one borrows from, and so on."""
     seen = set[str]()
     while name and name not in seen:
         seen.add(name)

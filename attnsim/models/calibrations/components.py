@@ -1,7 +1,7 @@
-"""What a predicted time may be off by, component by component, and the range that they make together.
+"""Uncertainty of a predicted time: its components, and the range that they add up to.
 
-A component is one thing that separates a question from the measurements behind its numbers: another laboratory, another
-version, another chip. Each adds a variance of log time. They are measured, by
+A component is one difference between a question and the measurements behind its numbers: another laboratory, another
+version, another chip. Each adds a variance of log time. They are measured by
 `attnsim.validation.checking.components`, and written by `attnsim fit --record`.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from attnsim.files import read_written
 
 PRIORS = "priors"
-"""The component of numbers of which none is fitted."""
+"""Component of numbers that are all at their priors."""
 
 COMPONENTS = {
     "laboratory": "another laboratory's machine and script",
@@ -32,7 +32,7 @@ COMPONENTS = {
     "operations": "unfused attention whose operations are not known",
     PRIORS: "nothing fitted at all",
 }
-"""Components by name, the nearest to what was measured first."""
+"""Components by name, those nearest to the measurements first."""
 
 RATIOS = {
     "machines": "two cards, each with its own clocks, host and measurement",
@@ -43,14 +43,15 @@ RATIOS = {
 """Components of a ratio of two times of one kernel, the nearest first."""
 
 WITHIN, TIMING, HOST = "within", "timing", "host"
-"""Three more, which are no matter of sources: errors of the calibration at home, the time's own sensitivity, and the
-host's time where that bounds the call."""
+"""Three more, independent of sources: errors of the calibration on its own measurements, the sensitivity to timing, and
+the host's time if it bounds the call.
+"""
 
 NORMAL_90 = 1.6449
-"""Half-width of 90 % of a normal distribution, over its standard deviation."""
+"""Half-width of the 90 % interval of a normal distribution, over its standard deviation."""
 
 RMS_OVER_MEAN = math.sqrt(math.pi / 2)
-"""Standard deviation over mean size of a normal distribution about 0."""
+"""Standard deviation over mean absolute value of a normal distribution about 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Widths:
     factor : float
         Half-width of the 90 % interval over the root of the summed variances.
     within : float
-        Standard deviation of log time at home over the calibration's mean held-out error.
+        Standard deviation of log time on the calibration's own measurements, over its mean held-out error.
     sd : mapping of str to float
         Standard deviation of log time that each component adds.
     """
@@ -72,11 +73,11 @@ class Widths:
     sd: Mapping[str, float]
 
     def parts(self, spread: float, carried: Iterable[str]) -> dict[str, float]:
-        """Standard deviations of log time by name, of a calibration's own mean error and of what is carried."""
+        """Standard deviations of log time by name: the calibration's own mean error, and each given component."""
         return {WITHIN: self.within * spread} | {name: self.sd[name] for name in carried}
 
     def half_width(self, sds: Iterable[float]) -> float:
-        """Half-width of the 90 % interval of log time of independent errors with these standard deviations."""
+        """Half-width of the 90 % interval of log time for independent errors with these standard deviations."""
         return self.factor * math.hypot(*sds)
 
 

@@ -1,6 +1,6 @@
-"""The fitted numbers: what each means, its prior and its bounds.
+"""Fitted numbers: meaning, prior and bounds of each.
 
-The chip has the rates and the kernel has the waits: at most five latencies describe an implementation on an
+The chip has the rates and the kernel has the latencies: at most five latencies describe an implementation on an
 architecture, and none of them scales a rate (``docs/design/calibration.md``).
 """
 
@@ -66,20 +66,20 @@ RATES: dict[str, Number] = {
     "hbm_share": Number("1", 1.0, 0.93, 1.0, "share of the achievable memory bandwidth that a kernel reaches"),
     "tensor_share": Number("1", 1.0, 0.95, 1.05, "tensor rate over that of the kernel's instruction path"),
 }
-"""Between which a rate of the chip that nobody fits is taken to be: alternatives of a calibration move it.
+"""Ranges of the chip's rates, which are never fitted: alternatives of a calibration vary them.
 
 Microbenchmarks of the L2 of one card differ: 5.5 of 6.9 TB/s (Chips and Cheese over gpu-l2-cache, H100 PCIe), 5.21 of
-6.16 (gpu-l2-cache over gpu-l2-stream, L40), 2.44 of 3.09 (A40). Of products that read weights from HBM the tenth best
-percent are at 0.93 to 0.99 of the best (``benchmarks/memory_share.py``). Instruction shapes of wgmma and of mma.sync
+6.16 (gpu-l2-cache over gpu-l2-stream, L40), 2.44 of 3.09 (A40). The best tenth of products that read weights from HBM
+are at 0.93 to 0.99 of the best (``benchmarks/memory_share.py``). Instruction shapes of wgmma and of mma.sync
 are 5 % about their mean (Luo et al., arXiv 2402.13499).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ImplementationNumbers:
-    """What the source of a kernel does not tell; see :data:`IMPLEMENTATION_NUMBERS` for meaning and bounds.
+    """Latencies that the source of a kernel does not state; :data:`IMPLEMENTATION_NUMBERS` has meaning and bounds.
 
-    A backward step without a latency of its own, None, has the forward's.
+    If the backward step has no latency of its own (None), the forward's applies.
     """
 
     step_clks: float = IMPLEMENTATION_NUMBERS["step_clks"].prior
@@ -91,17 +91,17 @@ class ImplementationNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Everything fitted that a replay uses, and the speed of a build.
+    """All fitted numbers that a replay uses, and the speed of a build.
 
     Parameters
     ----------
     l2_share, hbm_share, tensor_share : float
-        Of the rates in the GPU's file (:data:`RATES`). Never fitted; an alternative of a calibration moves one.
+        Shares of the rates in the GPU's file (:data:`RATES`). Never fitted; an alternative of a calibration varies one.
     speed : float
-        Of the SMs' work in the build that is asked about, over the one that the numbers were fitted on. Never fitted.
+        Speed of the SMs' work in the build asked about, over the build that the numbers were fitted on. Never fitted.
     counts : str
-        Kernel of ``schedule/instructions.csv`` whose counted instructions go with the numbers; "" for those of the
-        kernel's instruction path.
+        Kernel of ``schedule/instructions.csv`` whose instruction counts belong to the numbers; "" for the kernel's
+        instruction path's.
     """
 
     implementation: ImplementationNumbers = field(default_factory=ImplementationNumbers)

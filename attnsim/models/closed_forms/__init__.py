@@ -1,1 +1,1 @@
-"""What a call costs by arithmetic on its shape: useful work, and columns of a million calls for sweeps."""
+"""Cost of a call by arithmetic on its shape: useful work, and columns of a million calls for sweeps."""

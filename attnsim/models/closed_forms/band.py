@@ -1,4 +1,4 @@
-"""How many tiles a masked attention visits: arithmetic on the shape, however long the sequence.
+"""Number of tiles that a masked attention visits: arithmetic on the shape, for any sequence length.
 
 Everything here follows from the definition of :class:`attnsim.models.mask.mask.Mask` (query ``i`` sees keys from
 ``i + shift - left`` to ``i + shift + right``, ``shift = seq_kv - seq_q``) and takes arrays of workloads at
@@ -62,7 +62,7 @@ class Band:
 
     @classmethod
     def of(cls, seq_q: ArrayLike, seq_kv: ArrayLike, left: ArrayLike, right: ArrayLike, rows: ArrayLike) -> Band:
-        """Blocks over tiles of queries, as in the forward pass; a negative reach is no limit."""
+        """Band with tiles of queries, as in the forward pass; a negative reach means no limit."""
         nq, nk, before, after, r = _integers(seq_q, seq_kv, left, right, rows)
         return cls(r, nq, nk, nk - nq, _reach(before), _reach(after))
 
@@ -72,25 +72,25 @@ class Band:
         return -(-self.queries // self.rows)
 
     def busy_rows(self) -> Ints:
-        """Rows in tiles that see anything.
+        """Rows in tiles that see any key.
 
-        Only leading tiles can see nothing: those whose last query lies more than `right` before the first key. The last
+        Only leading tiles can see none: those whose last query lies more than `right` before the first key. The last
         query always sees the last key.
         """
         return self.queries - self.idle_tiles() * self.rows
 
     def idle_tiles(self) -> Ints:
-        """Leading tiles that see nothing."""
+        """Leading tiles that see no key."""
         return self._before(-self.shift - self.right, self.tiles - 1)
 
     def touched(self, size: ArrayLike) -> Ints:
-        """Keys in tiles of `size` that any tile visits: from the first visited tile to the end."""
+        """Keys in key tiles of `size` that any query tile visits: from the first visited tile to the end."""
         (step,) = _integers(size)
         low = np.maximum(0, self.idle_tiles() * self.rows + self.shift - self.left)
         return np.asarray(self.keys - low // step * step, dtype=np.int64)
 
     def reach_end(self, size: ArrayLike) -> Ints:
-        """Number of tiles that visit the last tile (of `size`) of the keys."""
+        """Number of query tiles that visit the last key tile of `size`."""
         (step,) = _integers(size)
         before_last = (self.keys - 1) // step * step
         return self.tiles - self._before(before_last - self.shift - self.right, self.tiles - 1)
@@ -121,12 +121,12 @@ class Band:
         return np.asarray(ends - begins + last, dtype=np.int64)
 
     def _before(self, bound: Ints, limit: Ints) -> Ints:
-        """Tiles, of the first `limit`, whose last query is below `bound`."""
+        """Number of the first `limit` tiles whose last query is below `bound`."""
         return np.asarray(np.clip(np.maximum(bound, 0) // self.rows, 0, limit), dtype=np.int64)
 
 
 def visible_pairs(seq_q: ArrayLike, seq_kv: ArrayLike, left: ArrayLike, right: ArrayLike) -> Ints:
-    """(query, key) pairs of one head that survive the mask: tiles of one query and one key."""
+    """(query, key) pairs of one head that the mask shows: visits of tiles of one query and one key."""
     return Band.of(seq_q, seq_kv, left, right, 1).visits(1)
 
 

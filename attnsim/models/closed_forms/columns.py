@@ -15,7 +15,7 @@ from attnsim.models.closed_forms.band import Band, visible_pairs
 from attnsim.models.question.operations import Operations
 
 UNFUSED = Operations.parse("copies, mask, softmax")
-"""What unfused attention runs of which there are closed forms of columns."""
+"""Operations of unfused attention that columns have closed forms for."""
 
 WIDTHS = np.array([32, 64, 96, 128, 192, 256, 512])
 """Head dimensions that flash kernels are compiled for (FlashAttention's list)."""
@@ -51,29 +51,29 @@ class ShapeTable:
         return tuple(getattr(self, f.name) for f in fields(self))
 
     def spread(self) -> ShapeTable:
-        """The same with int64 columns of one length."""
+        """Broadcast all columns to int64 columns of one length."""
         values = (np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in self.columns())
         return ShapeTable(*(np.array(column) for column in np.broadcast_arrays(*values)))
 
     def take(self, chosen: NDArray[np.bool_]) -> ShapeTable:
-        """Some of the rows."""
+        """Rows where `chosen` is true."""
         return ShapeTable(*(column[chosen] for column in self.columns()))
 
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """What each row costs: of FLOPs, exponentials and bytes what its :class:`~attnsim.models.schedule.Schedule` counts.
+    """Costs of each row; FLOPs, exponentials and bytes equal those of its :class:`~attnsim.models.schedule.Schedule`.
 
     Parameters
     ----------
     flops_useful, flops_executed, flops_dense : ndarray of int
-        Of visible pairs; of whole tiles at the head_dim the kernel is compiled for; of all pairs.
+        FLOPs of visible pairs; of whole tiles at the head_dim the kernel is compiled for; of all pairs.
     exponentials : ndarray of int
         As executed: whole tiles, and one per row and tile for the rescaling of O.
     load_bytes, store_bytes : ndarray of int
-        Asked of global memory.
+        Bytes requested of global memory.
     compulsory_bytes, no_reuse_bytes : ndarray of int
-        HBM traffic with perfect reuse, and if every request went there.
+        HBM traffic with perfect reuse, and with no L2 hit at all.
     peak_memory_bytes : ndarray of int
         Inputs, outputs and scratch alive together.
     """
@@ -90,22 +90,23 @@ class CostTable:
 
 
 Gemms = Callable[[NDArray[np.bool_], Ints, Ints, Ints, Ints, Ints], Ints]
-"""Of rows of a table, and their products' batch, m, n, k and bytes an element of A: how often A is read, the columns of
-B that are asked for, and executed FLOPs, ``[3, rows]``."""
+"""Function of (rows of a table, batch, m, n, k, bytes per element of A) of the products. Returns how often A is read, the
+columns of B that are requested, and executed FLOPs, ``[3, rows]``.
+"""
 
 
 def costs(table: ShapeTable, gemms: Gemms | None = None) -> CostTable:
-    """Closed forms of every row of `table`: the numbers that a schedule of the call adds up to.
+    """Closed forms of every row of `table`: the sums that a schedule of the call gives.
 
     Parameters
     ----------
     gemms : callable, optional
-        The products of unfused attention; without, on tiles of 128 x 128, and 64 columns where a result has no more.
+        The products of unfused attention; by default on tiles of 128 x 128, of 64 columns if a result has no more.
 
     Raises
     ------
     InputError
-        When a count exceeds 64-bit integers.
+        If a count exceeds 64-bit integers.
     """
     t = table.spread()
     dense = 2.0 * t.batch * t.heads_q * t.seq_q * t.seq_kv * (t.head_dim + t.head_dim_v)
@@ -173,7 +174,7 @@ def _naive(t: ShapeTable, gemms: Callable[..., Ints]) -> NDArray[np.int64]:
     s = np.maximum(2, e)
     pairs = heads * seq_q * seq_kv
     q, k, v, o = heads * seq_q * d * e, kv * seq_kv * d * e, kv * seq_kv * dv * e, heads * seq_q * dv * e
-    # limits that the lengths never reach are none, as Mask.within has it
+    # limits beyond the lengths are dropped, as in Mask.within
     limited = (t.left >= 0) & (t.left < seq_kv - 1) | (t.right >= 0) & ((t.right < seq_q - 1) | (seq_q == 1))
     masked = limited.astype(np.int64)
     mask = masked * seq_q * seq_kv * s

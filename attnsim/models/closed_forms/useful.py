@@ -1,7 +1,8 @@
-"""Useful work: what a mechanism cannot do without, whoever computes it and on whatever schedule.
+"""Useful work: the least work of a mechanism, independent of implementation and schedule.
 
 FLOP convention: 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward (Dao, arXiv 2307.08691, section 4.1);
-dense = as if unmasked. Mechanisms without a softmax over all keys count the products in its place, whatever the mask.
+dense = as if unmasked. Mechanisms without a softmax over all keys count the products that replace it, whatever the
+mask.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from attnsim.models.references.performer import feature_count
 
 @dataclass(frozen=True, slots=True)
 class Useful:
-    """What no schedule does without.
+    """Work that every schedule of a mechanism has to do.
 
     Parameters
     ----------
@@ -36,10 +37,10 @@ def softmax(w: Workload) -> Useful:
 
 
 def linear(w: Workload) -> Useful:
-    """The two products with the state: 2 B H N d dv each, H of the keys for the one, of the queries for the other.
+    """The two products with the state: 2 B H N d dv each, H of the keys for one and of the queries for the other.
 
-    phi takes an exponential for each element of Q and K (where it is negative; kernels do not branch). In decoding K is
-    the new tokens'. The chunked form's products within a chunk are work executed, not useful.
+    phi takes an exponential for each element of Q and K (for negative ones; kernels do not branch). In decoding, K is
+    of the new tokens only. The chunked form's products within a chunk are executed, not useful.
     """
     rows = _rows(w, w.seq_q if w.passes == "decode" else w.seq_kv)
     return _unmasked(2 * rows * w.head_dim * w.head_dim_v, rows * w.head_dim)
@@ -54,7 +55,7 @@ def efficient(w: Workload) -> Useful:
 def performer(features: int, w: Workload) -> Useful:
     """The feature maps and the two products with the state; an exponential per feature of each row of Q and K.
 
-    The chunked form's products within a chunk are work executed, not useful.
+    The chunked form's products within a chunk are executed, not useful.
     """
     rows, m = _rows(w, w.seq_kv), features or feature_count(w.head_dim)
     return _unmasked(2 * rows * m * (w.head_dim + w.head_dim_v), rows * m)
@@ -75,13 +76,13 @@ def _unmasked(flops: int, exponentials: int) -> Useful:
 
 
 def selected(w: Workload) -> Useful:
-    """Softmax attention over the keys of chosen blocks that are not in a query's future."""
+    """Softmax attention over the visible keys of chosen blocks."""
     assert w.selection is not None
     return _over(w, w.batch * visible_pairs(w.selection, w.seq_q))
 
 
 def compressed(w: Workload) -> Useful:
-    """The same over compressed keys."""
+    """Softmax attention over the visible compressed keys."""
     assert w.selection is not None
     return _over(w, w.batch * compressed_pairs(w.selection, w.seq_q))
 
@@ -97,7 +98,7 @@ def three_branches(w: Workload) -> Useful:
 
 
 def _chosen_pairs(top: int, queries: int, keys: int) -> int:
-    """Pairs of query and chosen key of a sequence's head: all that a query sees, where those are no more."""
+    """Pairs of query and chosen key per head of a sequence: all visible keys if those are fewer than `top`."""
     before, first = max(0, keys - queries), max(0, queries - keys)
     all_seen = max(0, min(queries - first, top - before))  # queries that see no more than are chosen
     return all_seen * (before + 1) + all_seen * (all_seen - 1) // 2 + (queries - first - all_seen) * top
@@ -110,12 +111,12 @@ def index(w: Workload) -> Useful:
 
 
 def nothing(w: Workload) -> Useful:
-    """No products: numbers are compared."""
+    """No products: kernels that only compare numbers."""
     return Useful(0, 0, 0)
 
 
 def chosen_keys(w: Workload) -> Useful:
-    """Softmax attention to chosen keys, at the widths of the question: over a latent those of its absorbed form."""
+    """Softmax attention over chosen keys, at the question's widths; over a latent, those of the absorbed form."""
     assert w.selection is not None
     absorbed = w if w.latent is None else replace(w, latent=None, head_dim=w.latent.width, head_dim_v=w.latent.rank)
     return _over(absorbed, sum(_chosen_pairs(w.selection.top, one.queries, one.keys) * one.times for one in w.parts))
@@ -129,6 +130,6 @@ def indexed(w: Workload) -> Useful:
 
 
 def _over(w: Workload, pairs: int) -> Useful:
-    """Softmax attention over so many pairs of a head, of all sequences."""
+    """Softmax attention over `pairs` pairs per head, summed over all sequences."""
     exponentials = w.heads_q * pairs if "fwd" in w.directions else 0
     return Useful(w.matrix_flops(pairs), w.matrix_flops(w.all_pairs), exponentials)

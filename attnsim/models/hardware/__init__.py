@@ -1,1 +1,1 @@
-"""Where it runs: a GPU's figures, their changes, files, rules and energy."""
+"""GPUs: their figures, changes, files, rules and energy."""

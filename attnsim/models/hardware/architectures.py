@@ -1,4 +1,4 @@
-"""What holds for all GPUs of a compute capability, a column each of ``architectures.csv``, which has the sources."""
+"""Properties of all GPUs of a compute capability: one column each of ``architectures.csv``, which has the sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnsim.tables import read_csv
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """A figure that a GPU's file may leave out: its value, or what it is over another figure, its kind and its rule."""
+    """A figure that a GPU's file may leave out: its value, or its ratio to another figure, with kind and rule."""
 
     key: str
     over: str
@@ -24,30 +24,30 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One column.
+    """One column of the table.
 
     Parameters
     ----------
     name : str
         "hopper"; several capabilities may have one name.
     cards : tuple of str
-        GPUs that a person knows it by.
+        Well-known GPUs of the architecture.
     borrows : tuple of str
-        Architectures whose calibrations it borrows, the most alike first.
+        Architectures whose calibrations it borrows, the most similar first.
     hbm : str
-        Kind of memory of data-centre cards with HBM; "" where all have GDDR.
+        Kind of memory of data-centre cards with HBM; "" if all cards have GDDR.
     small_shared_memory : bool
-        Whether libraries keep separate tiles for its 99 KiB a block (FlashAttention's ``is_sm8x``).
+        Whether libraries keep separate tiles for its 99 KiB per block (FlashAttention's ``is_sm8x``).
     fp16_flops_per_clk : float
         Tensor rate of an SM; half of it on consumer cards that accumulate in fp32.
     mma_sync_flops_per_clk : float or None
-        What ``mma.sync`` reaches; None where that is 0.95 of the tensor rate.
+        Rate that ``mma.sync`` reaches; None if it is 0.95 of the tensor rate.
     power_over_counted : float
-        Power of the work over what its counts and ``energy.csv`` give.
+        Power of the work over the power that its counts and ``energy.csv`` give.
     slowed_from_s, slowed_to_s : float
-        Length of a call from which on the power limit slows it, and from which on it does so wholly.
+        Length of a call at which the power limit begins to slow it, and at which the limit applies in full.
     least_clock_hz : float
-        SM clock below which no power limit brings a card.
+        Lowest SM clock that the power limit leads to.
     figures : tuple of Assumed
         In the order in which they are filled in.
     """
@@ -103,14 +103,14 @@ def _read() -> dict[int, Architecture]:
 
 
 ARCHITECTURES = _read()
-"""By compute capability times ten."""
+"""Architectures by compute capability times ten."""
 
 
 def modelled(capability: int) -> int | None:
-    """The newest capability with a column that is not newer than this one; None where all are."""
+    """Newest capability with a column that is not newer than `capability`; None if all are newer."""
     return max((number for number in ARCHITECTURES if number <= capability), default=None)
 
 
 def architecture_of(capability: int) -> Architecture:
-    """The column that a capability, 90 for 9.0, is modelled by; the oldest where all are newer."""
+    """The column that models a capability (90 for 9.0); the oldest column if all are newer."""
     return ARCHITECTURES[modelled(capability) or min(ARCHITECTURES)]

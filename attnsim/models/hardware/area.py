@@ -1,7 +1,8 @@
-"""Area of a GPU's die: what is published of the die, and what its changed figures add.
+"""Area of a GPU's die: its published area, plus the area that changed figures add.
 
-The unchanged die has its published area. Its memory interface, L2 cells, crossbar and links are what the constants of
-``area.yaml`` give, a share is not modelled, and the SMs are what is left. A changed figure scales its part::
+The unchanged die has its published area. The constants of ``area.yaml`` give the areas of its memory interface, L2
+cells, crossbar and links, and a share that is not modelled; the SMs have the remaining area. A changed figure scales
+its part::
 
     area = die + SMs ((n'/n) (1 + sum over units of share (f'/f - 1)) - 1) + L2 cells (c'/c - 1)
                + crossbar ((b'/b)^x - 1) + memory interface ((m'/m)^y - 1)
@@ -30,18 +31,18 @@ UNITS: Mapping[str, tuple[str, ...]] = {
     "shared memory": ("sm.shared_memory",),
     "shared memory ports": ("sm.shared_memory_bandwidth",),
 }
-"""Parts of an SM whose share is in ``area.yaml``, and the figures that they grow with: the one that grows most."""
+"""Parts of an SM with a share in ``area.yaml``, and the figures they scale with; the figure that grows most decides."""
 FIGURES = frozenset(
     ("sm.count", "l2.capacity", "l2.bandwidth", "hbm.bandwidth", *(key for keys in UNITS.values() for key in keys))
 )
-"""The figures that area follows."""
+"""Figures that the area depends on."""
 FOLLOWING = frozenset(("sm.shared_memory_per_block", "hbm.capacity"))
-"""Figures that need no area of their own: limits, and memory beside the die."""
+"""Figures without area of their own: limits, and memory outside the die."""
 
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """A die as it is made, with what it has of units that a GPU may have switched off.
+    """A manufactured die, including units that a GPU may have disabled.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ class Die:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a manufacturing process packs into a square millimetre, and what it costs."""
+    """A manufacturing process: densities per square millimetre, wafer price and defects."""
 
     density: Constant
     sram: Constant
@@ -95,7 +96,7 @@ def table() -> Table:
 
 
 def die_of(gpu: Gpu) -> tuple[str, Die]:
-    """Name and record of the die of a GPU, or of the one that it was before it was changed.
+    """Name and record of the die of a GPU; for a changed GPU, of the unchanged one.
 
     Raises
     ------
@@ -112,7 +113,7 @@ def die_of(gpu: Gpu) -> tuple[str, Die]:
 
 
 def constants_of(die: Die) -> dict[str, Constant]:
-    """The constants that the area of a die follows from, by name."""
+    """Constants that determine the area of a die, by name."""
     found = table()
     return {
         "area": die.area,
@@ -125,7 +126,7 @@ def constants_of(die: Die) -> dict[str, Constant]:
 
 
 def parts_mm2(die: Die, values: Mapping[str, float]) -> dict[str, float]:
-    """The parts of a die in mm2, by these values of its constants; the SMs are what is left."""
+    """Areas of the parts of a die in mm2 for the given constants; the SMs have the remainder."""
     phy, controller = values[f"{die.memory} phy"], values[f"{die.memory} controller"]
     found = {
         "memory": die.units * (phy + controller / values["density"]),
@@ -138,13 +139,13 @@ def parts_mm2(die: Die, values: Mapping[str, float]) -> dict[str, float]:
 
 
 def typical_shares(die: Die) -> dict[str, float]:
-    """The parts of a die as shares of it, by typical constants."""
+    """Shares of the parts in a die's area, for typical constants."""
     parts = parts_mm2(die, {name: one.typical for name, one in constants_of(die).items()})
     return {name: part / die.area.typical for name, part in parts.items()}
 
 
 def area_with(gpu: Gpu, die: Die, values: Mapping[str, float]) -> float:
-    """Area in mm2 of a GPU that began with a die, by these values of its constants."""
+    """Area in mm2 of a GPU, starting from its unchanged die, for the given constants."""
     base, parts = gpu.unchanged, parts_mm2(die, values)
 
     def grown(*keys: str) -> float:
@@ -161,7 +162,7 @@ def area_with(gpu: Gpu, die: Die, values: Mapping[str, float]) -> float:
 
 
 def area_mm2(gpu: Gpu) -> Interval:
-    """Area of the die of a GPU, of both where it has two.
+    """Area of the die of a GPU; of both dies if it has two.
 
     Raises
     ------
@@ -179,6 +180,6 @@ def area_mm2(gpu: Gpu) -> Interval:
 
 
 def without_area(gpu: Gpu) -> tuple[str, ...]:
-    """Figures that were changed and whose area is not known, so that their change looks free."""
+    """Changed figures whose area is not known, so that their change appears free."""
     changed = dict.fromkeys(key for change in gpu.changes for key in sorted(change.keys))
     return tuple(key for key in changed if key not in FIGURES | FOLLOWING)

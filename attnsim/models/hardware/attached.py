@@ -1,8 +1,8 @@
-"""The record of a GPU that is plugged in, from what its driver says of it.
+"""Record of an attached GPU, made from what its driver reports.
 
-On a machine with the packages that GPU files need, the built-in file of the same chip is taken. Anywhere, and for a
-chip without a file, the limits are the driver's and the rest follows by :mod:`attnsim.models.hardware.rules`: that
-needs nothing but the standard library.
+On a machine with the packages that GPU files need, the built-in file of the same chip is used. Otherwise, and for a
+chip without a file, the limits are the driver's and the rest follows by :mod:`attnsim.models.hardware.rules`; that
+needs only the standard library.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FROM_ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What a driver says of one GPU.
+    """One GPU as its driver reports it.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Attached:
 
 
 def gpu_of_attached(attached: Attached, known: Iterable[Gpu] = ()) -> Gpu:
-    """The GPU among `known` that this is, or a record made of its attributes.
+    """The GPU among `known` that this is; otherwise a record made from its attributes.
 
     Parameters
     ----------
@@ -92,9 +92,10 @@ def _match(attached: Attached, known: Iterable[Gpu]) -> Gpu | None:
 
 
 def gpu_of_name(name: str, known: Iterable[Gpu]) -> Gpu | None:
-    """The GPU that a driver calls so, "NVIDIA H100 80GB HBM3"; None where that is none of them, or several.
+    """The GPU with this driver name, "NVIDIA H100 80GB HBM3"; None if none matches, or several.
 
-    Model and memory agree and no word is left over. A name of a card says so ("PCIe"); without it, it is the module.
+    Model and memory agree and no word is left over. The name of a PCIe card says so ("PCIe"); without that word, it is
+    the module.
     """
     words = words_of(" ".join(spoken_words(name)))
     size = {word for word in words if re.fullmatch(r"\d+GB", word)}
@@ -119,19 +120,19 @@ _EVERYBODYS = (
 
 
 def spoken_words(name: str) -> tuple[str, ...]:
-    """A name's words in capitals, without those that every card has: ("A100", "PCIE", "40GB")."""
+    """Words of a name in capitals, without words common to all cards: ("A100", "PCIE", "40GB")."""
     text = re.sub(r"\b([RG]TX)(?=\d)|(?<=\d{4})(?=(?:TI|SUPER|D)\b)", r"\1 ", name.upper().replace("_", " "))
     words = re.findall(r"[\w.]+", re.sub(r"\b(\d+) ?G(I?B)?\b", r"\1GB", text))
     return tuple(word for word in words if word not in _EVERYBODYS)
 
 
 def words_of(name: str) -> set[str]:
-    """The words of a GPU's name that tell it from another."""
+    """Words of a GPU's name that distinguish it from others."""
     return set(re.findall(r"[A-Z]+\d*[A-Z]*|\d+[A-Z]*", name.upper())).difference(_EVERYBODYS)
 
 
 def model_words(words: Iterable[str]) -> set[str]:
-    """Words that tell a model: letters and digits, sizes left out (``H100``, ``4090``, ``L40S``)."""
+    """Words that identify a model: letters with digits, without sizes (``H100``, ``4090``, ``L40S``)."""
     return {
         word for word in words if re.fullmatch(r"[A-Z]+\d+[A-Z]*|\d{4}", word) and not word.startswith(("HBM", "SXM"))
     }

@@ -1,4 +1,4 @@
-"""What was changed in a hypothetical GPU, and how a person writes a new value: "6 TB/s", "2x"."""
+"""Changes of a hypothetical GPU, and the text form of new values: "6 TB/s", "2x"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAR = by_hand(
     "a slip such as 1.5 for 1.5x is further off than that from every rate, latency and count of SMs of a real GPU; who "
     "wants a larger change writes its unit",
 )
-"""A number without a unit that is so many times the present value, or so much less, is taken for a slip."""
+"""Ratio of a number without a unit to the present value, or its inverse, above which the number is taken for a slip."""
 PERCENT = re.compile(r"\s*([+-]\d+(?:\.\d*)?)\s*%\s*")
 BARE = re.compile(r"\s*(?:\d+(?:\.\d*)?|\.\d+)\s*")
 TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
@@ -25,18 +25,18 @@ TIMES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*[x×]\s*")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure that was changed, and those that moved along; as text, the sentence that says so.
+    """A changed figure, with those that changed along with it; its text is a sentence.
 
     Parameters
     ----------
     key
         `hbm.bandwidth`.
     old, new
-        SI units.
+        Values in SI units.
     unit
-        Of both.
+        Unit of both.
     follows
-        Changes that follow this one.
+        Changes of figures that follow this one.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Change:
 
     @property
     def keys(self) -> set[str]:
-        """The figures that are not what they were."""
+        """All figures whose values changed."""
         return {self.key, *(one.key for one in self.follows)}
 
     def __str__(self) -> str:
@@ -68,20 +68,20 @@ def told(changes: Iterable[Change]) -> str:
 
 
 def decimal(value: float) -> float:
-    """A value without what binary multiplication adds in the last digits: 1.1 times 1590 MHz is 1749 MHz."""
+    """The value rounded to 12 digits, without the error of binary multiplication: 1.1 times 1590 MHz is 1749 MHz."""
     return float(f"{value:.12g}")
 
 
 def new_value(field: Field, old: float, given: object, *, of_range: bool = False) -> float:
-    """The value that a person gives in place of `old`: itself, or so many times the old one.
+    """Parse the new value for a figure that is `old`: a value, or a factor such as "2x".
 
-    As text, a number without a unit is refused where it is `FAR` from the present value; "=2" is exactly 2. The
-    end of a range (`of_range`) may be as far as one likes.
+    In text, a number without a unit is refused if it differs from the present value by more than a factor `FAR`; "=2"
+    is exactly 2. The end of a range (`of_range`) may be any value.
 
     Raises
     ------
     InputError
-        Without the key, as `Field.parse`.
+        If the value is not allowed; the message lacks the key, as in `Field.parse`.
     """
     if isinstance(given, str) and given.lstrip().startswith("="):
         return field.parse(given.lstrip()[1:])
@@ -102,17 +102,17 @@ def new_value(field: Field, old: float, given: object, *, of_range: bool = False
     if not math.isfinite(new):
         raise InputError(f"is {shown(text)}; allowed: {field.allowed()}")
     if field.integer:
-        new = float(round(new))  # "1.05x" of 108 SMs is a fair question; the record shows the 113 it became
+        new = float(round(new))  # "1.05x" of 108 SMs is allowed; the record shows the resulting 113
     field.check(new, f"{text.strip()} = {field.show(new)}")
     return new
 
 
 Marks = Mapping[tuple[str, tuple[Change, ...]], str]
-"""What stands behind the name of a GPU in a table or a picture, by its id and changes."""
+"""Suffix of a GPU's name in a table or a picture, by its id and changes."""
 
 
 def marks(machines: Iterable[tuple[str, tuple[Change, ...]]]) -> Marks:
-    """A star for the one changed GPU, or a letter for each of several: "h100-sxm5-80gb A"."""
+    """Suffixes: a star for a single changed GPU, or a letter for each of several: "h100-sxm5-80gb A"."""
     changed = [one for one in dict.fromkeys(machines) if one[1]]
     if len(changed) == 1:
         return {changed[0]: "*"}
@@ -121,7 +121,7 @@ def marks(machines: Iterable[tuple[str, tuple[Change, ...]]]) -> Marks:
 
 
 def near(new: float, old: float) -> bool:
-    """Whether a number without a unit may be meant as it stands."""
+    """Return whether a number without a unit is plausible as a new value."""
     return new == 0 or old == 0 or 1 / FAR <= new / old <= FAR
 
 

@@ -1,14 +1,14 @@
-"""The SM clock of a call: the given one, else what short calls run at, else what the power limit allows.
+"""SM clock of a call: the given clock, or the one of short calls, or the one that the power limit allows.
 
-A call that is long enough for the card to act (`Architecture.slowed_from_s` to `slowed_to_s`) runs at the clock f at
-which static power and the power of its counted work are the limit::
+A call that is long enough for the card to react (`Architecture.slowed_from_s` to `slowed_to_s`) runs at the clock f at
+which static power and the power of its counted work reach the limit::
 
     limit - static = (chip x f / f0 + memory) / (clocks x f0 / f + fixed)
 
-`chip` and `memory` are joules at the full clock f0. An operation on the chip takes energy in proportion to the clock
-("voltage exponent" in ``models/hardware/energy.csv``), a byte from HBM takes the same at any. `clocks` and `fixed` are
-the parts of the call's time that follow the clock and that do not: the L2 and HBM have clocks of their own, which stay
-as they are. Each play tells the two parts at its own clock.
+`chip` and `memory` are joules at the full clock f0. The energy of an operation on the chip is proportional to the clock
+("voltage exponent" in ``models/hardware/energy.csv``); a byte from HBM takes the same energy at any clock. `clocks` and
+`fixed` are the parts of the call's time that scale with the clock and that do not: the L2 and HBM have their own
+clocks, which do not change. Each replay returns both parts at its clock.
 No call is slowed below the least clock of the architecture, at which it may draw more than its limit.
 """
 
@@ -29,13 +29,13 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM
 
 ClockBy = Literal["given", "boost", "load", "power", "least"]
-"""What set a call's clock: "load" is that of a card that is not cold, "least" the lowest, where power asks for less."""
+"""Origin of a call's clock: "load" is the clock of a warm card, "least" the lowest, if power asks for less."""
 
 Value = float | Floats
-"""Of one call, or a column of several."""
+"""Value of one call, or a column of several."""
 
 Timed = tuple[Value, Value]
-"""Time of a call, and the part of it that the clock does not change."""
+"""Time of a call, and the part of it that does not depend on the clock."""
 
 
 MOST_PLAYS = by_hand(5, "times that a call is played to find the clock that its power allows")
@@ -44,20 +44,21 @@ SAME_CLOCK = by_hand(0.002, "relative difference of clocks below which a call is
 
 @dataclass(frozen=True, slots=True)
 class ClockLaw:
-    """What the clock of long calls on a GPU follows from.
+    """Parameters that determine the clock of long calls on a GPU.
 
     Parameters
     ----------
     capability : int
         90 for compute capability 9.0.
     tensor_hz : float
-        Clock at which the energies of the chip hold.
+        Clock for which the energies of the chip hold.
     static_w : float
-        Of the unchanged GPU: a hypothetical one gets the static power of what is added on top of its limit.
+        Static power of the unchanged GPU. For a hypothetical GPU, the static power of added units is on top of its
+        limit.
     from_s, to_s : float
-        Length of a call from which on power slows it, and from which on it does so wholly.
+        Length of a call at which power begins to slow it, and at which the limit applies in full.
     least_hz : float
-        Clock below which power slows no call.
+        Lowest clock that power leads to.
     """
 
     capability: int
@@ -70,7 +71,7 @@ class ClockLaw:
 
 @lru_cache(maxsize=256)
 def clock_law(gpu: Gpu) -> ClockLaw:
-    """The law of a GPU."""
+    """Clock law of a GPU."""
     base, capability = gpu.unchanged, gpu.compute_capability_number
     row = architecture_of(capability)
     static_w = constants(capability)["static"].typical * base.power.tdp_w
@@ -78,7 +79,7 @@ def clock_law(gpu: Gpu) -> ClockLaw:
 
 
 def joules(capability: int, dtype: str, **counts: float) -> tuple[float, float]:
-    """Energy on the chip at the clock of the tensor peak, and of the memory.
+    """Energy on the chip at the clock of the tensor peak, and energy of the memory, in joules.
 
     Parameters
     ----------
@@ -92,16 +93,16 @@ def joules(capability: int, dtype: str, **counts: float) -> tuple[float, float]:
 
 
 def clock_share(clocks_s: Value, fixed_s: Value, chip_j: Value, memory_j: Value, power_w: Value) -> Floats:
-    """Part of the full clock at which work takes no more than some power.
+    """Fraction of the full clock at which work draws at most `power_w`.
 
     Parameters
     ----------
     clocks_s, fixed_s : float or ndarray
-        Of the call at the full clock: what follows the clock, and what does not.
+        Time of the call at the full clock that scales with the clock, and time that does not.
     chip_j, memory_j : float or ndarray
-        Energy of its work at the full clock; on the chip a picojoule at least.
+        Energy of its work at the full clock; on the chip at least a picojoule.
     power_w : float or ndarray
-        What the limit leaves beside static power; a watt at least.
+        Power limit less static power; at least a watt.
     """
     chip_j, power_w = np.maximum(chip_j, PICO), np.maximum(power_w, 1.0)
     rest = memory_j - power_w * fixed_s
@@ -118,25 +119,25 @@ def settled(
     felt: Value,
     least: Value,
 ) -> Floats:
-    """Part of the full clock at which a call runs.
+    """Fraction of the full clock at which a call runs.
 
-    Each play says which clock its power would allow, if what no clock changes stayed as it is (a tangent). From the
-    second play below the full clock on, the next is on the straight line through the last two: as the memory begins to
-    hold kernels up, tangents come closer by less than half each time, or go to and fro.
+    Each replay gives the clock that its power would allow if the clock-independent time stayed constant (a tangent).
+    From the second replay below the full clock on, the next clock is found by linear interpolation through the last
+    two. Once memory begins to bind kernels, tangents converge by less than half each time, or oscillate.
 
     Parameters
     ----------
     full : (float or ndarray, float or ndarray)
-        Time of the call at the full clock, and what of it no clock changes there.
+        Time of the call at the full clock, and its clock-independent part.
     time_at : callable
-        The same at a part of the full clock. It is asked until the clock stays within `SAME_CLOCK`, `MOST_PLAYS` - 1
-        times at most; the answer is the last part that it was asked for.
+        Returns both at a fraction of the full clock. It is called until the clock stays within `SAME_CLOCK`, at most
+        `MOST_PLAYS` - 1 times; the result is the last fraction that it was called with.
     chip_j, memory_j, power_w : float or ndarray
-        As `clock_share` takes them.
+        As for `clock_share`.
     felt : float or ndarray
-        How far the limit is felt, from `limit_felt`.
+        Degree to which the limit applies, from `limit_felt`.
     least : float or ndarray
-        Part of the full clock below which power slows no call.
+        Lowest fraction of the full clock.
     """
     time_s, held_s = full
     share = np.ones_like(time_s, dtype=float)
@@ -157,5 +158,5 @@ def settled(
 
 
 def limit_felt(time_s: Value, from_s: Value, to_s: Value) -> Floats:
-    """How far, 0 to 1, a call of this length at the full clock feels its limit; between the two by the logarithm."""
+    """Degree, 0 to 1, to which the limit applies to a call of this length; logarithmic between the two lengths."""
     return np.asarray(np.clip(np.log(time_s / from_s) / np.log(to_s / from_s), 0.0, 1.0))

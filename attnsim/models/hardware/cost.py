@@ -1,6 +1,6 @@
-"""What a GPU costs to make: its dies from wafers of a price and a yield, its memory by the gigabyte, its package.
+"""Manufacturing cost of a GPU: dies from wafers of a price and a yield, memory by the gigabyte, the package.
 
-What is left out: tests, the board, design and masks, and the maker's margin: it is far below a GPU's price.
+Tests, the board, design and masks, and the maker's margin are left out: the cost is far below a GPU's price.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ CM2_MM2 = 100
 
 
 def dies_in_package(die: Die) -> int:
-    """How many dies the unchanged GPU has, none larger than the reticle; a changed one has as many."""
+    """Number of dies of the unchanged GPU, none larger than the reticle; a changed GPU has as many."""
     return math.ceil(die.area.typical / table().reticle_mm2.typical)
 
 
 def beyond_reticle(gpu: Gpu) -> bool:
-    """Whether a die of the GPU is larger than can be made in one piece."""
+    """Return whether a die of the GPU exceeds the reticle, so that it cannot be made in one piece."""
     _, die = die_of(gpu)
     return area_mm2(gpu).typical / dies_in_package(die) > table().reticle_mm2.typical
 
@@ -57,7 +57,7 @@ def cost_usd(gpu: Gpu) -> Interval:
 
 
 def sold_per_wafer(area: float, values: Mapping[str, float]) -> float:
-    """Dies of a wafer that can be sold: those without a defect (Murphy), and a share of the others.
+    """Saleable dies per wafer: those without a defect (Murphy), and a share of the others.
 
     ``pi (d/2)^2 / A - pi d / sqrt(2 A)`` dies fit a wafer of diameter d; ``((1 - e^(-A D)) / (A D))^2`` of them have no
     defect at D defects per area (Murphy, Proc. IEEE 52, 1964).

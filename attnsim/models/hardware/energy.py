@@ -1,10 +1,9 @@
 """Energy of work on a GPU: picojoules per unit of work, and static power.
 
-The constants are of three sorts, and each says which: *derived* from published board measurements, scaled from another
-process node, or assumed. None is fitted to attention's energy. Their intervals are wide because the literature is:
-energies per byte and per instruction are published for few chips, tensor energies only as whole-board power at full
-rate. What a GPU draws over what they count (`Architecture.power_over_counted`) is fitted to how far long calls slow
-down.
+Each constant states its kind: *derived* from published board measurements, scaled from another process node, or
+assumed. None is fitted to attention's energy. Their intervals are wide because the literature is sparse: energies per
+byte and per instruction are published for few chips, tensor energies only as whole-board power at full rate. The power
+of a GPU beyond these counts (`Architecture.power_over_counted`) is fitted to how far long calls slow down.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from attnsim.tables import read_csv
 PICO = 1e-12
 
 FORMAT_FACTORS = {"fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "tf32": 2.0}
-"""Energy of a FLOP over fp16's, assumed: every halving of the width doubles the rate of the same units."""
+"""Energy of a FLOP over fp16's, assumed: halving the width doubles the rate of the same units."""
 
 
 @cache
@@ -50,7 +49,7 @@ def work(
     Parameters
     ----------
     dtype : str
-        Format of the matrices; in fp32 they are multiplied on the FP32 lanes.
+        Format of the matrices; fp32 matrices are multiplied on the FP32 lanes.
     flops, useful, exps : float
         Executed matrix FLOPs, those of them on data, and exponentials.
     lanes : float
@@ -59,8 +58,8 @@ def work(
     Returns
     -------
     dict of str to float
-        FLOPs on data as if in fp16, and the others, which are padding: rows of zeros, masked pairs; instructions of the
-        FP32 lanes, exponentials, bytes.
+        FLOPs on data in fp16 equivalents; FLOPs on padding (rows of zeros, masked pairs); instructions of the FP32
+        lanes, exponentials, bytes.
     """
     if dtype == "fp32":
         flops, useful, lanes = 0.0, 0.0, lanes + flops / 2
@@ -78,7 +77,7 @@ def work(
 
 @lru_cache(maxsize=64)
 def constants(capability: int) -> dict[str, Constant]:
-    """The constants of a compute capability (90 is 9.0) by unit: those of `work` (tensor in fp16), and static.
+    """Constants of a compute capability (90 is 9.0) by unit: those of `work` (tensor in fp16), and static.
 
     All but static are per unit of work at the clock of the datasheet's tensor peak, times
     `Architecture.power_over_counted`.
@@ -96,7 +95,7 @@ def constants(capability: int) -> dict[str, Constant]:
 
 
 def voltage_factor(clock_hz: float, base: Gpu) -> Interval:
-    """Energy of an operation on the chip at a clock over that at the clock of the datasheet's tensor peak."""
+    """Energy of an operation on the chip at `clock_hz`, over its energy at the clock of the datasheet's tensor peak."""
     ratio, exponent = clock_hz / base.clock.tensor_hz, _table()["voltage exponent"]
     low, typical, high = (ratio**end for end in (exponent.low, exponent.typical, exponent.high))
     return Interval(min(low, high), typical, max(low, high))

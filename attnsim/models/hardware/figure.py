@@ -1,4 +1,4 @@
-"""One figure of a GPU: its declaration, unit, range, readers and source; and how far off a constant may be."""
+"""Figure of a GPU: declaration, unit, range, readers and source; and the uncertainty of constants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reader = Literal["rate", "replay", "limit", "links", "nobody"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Where one number of a GPU comes from.
+    """One number of a GPU, with its source.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What is declared of one figure.
+    """Declaration of one figure.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Field:
         return f"{whole}{format_quantity(self.low, self.unit)} to {format_quantity(self.high, self.unit)}"
 
     def example(self) -> str:
-        """A value a person might write."""
+        """Example of a value in the text form."""
         return "108" if self.integer and self.unit == "1" else EXAMPLES[self.unit]
 
     def show(self, value: float) -> str:
@@ -92,12 +92,12 @@ class Field:
         return bool(value) if self.unit == "bool" else int(value) if self.integer else value
 
     def parse(self, given: object) -> float:
-        """An SI value from "6 TB/s", a number in SI units or a truth value.
+        """Parse "6 TB/s", a number in SI units or a truth value into an SI value.
 
         Raises
         ------
         InputError
-            What was given, what is allowed and what to do, without the key: the caller knows it.
+            If the value is not allowed; the message lacks the key, which the caller knows.
         """
         if self.unit == "bool":
             if given in (True, False, "true", "false"):
@@ -108,7 +108,7 @@ class Field:
         try:
             value = parse_quantity(given, self.unit) if isinstance(given, str) else float(given)
         except InputError as error:
-            reason = str(error).split("' ", 1)[-1]  # the message starts with the text itself
+            reason = str(error).split("' ", 1)[-1]  # the message starts with the given text
             raise InputError(f"is {shown(given)}, which {reason}; allowed: {self.allowed()}") from None
         except OverflowError:
             raise InputError(f"is too large a number; allowed: {self.allowed()}") from None
@@ -151,18 +151,18 @@ _Ends = TypeVar("_Ends", bound="Interval")
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and how far off it may be; all three in one unit."""
+    """A value with its uncertainty: low, typical and high in the same unit."""
 
     low: float
     typical: float
     high: float
 
     def over(self, divisor: float) -> Interval:
-        """Every end divided."""
+        """Divide low, typical and high by `divisor`."""
         return Interval(self.low / divisor, self.typical / divisor, self.high / divisor)
 
     def times(self: _Ends, other: Interval) -> _Ends:
-        """Each end by that of the other."""
+        """Multiply low, typical and high by those of `other`."""
         return replace(
             self, low=self.low * other.low, typical=self.typical * other.typical, high=self.high * other.high
         )
@@ -185,10 +185,10 @@ class Constant(Interval):
 
 
 def propagated(figure: Callable[[Mapping[str, float]], float], constants: Mapping[str, Interval]) -> Interval:
-    """A figure of several constants, each moved to its ends while the others stay typical.
+    """Propagate the intervals of constants to a figure: each constant moves to its ends while the others stay typical.
 
-    Errors of the constants are taken as independent: their effects add in quadrature, those below and those above the
-    typical figure apart.
+    Errors of the constants are taken as independent: their effects add in quadrature, separately below and above the
+    typical figure.
     """
     values = {name: one.typical for name, one in constants.items()}
     typical = figure(values)

@@ -1,4 +1,4 @@
-"""What a GPU file may contain: its structure for pydantic and the JSON Schema."""
+"""Format of GPU files: their structure for pydantic and the JSON Schema."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attnsim.models.hardware.sections import FIELDS, SECTIONS
 KINDS = get_args(Kind)
 ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 CAPABILITIES = tuple(f"{number // 10}.{number % 10}" for number in sorted({*ARCHITECTURES, 121}))
-"""Those of the table, and GB10's 12.1, which runs the code of 12.0 and is modelled by it."""
+"""Capabilities of the table, and GB10's 12.1, which runs the code of 12.0 and is modelled by it."""
 
 _FIGURE = f"{{value: ..., kind: {'|'.join(KINDS)}, source: '...'}}"
 _FIGURE_DEPTH = 2  # hbm.bandwidth
@@ -46,7 +46,7 @@ class FigureEntry(BaseModel):
 
 
 class ChangeEntry(BaseModel):
-    """One figure that was changed, with those that moved along."""
+    """One changed figure, with the figures that changed along with it."""
 
     model_config = _STRICT
 
@@ -111,7 +111,7 @@ GpuFile = _gpu_file()
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The checked content of a GPU file as plain dictionaries, absent keys left out.
+    """Read and check a GPU file; plain dictionaries without absent keys.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def _reworded(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    # Branches of a union end in their type's name, which the person never wrote.
+    # Paths of a union's branches end in the type's name, which is not in the file.
     parts = [str(part) for part in first["loc"] if str(part) not in ("bool", "int", "float", "str")]
     where, given = ".".join(parts), shown(first["input"])
     match first["type"]:

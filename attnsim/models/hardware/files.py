@@ -1,4 +1,4 @@
-"""GPUs from files and into files: the built-in ones under `gpus/`, and anybody's own."""
+"""Reading and writing GPU files: the built-in ones under `gpus/`, and users' own."""
 
 from __future__ import annotations
 
@@ -35,24 +35,26 @@ def builtin_gpu_ids() -> list[str]:
 
 
 def known_gpu_ids() -> list[str]:
-    """Those, and then the ids of their variants: cards that differ from a GPU in a few figures."""
+    """Ids of the built-in GPUs, followed by their variants: cards that differ from a GPU in a few figures."""
     return [*builtin_gpu_ids(), *VARIANTS]
 
 
 def load_gpu(name_or_path: str | Path) -> Gpu:
-    """A GPU by its built-in id, by another of its names, or from a YAML file.
+    """Load a GPU by its built-in id, by another of its names, or from a YAML file.
 
     Parameters
     ----------
     name_or_path
-        "h100-sxm5-80gb", a path that ends in .yaml or .yml, the name that a driver gives it ("NVIDIA H100 80GB HBM3"),
-        or what the GPU is called ("h100"): of several boards the SXM one with the most memory is taken, and a warning
-        (:class:`attnsim.errors.Taken`) says so.
+        - "h100-sxm5-80gb": a built-in id;
+        - a path that ends in .yaml or .yml;
+        - "NVIDIA H100 80GB HBM3": the driver's name;
+        - "h100": a common name. Of several boards the SXM one with the most memory is taken, and a warning
+          (:class:`attnsim.errors.Taken`) says so.
 
     Raises
     ------
     InputError
-        Unknown id (names the nearest), or whatever is wrong with the file, in one line.
+        If the id is unknown (names the nearest), or the file is wrong, in one line.
     """
     if not isinstance(name_or_path, (str, Path)):
         raise InputError(f"gpu is {shown(name_or_path)}; give an id such as 'h100-sxm5-80gb', a path or a Gpu")
@@ -69,12 +71,12 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
 
 
 def gpus_called(name: str) -> list[Gpu]:
-    """The GPUs and variants that a name may mean, the usual one first.
+    """GPUs and variants that a name may mean, the most common one first.
 
     Raises
     ------
     InputError
-        When there is none: why, or the nearest.
+        If there is none: with the reason, or the nearest names.
     """
     everything = known_gpu_ids()
     if listed := called(name, everything):
@@ -112,13 +114,13 @@ def _load(path: Path, trail: tuple[Path, ...]) -> Gpu:
     builtin = _builtin_paths().get(gpu_id, path)
     shadows = gpu_id in VARIANTS or builtin.resolve() != resolved
     if _known(gpu_id) and shadows and gpu != _load_builtin(gpu_id):
-        # Calibrations are kept by id: another machine under this name would be trusted as if measured.
+        # Calibrations are keyed by id: a different machine with this id would be trusted as if measured.
         raise InputError(f"{path.name}: id {gpu_id!r} is a built-in GPU's with other figures; give it an id of its own")
     return gpu
 
 
 def _figures(file: str, document: dict[str, Any]) -> dict[str, Figure]:
-    """The figures a file states, checked against their units and ranges."""
+    """Figures that a file states, checked against their units and ranges."""
     found: dict[str, Figure] = {}
     for section in SECTIONS:
         for name, entry in document.get(section, {}).items():
@@ -133,7 +135,7 @@ def _figures(file: str, document: dict[str, Any]) -> dict[str, Figure]:
 
 
 def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, Figure]) -> Gpu:
-    """A GPU from a file that stands alone, what it lacks filled in by rule."""
+    """GPU from a file without `extends`; missing figures follow by rule."""
     for name in ("name", "compute_capability"):
         if name not in document:
             raise InputError(f"{file}: {name} is missing; add it, or 'extends: h100-sxm5-80gb' to start from a GPU")
@@ -172,7 +174,7 @@ def _whole(file: str, gpu_id: str, document: dict[str, Any], figures: dict[str, 
 def _derived(
     path: Path, gpu_id: str, document: dict[str, Any], figures: dict[str, Figure], trail: tuple[Path, ...]
 ) -> Gpu:
-    """A GPU from a file that extends another: the figures given, and those that follow them."""
+    """GPU from a file that extends another: the given figures, and those that follow them."""
     base = _base(path, document["extends"], trail)
     for name in ("architecture", "compute_capability"):
         if document.get(name, getattr(base, name)) != getattr(base, name):
@@ -204,7 +206,7 @@ def _derived(
 
 
 def _recorded(file: str, entries: Iterable[Any]) -> tuple[Change, ...]:
-    """The changes that a file tells of; sentences, which are for people, are left out."""
+    """Changes recorded in a file; sentences, which are for people, are skipped."""
     return tuple(_change(file, entry) for entry in entries if not isinstance(entry, str))
 
 
@@ -219,7 +221,7 @@ def _change(file: str, entry: dict[str, Any]) -> Change:
 
 
 def _as_written(given: object) -> object:
-    """A number as text, so that one without its unit is refused."""
+    """Numbers as text, so that a number without its unit is refused."""
     return given if isinstance(given, (bool, str)) else str(given)
 
 
@@ -249,9 +251,9 @@ def _consistent(file: str, gpu: Gpu) -> Gpu:
 
 
 def gpu_to_yaml(gpu: Gpu) -> str:
-    """The GPU as the text of a file that `load_gpu` reads back to an equal one.
+    """Text of a file that `load_gpu` reads back to an equal GPU.
 
-    A changed built-in is written with `extends` and only what was changed; anything else in full.
+    A changed built-in GPU is written with `extends` and its changes only; any other GPU in full.
     """
     base = _load_builtin(gpu.base_id) if _known(gpu.base_id) else None
     derived = base is not None and gpu != base
@@ -279,7 +281,7 @@ def gpu_to_yaml(gpu: Gpu) -> str:
 
 
 def _entry(change: Change) -> dict[str, Any]:
-    """A change as `_change` reads it."""
+    """A change in the form that `_change` reads."""
     new, old = (_written(change.unit, value) for value in (change.new, change.old))
     follows = {"follows": list(map(_entry, change.follows))} if change.follows else {}
     return {"figure": change.key, "value": new, "was": old, **follows}

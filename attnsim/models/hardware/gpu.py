@@ -1,4 +1,4 @@
-"""The GPU: one frozen record of its sections, and how one figure of it is changed."""
+"""The GPU: a frozen record of its sections, and the change of a figure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ IN_PROPORTION = {
     "sm.count": ("l2.bandwidth",),
     "power.tdp": ("power.limit",),
 }
-"""Figures that keep their ratio to another when that one changes: an L2 gives so many bytes to an SM in a clock."""
+"""Figures that keep their ratio to another when that one changes: an L2 gives the same bytes per SM and clock."""
 
 SLOWEST_HZ = 1e6
 LIMITS = (0.25, 3.0)
-"""Least and largest power limit over the design power: cards are set to no less than a quarter of it."""
+"""Least and largest power limit over the design power: no card can be set below a quarter of it."""
 
 
 def _no_provenance() -> Mapping[str, Figure]:
@@ -93,7 +93,7 @@ class Gpu:
             object.__setattr__(self, "base_id", self.id)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A mappingproxy cannot be pickled and process pools send GPUs about: travel as a plain dict.
+        # A mappingproxy cannot be pickled, but process pools send GPUs: they are sent with a plain dict.
         values = [getattr(self, item.name) for item in dataclasses.fields(self)]
         return (_rebuild, (*values[:-1], dict(self.provenance)))
 
@@ -110,7 +110,7 @@ class Gpu:
         return html_table(f"{self.name}: {self.described}", rows)
 
     def content(self) -> str:
-        """Everything that answers hang on, as text: what is hashed to tell two GPUs apart."""
+        """Text of all figures that answers depend on; its hash distinguishes two GPUs."""
         told = [f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr]
         return f"Gpu({', '.join(told)})"
 
@@ -140,7 +140,7 @@ class Gpu:
         raise InputError(f"dtype is {dtype!r}; allowed: fp16, bf16, fp8, tf32, fp32")
 
     def mma_sync_flops_per_clk(self, dtype: str) -> float:
-        """The same by warp-level ``mma.sync``; FP32 products run on the FMA lanes, at their full rate."""
+        """Matrix FLOPs per SM and clock by warp-level ``mma.sync``; fp32 runs on the FMA lanes at their full rate."""
         return self.tensor_flops_per_clk(dtype) * (1 if dtype == "fp32" else self.tensor.mma_sync_fraction)
 
     def supports_dtype(self, dtype: str) -> bool:
@@ -163,18 +163,18 @@ class Gpu:
 
     @property
     def described(self) -> str:
-        """Its id and what was changed, in one line."""
+        """Id and changes in one line."""
         return "; ".join((self.id, *map(str, self.changes)))
 
     @property
     def unchanged(self) -> Gpu:
-        """The GPU without its changes. Conditions of a call, such as a clock that is held, stay."""
+        """The GPU without its changes. Conditions of a call, such as a held clock, are kept."""
         old = {one.key: one.old for change in reversed(self.changes) for one in (*change.follows, change)}
         return dataclasses.replace(self.with_values(old), id=self.base_id, changes=()) if self.changes else self
 
     @property
     def alone(self) -> Gpu:
-        """The GPU without changes of what joins it to others, which no kernel of its own reads."""
+        """The GPU without changes of its links to other GPUs, which none of its kernels reads."""
         kept = tuple(one for one in self.changes if field_of(one.key).read != "links")
         if kept == self.changes:
             return self
@@ -183,9 +183,10 @@ class Gpu:
 
     @property
     def tiled_for(self) -> Gpu:
-        """The GPU whose tiles a shipped call has: without its changes, but for instructions and number formats.
+        """The GPU that a shipped library's tiles are chosen for: unchanged, except for instructions and number formats.
 
-        They are compiled for, and nobody has chosen a tile for a format that the unchanged GPU lacks.
+        Kernels are compiled for instructions and formats, and no tile was chosen for a format that the unchanged GPU
+        lacks.
         """
         base, keys = self.unchanged, {key for change in self.changes for key in change.keys}
         new = {key for key in keys if key.startswith("tensor.") and not base.get(key)}
@@ -193,7 +194,7 @@ class Gpu:
         return base.with_values(own) if own else base
 
     def get(self, key: str) -> float:
-        """The figure under a key such as `hbm.bandwidth`, in SI units; truth values as 1.0 and 0.0.
+        """The figure under a key such as `hbm.bandwidth`, in SI units; truth values are 1.0 or 0.0.
 
         Raises
         ------
@@ -203,9 +204,9 @@ class Gpu:
         return float(getattr(getattr(self, key.partition(".")[0], None), field_of(key).attribute))
 
     def replace(self, key: str | Mapping[str, str | float], value: str | float | None = None) -> Gpu:
-        """A hypothetical GPU with one figure changed, or several, and the figures that hang on them.
+        """A hypothetical GPU with one or several figures changed, and with the figures that depend on them.
 
-        A figure that was given stays when one that it would follow is changed after it.
+        A figure that was given is kept if a figure that it would follow is changed after it.
 
         Parameters
         ----------
@@ -246,16 +247,16 @@ class Gpu:
         return changed
 
     def at_clock(self, clock_hz: float) -> Gpu:
-        """The GPU held at a clock, as a condition of a call: not recorded as a change."""
+        """The GPU held at a clock; this is a condition of a call, not recorded as a change."""
         return dataclasses.replace(self, clock=dataclasses.replace(self.clock, held_hz=clock_hz))
 
     def with_change(self, key: str, new: float, keep: Collection[str] = ()) -> Gpu:
-        """The GPU with a figure set to an allowed value and, but for those to keep, what follows it; recorded.
+        """The GPU with a figure set to an allowed value, recorded; figures that follow it change too, except those to keep.
 
         Raises
         ------
         InputError
-            When a figure that follows leaves its range.
+            If a figure that follows leaves its range.
         """
         follow = followers(self, key, new, keep)
         changes = [Change(one, self.get(one), to, FIELDS[one].unit) for one, to in {key: new, **follow}.items()]
@@ -263,7 +264,7 @@ class Gpu:
         return dataclasses.replace(self.with_values({key: new, **follow}), changes=(*self.changes, change))
 
     def with_values(self, values: Mapping[str, float]) -> Gpu:
-        """The GPU with several figures set at once, nothing checked and nothing recorded but their provenance."""
+        """The GPU with several figures set at once; nothing is checked, and only their provenance is recorded."""
         provenance, stored = dict(self.provenance), dict[str, dict[str, Any]]()
         for key, value in values.items():
             declared = FIELDS[key]
@@ -279,7 +280,7 @@ def _rebuild(*values: Any) -> Gpu:
 
 
 def inconsistency(gpu: Gpu) -> str:
-    """What two figures of `gpu` contradict each other, in words; empty when none do."""
+    """Describe two figures of `gpu` that contradict each other; empty if none do."""
     sm, show = gpu.sm, FIELDS["sm.shared_memory"].show
     if sm.shared_memory_per_block_bytes + sm.shared_memory_reserved_bytes > sm.shared_memory_bytes:
         return (
@@ -311,23 +312,23 @@ def _impossible_clock(gpu: Gpu) -> str:
 
 
 def in_proportion(key: str, keep: Collection[str] = ()) -> Iterator[str]:
-    """Figures that keep their ratio to one that changes, and those that keep theirs to them; not those to keep."""
+    """Figures that keep their ratio to `key`, directly or through another figure; without those to keep."""
     for one in IN_PROPORTION.get(key, ()):
         if one not in keep:
             yield from (one, *in_proportion(one, keep))
 
 
 def followers(gpu: Gpu, key: str, new: float, keep: Collection[str] = ()) -> dict[str, float]:
-    """Figures that move along, but for those to keep, because leaving them would make the change mean nothing.
+    """Figures that change along with `key`, except those to keep: otherwise the change would have no effect.
 
     Raises
     ------
     InputError
-        When one of them would leave its range.
+        If one of them would leave its range.
     """
     match key:
         case "sm.shared_memory":
-            # A block may use all of it but the reserve, as on every GPU since Volta. Rises and falls alike.
+            # A block may use all shared memory but the reserve, as on every GPU since Volta. Increases and decreases alike.
             found = {"sm.shared_memory_per_block": new - gpu.sm.shared_memory_reserved_bytes}
         case "sm.max_threads":
             if new % _LANES:

@@ -1,4 +1,4 @@
-"""What people call a GPU: "h100", "A100-80GB", "rtx4090"; and what is no GPU of NVIDIA's."""
+"""Common names of GPUs: "h100", "A100-80GB", "rtx4090"; and names of other vendors' processors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ OTHERS = (
     "mi", "radeon", "rx", "gfx", "instinct", "amd", "gaudi", "intel", "arc", "max", "tpu", "trainium", "inferentia",
     "ascend", "m",
 )  # fmt: skip
-"""How the names of other vendors' processors begin, up to the first digit."""
+"""Prefixes, up to the first digit, of other vendors' processor names."""
 SUFFIXES = frozenset(("ti", "super", "d", "v2", "sff", "passive", "active", "cnx"))
-"""Words that make another card: a name without one does not mean a card that has it."""
+"""Words that denote a different card: a name without one does not mean a card that has it."""
 
 
 def called(name: str, known: Collection[str]) -> list[str]:
-    """The ids that ``gpu_names.csv`` has for a name, the usual one first; none where it has none.
+    """Ids that ``gpu_names.csv`` lists for a name, the most common one first; empty if it lists none.
 
     Raises
     ------
     InputError
-        Where the table says why there is none, naming the nearest of the `known`.
+        If the table gives a reason why there is none; the message names the nearest of the `known`.
     """
     listed, refused = _listed()
     words = spoken_words(name)
@@ -48,7 +48,7 @@ def _listed() -> tuple[dict[frozenset[str], tuple[str, ...]], dict[str, str]]:
 
 
 def named(name: str, known: Collection[str]) -> list[str]:
-    """The ids that a name may mean: the id itself, or all of one chip; none where it is none of the `known`."""
+    """Ids that a name may mean: the id itself, or all ids of one chip; empty if no `known` id matches."""
     key = _key(name)
     if key in known:
         return [key]
@@ -59,7 +59,7 @@ def named(name: str, known: Collection[str]) -> list[str]:
 
 
 def unknown(name: str, known: Collection[str]) -> InputError:
-    """What to say of a name that is none of the `known`: whose it is, or the nearest."""
+    """Error for a name that is none of the `known`: names the other vendor, or the nearest GPU."""
     key = _key(name)
     if is_anothers(name):
         return InputError(
@@ -73,7 +73,7 @@ def unknown(name: str, known: Collection[str]) -> InputError:
 
 
 def is_anothers(name: str) -> bool:
-    """Whether a name begins as those of other vendors' processors do."""
+    """Return whether a name begins like those of other vendors' processors."""
     return _letters(_key(name).split("-")[0]) in OTHERS
 
 
@@ -82,12 +82,12 @@ def _key(name: str) -> str:
 
 
 def usual(candidates: Collection[str]) -> list[str]:
-    """Those on an SXM board, where there are any: what a chip's bare name usually means."""
+    """Candidates on an SXM board, if any, otherwise all: the common meaning of a chip's bare name."""
     return [one for one in candidates if any(part.startswith("sxm") for part in one.split("-"))] or list(candidates)
 
 
 def _covers(known: str, key: str) -> bool:
-    """Whether every part of a name is a part of an id; letters alone may leave out its number ("sxm" of "sxm5")."""
+    """Return whether every part of a name occurs in an id; letters alone may omit its number ("sxm" for "sxm5")."""
     parts = known.split("-")
     return all(
         any(one == word or (word.isalpha() and _letters(one) == word) for one in parts) for word in key.split("-")
@@ -95,7 +95,7 @@ def _covers(known: str, key: str) -> bool:
 
 
 def _letters(text: str) -> str:
-    """The letters before the first digit."""
+    """Letters before the first digit."""
     return text[: next((at for at, sign in enumerate(text) if sign.isdigit()), len(text))]
 
 

@@ -1,8 +1,8 @@
-"""A GPU from its figures by key: for files, imported descriptions and an attached GPU.
+"""Completion of a GPU from its figures by key: for files, imported descriptions and an attached GPU.
 
-Figures nobody could be cited for follow by rule, are marked "assumed" and have the rule as their source; limits that
-the CUDA Programming Guide states for all GPUs of a compute capability are "datasheet". Rules by compute capability are
-rows of ``architectures.csv``; those that compute are here.
+Figures without a citable source follow by rule: they are marked "assumed" and have the rule as their source. Limits
+that the CUDA Programming Guide states for all GPUs of a compute capability are "datasheet". Rules by compute capability
+are rows of ``architectures.csv``; rules that compute are here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnsim.models.hardware.sections import FIELDS, SECTIONS
 
 MEMORY_KINDS = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR6", "GDDR6X", "GDDR7")
 
-# No rule can give these: a file states them or extends one that does. One of the two clocks is enough.
+# No rule gives these: a file states them or extends one that does. One of the two clocks is enough.
 REQUIRED = ("sm.count", "tensor.fp16", "l2.capacity", "hbm.capacity", "hbm.bandwidth", "power.tdp")
 
 Values = Mapping[str, float]
@@ -50,11 +50,11 @@ COMPUTED: dict[str, tuple[Callable[[Architecture, str, Values], float], str]] = 
         "rule: copy bandwidth 0.92 of the datasheet's with HBM3 and HBM3e, 0.85 with HBM2e and GDDR",
     ),
 }
-"""Rules of (architecture, kind of memory, values so far), and their sentences."""
+"""Rules as functions of (architecture, kind of memory, values so far), with the sentences that describe them."""
 
 
 def with_rules(capability: int, memory: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """The figures, and those that rules give for the keys they lack.
+    """Complete the figures by rules.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def with_rules(capability: int, memory: str, figures: Mapping[str, Figure]) -> d
     Raises
     ------
     InputError
-        When a rule's value is out of range.
+        If a rule's value is out of range.
     """
     row, found = architecture_of(capability), dict(figures)
     values = {key: figure.value for key, figure in figures.items()}
@@ -99,7 +99,7 @@ def gpu_of_figures(
     changes: tuple[Change, ...] = (),
     base_id: str = "",
 ) -> Gpu:
-    """The record of a GPU whose every figure is given."""
+    """Make the record of a GPU from its complete figures."""
     return Gpu(
         id=gpu_id,
         name=name,

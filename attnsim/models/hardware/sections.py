@@ -1,4 +1,4 @@
-"""The figures of a GPU, each declared once, in SI units or per SM and clock; `FIELDS` has them by key."""
+"""Declarations of a GPU's figures, in SI units or per SM and clock; `FIELDS` has them by key."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Sm:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Tensor-core rates per SM and clock, dense, accumulating in fp32; 0.0 where the GPU cannot.
+    """Tensor-core rates per SM and clock, dense, accumulating in fp32; 0.0 if the GPU lacks the format.
 
-    `mma_sync_fraction` is the share of the rate that warp-level `mma.sync` reaches: about 0.63 on Hopper,
-    where only `wgmma` reaches the rest (Luo et al., arXiv 2402.13499). `memory_bytes_per_clk` is what passes between
-    tensor memory and registers; 0.0 where accumulators are in registers.
+    `mma_sync_fraction` is the share of the rate that warp-level `mma.sync` reaches: about 0.63 on Hopper, where only
+    `wgmma` reaches the full rate (Luo et al., arXiv 2402.13499). `memory_bytes_per_clk` is the rate between tensor
+    memory and registers; 0.0 if accumulators are in registers.
     """
 
     fp16_flops_per_clk: float = figure("fp16", "FLOP/clk", 0, 1e8)
@@ -72,9 +72,9 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class L2:
-    """The L2 cache; `partitions` is 2 where half of it lies behind the far crossbar (A100 and its heirs).
+    """The L2 cache; `partitions` is 2 if half of it lies behind the far crossbar (A100 and its successors).
 
-    `bandwidth_bytes_per_s` is that of reads; `write_share` is what writes reach of it.
+    `bandwidth_bytes_per_s` is the read bandwidth; `write_share` is the share of it that writes reach.
     """
 
     capacity_bytes: int = figure("capacity", "B", _KIB, 2**50, integer=True)
@@ -86,10 +86,10 @@ class L2:
 
 @dataclass(frozen=True, slots=True)
 class Hbm:
-    """Device memory of any kind, GDDR too.
+    """Device memory of any kind, including GDDR.
 
-    `bandwidth_bytes_per_s` is the datasheet's; `achievable_fraction` the copy bandwidth over it;
-    `latency_clk` the load-to-use latency in SM clocks.
+    `bandwidth_bytes_per_s` is the datasheet's; `achievable_fraction` is the ratio of the copy bandwidth to it;
+    `latency_clk` is the load-to-use latency in SM clocks.
     """
 
     capacity_bytes: int = figure("capacity", "B", 2**20, 2**60, integer=True)
@@ -102,10 +102,11 @@ class Hbm:
 class Clock:
     """SM clocks in Hz.
 
-    `boost_hz` and `base_hz` are the datasheet's, `tensor_hz` is the clock at which its tensor peak holds (1830 MHz on
-    H100 SXM, which boosts to 1980 MHz). `free_hz` is what a call runs at that neither power nor a lock slows: boost,
-    and above it on GeForce cards. `held_hz` is a clock that every call is to run at, whatever it draws; 0.0 where none
-    is given, so that the replay finds the clock (`attnsim.models.hardware.clock_law`).
+    - `boost_hz` and `base_hz` are the datasheet's.
+    - `tensor_hz` is the clock of its tensor peak (1830 MHz on H100 SXM, which boosts to 1980 MHz).
+    - `free_hz` is the clock of a call that neither power nor a lock slows: boost, and above it on GeForce cards.
+    - `held_hz` is a clock that every call runs at, whatever its power; 0.0 if none is given, so that the replay finds
+      the clock (`attnsim.models.hardware.clock_law`).
     """
 
     base_hz: float = figure("base", "Hz", 1e6, 1e12, "nobody", instead="clock.free is the one of short calls")
@@ -116,25 +117,25 @@ class Clock:
 
     @property
     def full_hz(self) -> float:
-        """The clock that power does not slow: the given one, else the free one."""
+        """Clock without a power limit: the held clock, otherwise the free one."""
         return self.held_hz or self.free_hz
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Cost of one kernel launched back to back, in seconds: from a stream, and inside a CUDA graph."""
+    """Seconds per back-to-back kernel launch: from a stream, and inside a CUDA graph."""
 
     stream_s: float = figure("stream", "s", 0, 1)
     graph_s: float = figure("graph", "s", 0, 1)
 
     def each_s(self, mode: str) -> float:
-        """Seconds of one launch: in a CUDA graph, of a kernel alone, which has none, or in a stream, of Python too."""
+        """Seconds of one launch: in a CUDA graph, 0 for a kernel alone, or in a stream (also from Python)."""
         return {"graph": self.graph_s, "kernel": 0.0}.get(mode, self.stream_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts: the thermal design power, and the limit that the card keeps its power under, by default the same."""
+    """Watts: the thermal design power, and the power limit, which is the same by default."""
 
     tdp_w: float = figure("tdp", "W", 1, 1e6)
     limit_w: float = figure("limit", "W", 1, 1e6)
@@ -142,7 +143,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What kernels may use (CUDA C++ Programming Guide and PTX ISA, by compute capability)."""
+    """Hardware features that kernels may use (CUDA C++ Programming Guide and PTX ISA, by compute capability)."""
 
     cp_async: bool = figure(
         "cp_async", "bool", 0, 1, "nobody", instead="every kernel's loads are asynchronous; its tile is what changes"
@@ -164,12 +165,14 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins a GPU to others, each rate in one direction.
+    """Links of a GPU to others; each rate is for one direction.
 
-    `gpus` is how many GPUs' links meet in a switch or a bridge, 1 where the GPU has none; `bandwidth_bytes_per_s` is
-    what all links of one GPU carry together. `pcie_bytes_per_s` is the slot's rate, and `network_bytes_per_s` a GPU's
-    share of what its server sends to others. `latency_s` is what an empty exchange of two GPUs takes, and
-    `multicast` says whether the switch adds and copies what it passes on (NVLink SHARP).
+    - `gpus`: GPUs joined by a switch or a bridge; 1 without links.
+    - `bandwidth_bytes_per_s`: all links of one GPU together.
+    - `pcie_bytes_per_s`: the slot's rate.
+    - `network_bytes_per_s`: a GPU's share of its server's network.
+    - `latency_s`: time of an empty exchange between two GPUs.
+    - `multicast`: whether the switch adds and copies data on the way (NVLink SHARP).
     """
 
     gpus: int = figure("gpus", "1", 1, 4096, "links", integer=True)
@@ -196,12 +199,12 @@ def field_of(key: str) -> Field:
 
 
 def changeable(key: str) -> Field:
-    """The same, for a figure whose change can move a prediction.
+    """The figure under `key`, if changing it can affect a prediction.
 
     Raises
     ------
     InputError
-        Also when no prediction reads it: then it says what is read instead.
+        If no figure has this name, or no prediction reads it; the message then names the figure that is read instead.
     """
     found = field_of(key)
     if found.read == "nobody":
@@ -210,7 +213,7 @@ def changeable(key: str) -> Field:
 
 
 def changeable_alone(key: str) -> Field:
-    """The same, for a question about one GPU, which reads nothing of what joins it to others.
+    """The figure under `key`, if changing it can affect a prediction for a single GPU.
 
     Raises
     ------

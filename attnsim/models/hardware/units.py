@@ -1,4 +1,4 @@
-"""The units that work occupies: of every SM, and of the chip. The one table of them; a new unit is a row of it."""
+"""Table of the units that work occupies, on every SM and on the chip; a new unit is a new row."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Unit:
     Parameters
     ----------
     name : str
-        As answers have it: ``units_s``, ``bound``.
+        Name in answers: ``units_s``, ``bound``.
     words, short : str
-        In a sentence and in a cell of a table.
+        Text for a sentence and for a table cell.
     figure : str
-        Key of the figure that its rate comes from; ``{dtype}`` stands for the number format.
+        Key of the figure that gives its rate; ``{dtype}`` stands for the number format.
     amount : str
         The amount of a tile operation that occupies it, a field of
-        :class:`attnsim.models.schedule.operation.TileOp`; "" where the memory model counts its bytes.
+        :class:`attnsim.models.schedule.operation.TileOp`; "" if the memory model counts its bytes.
     moves : bool
         Whether it moves bytes; the others compute. Pictures colour by it.
     level : str
-        Its name as a memory level of the roofline; "" where it is none.
+        Its name as a memory level of the roofline; "" if it is not one.
     counted : bool
-        Whether its work is known only where a kernel's instructions are counted; other kernels tell of it where they
-        name some. A counted pipe is told of only where a kernel names work for it.
+        Whether its work is known only if a kernel's instructions are counted. Other kernels report it only if they name
+        such work; so does a counted pipe.
     pipe : bool
-        Whether its work runs under that of another unit: it holds an operation up only where it is the slower. A GPU
-        whose figure is 0 does not have it.
+        Whether its work overlaps with that of another unit: it delays an operation only if it is slower. A GPU whose
+        figure is 0 does not have it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Unit:
 
     @property
     def label(self) -> str:
-        """Beside a bar of a picture: its words without the article."""
+        """Label of a bar in a picture: its words without the article."""
         return self.words.removeprefix("the ")
 
     def figure_for(self, dtype: str) -> str:
@@ -79,23 +79,23 @@ UNITS = {
     one.name: one for one in (TENSOR, EXP, FP32, ISSUE, INT32, FP64, LOAD_STORE, SHARED_MEMORY, TENSOR_MEMORY, L2, HBM)
 }
 ON_SM = tuple(one for one in UNITS.values() if one.amount)
-"""Units that every SM has for itself."""
+"""Units that every SM has."""
 PIPES = tuple(one for one in ON_SM if one.pipe)
 COUNTED = tuple(one for one in ON_SM if one.counted and not one.pipe)
 
 
 def bound_text(bound: str | None) -> str:
-    """What bounds a call, in a cell: a unit, launch or latency."""
+    """Name of the bound of a call, for a table cell: a unit, launch or latency."""
     return UNITS[bound].short if bound in UNITS else bound or NOTHING
 
 
 def unit_text(bound: str | None) -> str:
-    """What bounds a call, in a sentence."""
+    """Name of the bound of a call, for a sentence."""
     return UNITS[bound].words if bound in UNITS else bound or NOTHING
 
 
 BESIDE = ("wgmma", "tcgen05")
-"""Instruction paths whose products run beside the registers of warps."""
+"""Instruction paths whose products run concurrently with register work of the warps."""
 ASYNC_SHARE = by_hand(0.95, "share of the tensor peak that wgmma and tcgen05 reach (arXiv 2402.13499, wgmma on H800)")
 MMA_SYNC_STALL = by_hand(
     0.48, "share of a product of mma.sync for which vector work stalls: FlashAttention-2 on A100 and on H100 agree"

@@ -1,4 +1,4 @@
-"""Cards that differ from a known GPU in a few figures: a line each of ``variants.csv``; and what is inherited."""
+"""Cards that differ from a known GPU in a few figures, one line each of ``variants.csv``; and inherited figures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attnsim.models.hardware.sections import FIELDS
 from attnsim.tables import read_csv
 
 _RATES = ("tensor.bf16", "tensor.tf32", "tensor.fp8")
-"""Derived with ``tensor.fp16`` where that is stated: the ratios are the architecture's."""
+"""Figures derived with ``tensor.fp16`` if that is stated: the ratios are the architecture's."""
 _WITH = {"tensor.fp16": _RATES, "clock.boost": ("clock.tensor", "clock.base", "clock.free")}
-"""Figures that keep their ratio to one that a line states, unless it states them too."""
+"""Figures that keep their ratio to a figure stated in a line, unless the line states them too."""
 _DERIVED = ("tensor.fp16", "clock.tensor")
 _RECALLED = "~"
 
@@ -31,9 +31,9 @@ class Variant:
     extends : str
         Id of the file, or of the variant, that it differs from.
     capability : str
-        "12.1"; "" where it is that of the GPU it extends.
+        "12.1"; "" if it is that of the GPU it extends.
     figures : mapping of str to Figure
-        What its line states.
+        Figures stated in its line.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Variant:
     figures: Mapping[str, Figure]
 
     def of(self, base: Gpu) -> Gpu:
-        """The card, from the GPU that it extends."""
+        """The card, made from the GPU that it extends."""
         given = {key: figure.value for key, figure in self.figures.items()}
         for key, others in _WITH.items():
             ratio = given.get(key, base.get(key)) / base.get(key)
@@ -67,7 +67,7 @@ class Variant:
 
 
 def inherited(gpu: Gpu, base: Gpu) -> dict[str, Figure]:
-    """Figures of a GPU that was made from another one: assumed, but for the limits of its compute capability."""
+    """Figures of a GPU made from another one: assumed, except the limits of its compute capability."""
     limits = {one.key for one in architecture_of(base.compute_capability_number).figures if one.kind == "datasheet"}
     found = {}
     for key, figure in base.provenance.items():
@@ -89,4 +89,4 @@ def _variant(row: Mapping[str, str]) -> Variant:
 
 
 VARIANTS = {row["id"]: _variant(row) for row in read_csv(Path(__file__).with_name("variants.csv"))}
-"""By id."""
+"""Variants by id."""

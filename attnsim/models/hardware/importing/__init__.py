@@ -1,7 +1,7 @@
-"""Hardware descriptions of other tools as GPUs: LLMCompass, AIConfigurator, ``nvidia-smi -q -x``.
+"""Import of other tools' hardware descriptions: LLMCompass, AIConfigurator, ``nvidia-smi -q -x``.
 
-Every figure keeps its kind and source. What a file does not say follows by :mod:`attnsim.models.hardware.rules`, and
-what no rule gives is taken from the known GPU that is most alike; both are marked assumed.
+Every figure keeps its kind and source. Figures missing from the file follow by :mod:`attnsim.models.hardware.rules`.
+Figures without a rule are taken from the most similar known GPU. Both are marked assumed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A GPU of somebody else's file.
+    """A GPU imported from another tool's file.
 
     Parameters
     ----------
     like : str
-        Id of the known GPU that gives what the file lacks.
+        Id of the known GPU that supplies missing figures.
     lacking : tuple of str
         Keys taken from it.
     """
@@ -64,14 +64,14 @@ def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None
     Parameters
     ----------
     kind : {"llmcompass", "aiconfigurator", "nvidia-smi"}, optional
-        By default after the file's suffix.
+        By default derived from the file's suffix.
     like : Gpu, optional
-        Gives what neither the file nor a rule does; by default the built-in GPU that is most alike.
+        Supplies figures missing from both file and rules; by default the most similar built-in GPU.
 
     Raises
     ------
     InputError
-        One line: what is wrong with the file, or that it does not say enough.
+        If the file is wrong or incomplete, in one line.
     """
     if kind is None:
         kind = SUFFIXES.get(path.suffix.lower())
@@ -113,10 +113,10 @@ def _checked(file: str, kind: str, found: Found) -> Imported:
 
 
 def _same(found: Found) -> tuple[Gpu, tuple[str, ...]]:
-    """The known GPU, with what is set otherwise on this one; of a GPU that it is only likened to, all is assumed."""
+    """The known GPU with this card's settings; if the card is only similar to it, all figures are assumed."""
     gpu = found.like
     for key, figure in found.figures.items():
-        # The highest clock that can be set; GeForce cards do not run at it.
+        # The highest settable clock; GeForce cards do not run at it.
         gpu = gpu.with_change(key, figure.value, keep=("clock.free", *found.figures))
     kept = inherited(gpu, found.like) if found.likened else gpu.provenance
     lacking = tuple(key for key in FIELDS if found.likened and key not in found.figures)
@@ -124,7 +124,7 @@ def _same(found: Found) -> tuple[Gpu, tuple[str, ...]]:
 
 
 def _new(found: Found, stem: str) -> tuple[Gpu, tuple[str, ...]]:
-    """A GPU of its own, completed from the one it is likened to and by rules."""
+    """A new GPU, completed by rules and from the similar known one."""
     like, figures = found.like, dict(found.figures)
     needed = (*REQUIRED, "clock.boost", *(() if found.memory else ("hbm.achievable_fraction",)))
     lacking = tuple(key for key in needed if key not in figures)
@@ -147,7 +147,7 @@ def _known() -> Iterable[Gpu]:
 
 
 def _of_capability(capability: int, peak: float, bandwidth: float) -> Gpu:
-    """The built-in GPU of the compute capability, or of the next older, nearest in 16-bit peak and bandwidth."""
+    """Built-in GPU of the compute capability, or the next older one, nearest in 16-bit peak and bandwidth."""
     gpus = list(_known())
     newest = max(gpu.compute_capability_number for gpu in gpus if gpu.compute_capability_number <= capability)
 
@@ -159,7 +159,7 @@ def _of_capability(capability: int, peak: float, bandwidth: float) -> Gpu:
 
 
 def _of_rate(flops_per_clk: float, bandwidth: float) -> Gpu:
-    """The built-in GPU nearest in tensor rate of an SM, then in bandwidth."""
+    """Built-in GPU nearest in tensor rate of an SM, then in bandwidth."""
 
     def distance(gpu: Gpu) -> tuple[float, float]:
         rate = abs(math.log(gpu.tensor.fp16_flops_per_clk / flops_per_clk))
@@ -169,7 +169,7 @@ def _of_rate(flops_per_clk: float, bandwidth: float) -> Gpu:
 
 
 def _of_name(card: import_nvidia_smi.Card) -> Gpu:
-    """The known GPU of an nvidia-smi name: of several whose memory agrees, that with the clock and the power limit."""
+    """Known GPU of an nvidia-smi name; among several of equal memory, the one with this clock and power limit."""
 
     def same(gpu: Gpu) -> bool:
         return card.memory_bytes is None or abs(card.memory_bytes / gpu.hbm.capacity_bytes - 1) <= MEMORY_MARGIN

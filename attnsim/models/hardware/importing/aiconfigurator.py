@@ -22,7 +22,7 @@ _LARGEST_RATIO = 8.0
 
 
 def read(path: Path, liken: Callable[[int, float, float], Gpu]) -> Found:
-    """The figures of a system.
+    """Read the figures of a system.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def _system(gpu: Section, name: str, liken: Callable[[int, float, float], Gpu]) 
 
 
 def _peak_key(gpu: Section) -> str:
-    """The key of the 16-bit peak: newer files have one for bf16, older ones for fp16; both, if they agree."""
+    """Key of the 16-bit peak: bf16 in newer files, fp16 in older ones; if both are given they must agree."""
     given = [key for key in _PEAKS if key in gpu.content]
     if len({gpu.number(key, "FLOP/s") for key in given}) > 1:
         values = ", ".join(f"{gpu.path(key)} is {shown(gpu.content[key])}" for key in given)
@@ -72,7 +72,7 @@ def _peak_key(gpu: Section) -> str:
 
 
 def _of_peak(gpu: Section, peak_key: str, peak: float, like: Gpu) -> dict[str, Figure]:
-    """The SMs and the clock that give the peak with SMs like those of a known GPU."""
+    """Number of SMs and clock that give the peak, for SMs like those of a known GPU."""
     rate = like.tensor.fp16_flops_per_clk
     count = figure(
         "sm.count", peak / (rate * like.clock.tensor_hz), "derived",

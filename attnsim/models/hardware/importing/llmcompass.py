@@ -15,13 +15,13 @@ from attnsim.models.hardware.names import is_anothers
 from attnsim.models.hardware.rules import MEMORY_KINDS
 
 LEAST_L1_KIB = 28
-"""What SRAM_KB counts beyond the largest shared memory: 192 KiB against 164 on A100, 256 against 228 on H100."""
+"""L1 part of SRAM_KB beyond the largest shared memory: 192 KiB against 164 on A100, 256 against 228 on H100."""
 LEAST_SRAM_KIB = 32
 _SOURCE = "LLMCompass hardware description"
 
 
 def read(text: str, liken: Callable[[float, float], Gpu]) -> Found:
-    """The figures of a description.
+    """Read the figures of a description.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def _parsed(text: str) -> object:
 
 
 def _at_most(section: Section, active: str, physical: str) -> None:
-    """Refuse more active units than there are."""
+    """Refuse more active units than physical ones."""
     if physical in section.content and section.whole(active) > section.whole(physical):
         raise InputError(
             f"{section.path(active)} is {section.whole(active)}, more than {physical}, {section.whole(physical)}; "

@@ -1,7 +1,6 @@
-"""``nvidia-smi -q -x``: a GPU by its name, with the clocks and the power limit of the machine at hand.
+"""``nvidia-smi -q -x``: a GPU by its name, with the clocks and the power limit of this machine.
 
-The log names neither SMs nor rates, bandwidth or caches: it can only say which known GPU this is, and what is set
-otherwise on this one.
+The log names neither SMs nor rates, bandwidth or caches. It identifies a known GPU, and the settings that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from attnsim.units import parse_quantity
 
 MAX_DEPTH = 32
 _DIFFERENCE = 0.005
-"""Relative difference from which on a clock or a limit is another one."""
+"""Relative difference above which a clock or limit counts as changed."""
 _SOURCE = "nvidia-smi"
 
 
@@ -35,7 +34,7 @@ _SM_CLOCKS = ("max_clocks/sm_clock", "max_clocks/graphics_clock")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What tells one GPU from another; None where the log does not say.
+    """Properties that identify a GPU; None if the log lacks one.
 
     Parameters
     ----------
@@ -54,14 +53,14 @@ class Card:
 
 
 def read(text: str, identify: Callable[[Card], Gpu], like: Gpu | None = None) -> Found:
-    """The GPU of a log, the first where there are several.
+    """Read the GPU of a log; the first if there are several.
 
     Parameters
     ----------
     identify : callable
-        To the known GPU that a card is; an InputError where it is none.
+        Returns the known GPU of a card; raises an InputError if there is none.
     like : Gpu, optional
-        What the card is likened to instead. What a datasheet of the card itself says goes before.
+        GPU to take figures from instead. The card's own datasheet has priority.
 
     Raises
     ------
@@ -97,7 +96,7 @@ def read(text: str, identify: Callable[[Card], Gpu], like: Gpu | None = None) ->
 
 
 def _own(card: Card, identify: Callable[[Card], Gpu], like: Gpu | None) -> Gpu | None:
-    """The known GPU that a card is; none where it is likened to another because it is not known."""
+    """Known GPU of a card; None if the card is unknown and likened to another GPU."""
     try:
         return identify(card)
     except InputError:
@@ -107,7 +106,7 @@ def _own(card: Card, identify: Callable[[Card], Gpu], like: Gpu | None) -> Gpu |
 
 
 def _different(card: ElementTree.Element, like: Gpu, most: float) -> dict[str, Figure]:
-    """Clocks and power limit that are further from those of the known GPU than `most`, relatively."""
+    """Clocks and power limit whose relative difference from the known GPU's exceeds `most`."""
     found = {}
     for key, paths, unit in (("clock.boost", _SM_CLOCKS, "Hz"), ("power.limit", _POWER_LIMITS, "W")):
         value = _quantity(card, paths, unit)
@@ -117,7 +116,7 @@ def _different(card: ElementTree.Element, like: Gpu, most: float) -> dict[str, F
 
 
 def _quantity(card: ElementTree.Element, paths: tuple[str, ...], unit: str) -> float | None:
-    """The first of the entries that is there and known, in SI units."""
+    """First of the entries that is present and known, in SI units."""
     for path in paths:
         given = (card.findtext(path) or "").strip()
         if not given or re.fullmatch(r"\[?(N/A|Not Supported|Unknown Error|Requested.*)\]?", given):
@@ -130,7 +129,7 @@ def _quantity(card: ElementTree.Element, paths: tuple[str, ...], unit: str) -> f
 
 
 def _parsed(text: str) -> ElementTree.Element:
-    """The tree of a document without entities of its own, nested no deeper than `MAX_DEPTH`."""
+    """XML tree of a document without own entities, nested no deeper than `MAX_DEPTH`."""
     if "<!ENTITY" in text or re.search(r"<!DOCTYPE[^>]*\[", text):
         raise InputError("declares entities, which nvidia-smi never does; write the file with: nvidia-smi -q -x")
     parser = ElementTree.XMLPullParser(("start", "end"))  # type: ignore[var-annotated]

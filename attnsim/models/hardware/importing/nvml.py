@@ -1,4 +1,4 @@
-"""The GPU of this machine by NVML, where nvidia-ml-py is installed: no CUDA, no CuPy."""
+"""GPU of this machine through NVML, if nvidia-ml-py is installed; needs neither CUDA nor CuPy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.hardware.importing import Imported
 
 _FEWER_CORES = (70, 75, 80)
-"""Compute capabilities with 64 FP32 cores an SM; later ones have 128 (CUDA Programming Guide)."""
+"""Compute capabilities with 64 FP32 cores per SM; later ones have 128 (CUDA Programming Guide)."""
 _BORROWED = "CUDA device attribute"
 
 
 def import_attached() -> Imported:
-    """The built-in GPU that is plugged in, or a record made of what NVML says.
+    """The attached GPU: the built-in one, or a record made from what NVML reports.
 
     Raises
     ------

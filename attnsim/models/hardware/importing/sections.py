@@ -1,4 +1,4 @@
-"""Sections of somebody else's file, their numbers checked as they are read."""
+"""Sections of other tools' files; numbers are checked as they are read."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a file says of a GPU.
+    """Information about a GPU found in a file.
 
     Parameters
     ----------
     figures : dict of str to Figure
         By key, ``hbm.bandwidth``.
     like : Gpu
-        The known GPU that gives what neither the file nor a rule does.
+        The known GPU that supplies figures missing from file and rules.
     capability : int
         90 for compute capability 9.0.
     memory : str
-        Kind of memory as in GPU files; "" where the file does not say.
+        Kind of memory as in GPU files; "" if the file does not state it.
     remarks : tuple of str
-        What was read in a way that a person should know.
+        Interpretations that a person should know of.
     likened : bool
-        Whether it is another GPU than the known one, so that what it takes from that is assumed.
+        Whether it is a different GPU than `like`, so that figures taken from `like` are assumed.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Found:
 
 
 class Section:
-    """A mapping within a file, and the words for where it stands."""
+    """A mapping within a file, with its path for messages."""
 
     def __init__(self, content: object, where: str = "") -> None:
         if not isinstance(content, Mapping):
@@ -56,7 +56,7 @@ class Section:
         self.where = where
 
     def path(self, key: str) -> str:
-        """Where a key stands: ``device.io.global_buffer_MB``."""
+        """Path of a key: ``device.io.global_buffer_MB``."""
         return f"{self.where}.{key}" if self.where else key
 
     def section(self, key: str) -> Section:
@@ -77,9 +77,9 @@ class Section:
         Parameters
         ----------
         unit : str
-            What the file counts in, for messages: "bytes/s".
+            Unit in the file, for messages: "bytes/s".
         default : float, optional
-            Where the key is absent.
+            Value if the key is absent.
 
         Raises
         ------
@@ -101,20 +101,20 @@ class Section:
         return value
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1."""
+        """A whole number of at least 1."""
         value = self.number(key, default=None if default is None else float(default))
         if value != int(value):
             raise InputError(f"{self.path(key)} is {shown(self.content.get(key))}; write a whole number")
         return int(value)
 
     def text(self, key: str) -> str:
-        """A text on one line, "" where there is none."""
+        """Text on one line; "" if absent."""
         value = self.content.get(key)
         return " ".join(filter(str.isprintable, value.split()))[:200] if isinstance(value, str) else ""
 
 
 def figure(key: str, value: float, kind: Kind, source: str) -> Figure:
-    """A figure within the range that GPU files allow, whole where it counts something.
+    """Make a figure, checked against the range of GPU files, and whole if it counts something.
 
     Raises
     ------
