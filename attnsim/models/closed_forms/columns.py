@@ -90,8 +90,8 @@ class CostTable:
 
 
 Gemms = Callable[[NDArray[np.bool_], Ints, Ints, Ints, Ints, Ints], Ints]
-"""Function of (rows of a table, batch, m, n, k, bytes per element of A) of the products. Returns how often A is read, the
-columns of B that are requested, and executed FLOPs, ``[3, rows]``.
+"""Function of (rows of a table, batch, m, n, k, bytes per element of A) of the products. Returns how often A is read,
+the columns of B that are requested, and executed FLOPs, ``[3, rows]``.
 """
 
 

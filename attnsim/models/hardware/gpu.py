@@ -251,7 +251,7 @@ class Gpu:
         return dataclasses.replace(self, clock=dataclasses.replace(self.clock, held_hz=clock_hz))
 
     def with_change(self, key: str, new: float, keep: Collection[str] = ()) -> Gpu:
-        """The GPU with a figure set to an allowed value, recorded; figures that follow it change too, except those to keep.
+        """The GPU with a figure set to an allowed value, recorded; followers change too, except figures to keep.
 
         Raises
         ------
@@ -328,7 +328,7 @@ def followers(gpu: Gpu, key: str, new: float, keep: Collection[str] = ()) -> dic
     """
     match key:
         case "sm.shared_memory":
-            # A block may use all shared memory but the reserve, as on every GPU since Volta. Increases and decreases alike.
+            # A block may use all but the reserve, as on every GPU since Volta, when it rises and when it falls.
             found = {"sm.shared_memory_per_block": new - gpu.sm.shared_memory_reserved_bytes}
         case "sm.max_threads":
             if new % _LANES:

@@ -1,1 +1,1 @@
-"""Which (query, key) pairs are visible, and which tiles that makes a kernel visit."""
+"""Masks: which (query, key) pairs are visible, and which tiles a kernel therefore visits."""

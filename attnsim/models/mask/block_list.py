@@ -1,4 +1,4 @@
-"""The list of tiles that a block-sparse kernel visits under a mask, without ever building N x N."""
+"""List of tiles that a block-sparse kernel visits under a mask, made without building N x N."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_LIST = 1 << 26
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BlockList:
-    """The key tiles that each row tile visits, from the last to the first, and the bit masks of those partly seen.
+    """Key tiles that each row tile visits, from the last to the first, and bit masks of the partly visible ones.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class BlockList:
     pattern : ndarray of int32, shape [visits]
         `FULL` (-1), or the number of the visit's bit mask.
     bits : ndarray of uint32, shape [patterns, rows, keys / 32]
-        Different bit masks; bit ``b`` of word ``c`` is key ``32 c + b`` of the tile. Rows and keys beyond the end of
+        Distinct bit masks; bit ``b`` of word ``c`` is key ``32 c + b`` of the tile. Rows and keys beyond the end of
         the sequence are 0.
     """
 
@@ -52,7 +52,7 @@ class BlockList:
         return len(self.key_tile)
 
     def dense(self) -> Bools:
-        """The mask as a matrix ``[seq_q, seq_kv]``, unpacked from the list: for checks on short sequences."""
+        """Unpack the list to a matrix ``[seq_q, seq_kv]``: for checks on short sequences."""
         tiles = self.tiles
         out = np.zeros((tiles.row_tiles, tiles.key_tiles, tiles.rows, tiles.keys), dtype=np.bool_)
         row_tile = np.repeat(np.arange(tiles.row_tiles), np.diff(self.row_start))

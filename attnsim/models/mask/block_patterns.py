@@ -1,4 +1,4 @@
-"""Parts of sparse masks that are made of whole blocks of positions x keys: BigBird's, and lists of blocks."""
+"""Parts of sparse masks made of whole blocks of positions x keys: BigBird's, and lists of blocks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from attnsim.errors import InputError
 from attnsim.models.mask.patterns import Spans, Tiles, check_counts, expand, looks
 
 COMPARED_CELLS = 40
-"""Most cells of a pattern that a tile may cut and still be compared by content."""
+"""Most blocks of a pattern that a tile may cut and still be compared by content."""
 
 CELLS = 50
-"""Cells of a tile that are looked up in the time of the rest of a look at it (4096 in 40 us, 1 in 0.25 us)."""
+"""Cells of a tile that are looked up in the time of the rest of its look (4096 in 40 us, 1 in 0.25 us)."""
 
 DRAWN_TOGETHER = 64
 """Row blocks that are drawn together."""
@@ -30,33 +30,33 @@ COMPARED_DRAWS = 32
 
 
 Member = Callable[[Ints, Ints], Bools]
-"""(Row block, key block) to whether they are seen, for arrays."""
+"""(Row block, key block) to whether they are visible, for arrays."""
 
 
 class _WholeBlocks(ABC):
-    """A pattern that sees all of a block of positions x keys or nothing of it."""
+    """A pattern that shows all of a block of positions x keys or nothing of it."""
 
     __slots__ = ()
     block: int
 
     @abstractmethod
     def _member_at(self, seq_kv: int) -> Member:
-        """Which pairs of blocks are seen among so many keys."""
+        """Function that tells which pairs of blocks are visible among `seq_kv` keys."""
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the key's block is seen from the position's."""
+        """Return whether the key's block is visible from the position's block."""
         return self._member_at(seq_kv)(positions // self.block, keys // self.block)
 
     @abstractmethod
     def pairs_of_blocks(self, tiles: Tiles) -> float:
-        """Most pairs of blocks that are seen."""
+        """Upper bound of the visible pairs of blocks."""
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By the blocks that a tile cuts."""
+        """Look of each tile, by the blocks that the tile cuts."""
         return _look(self._member_at(tiles.seq_kv), self.block, row_tile, key_tile, tiles)
 
     def looked_at(self, tiles: Tiles) -> float:
-        """Those of each pair of blocks, by the blocks that each cuts."""
+        """Tiles of all visible pairs of blocks, each weighted by the blocks that it cuts."""
         cut = (tiles.rows, tiles.seq_kv - tiles.seq_q), (tiles.keys, 0)
         cells = math.prod(_most_cut(size, offset, self.block) for size, offset in cut)
         each = -(-self.block // tiles.rows) * -(-self.block // tiles.keys)
@@ -81,19 +81,19 @@ class BlockWindow(_WholeBlocks):
 
     @property
     def tokens(self) -> int:
-        """Up to the farthest block."""
+        """Tokens up to the end of the farthest block."""
         return self.reach * self.block + 1
 
     def _member_at(self, seq_kv: int) -> Member:
         return lambda row_block, key_block: np.asarray(np.abs(key_block - row_block) <= self.reach)
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
-        """One interval a row tile."""
+        """One interval per row tile."""
         first, last = (p // self.block for p in (tiles.first_position(row_tile), tiles.last_position(row_tile)))
         return row_tile, (first - self.reach) * self.block, (last + self.reach + 1) * self.block
 
     def pairs_of_blocks(self, tiles: Tiles) -> float:
-        """Those within reach; no more than hold a tile each."""
+        """Pairs of blocks within reach; at most those with a tile of their own."""
         blocks, wide = -(-tiles.seq_q // self.block), 2 * self.reach + 1
         near = -(-wide * self.block // tiles.keys) + 2
         return min(blocks * wide, tiles.row_tiles * near)
@@ -104,22 +104,23 @@ class BlockWindow(_WholeBlocks):
 
 @dataclass(frozen=True, slots=True)
 class Random(_WholeBlocks):
-    """`count` different blocks of keys, of `block` tokens each, for every block of as many positions.
+    """`count` distinct blocks of keys, of `block` tokens each, for every block of as many positions.
 
-    BigBird's random attention (Zaheer et al., arXiv 2007.14062, section 2). The blocks are drawn from all key blocks
-    by Floyd's sampling without replacement (Bentley and Floyd, CACM 30(9), 1987), each draw a hash of (seed, row
-    block, number of the draw) and nothing else: two rounds of SplitMix64's mixing function (Steele, Lea, Flood,
-    OOPSLA 2014, figure 15), scaled to the range by the upper 32 bits. The same seed and length give the same blocks on
-    every machine and with every version of NumPy.
+    BigBird's random attention (Zaheer et al., arXiv 2007.14062, section 2). The blocks are drawn from all key blocks by
+    Floyd's sampling without replacement (Bentley and Floyd, CACM 30(9), 1987). Each draw is a hash of (seed, row block,
+    number of the draw): two rounds of SplitMix64's mixing function (Steele, Lea, Flood, OOPSLA 2014, figure 15), scaled
+    to the range by the upper 32 bits. The same seed and length give the same blocks on every machine and with every
+    version of NumPy.
 
     Parameters
     ----------
     count : int
-        Blocks for each; 0 where `percent` says how many.
+        Blocks per row block; 0 if `percent` gives the number.
     block : int
         Tokens of a block.
     percent : float
-        Of all key blocks, rounded and at least one, in place of `count`; 0 where `count` says how many.
+        Percentage of all key blocks, rounded and at least one block, in place of `count`; 0 if `count` gives the
+        number.
     """
 
     count: int
@@ -137,7 +138,7 @@ class Random(_WholeBlocks):
             raise InputError(f"mask: random seed is {self.seed}; allowed: 0 to {(1 << 32) - 1}")
 
     def draws(self, row_block: Ints, seq_kv: int) -> Ints:
-        """Key blocks of each row block, shape ``[len(row_block), blocks drawn]``."""
+        """Key blocks drawn for each row block, shape ``[len(row_block), blocks drawn]``."""
         blocks, count = -(-seq_kv // self.block), self._drawn(seq_kv)
         per_row = 8 * count + (blocks if count > COMPARED_DRAWS else 0)
         check_cost(f"mask {self} at {seq_kv} keys", memory_bytes=per_row * len(row_block))
@@ -155,18 +156,18 @@ class Random(_WholeBlocks):
         return drawn
 
     def _drawn(self, seq_kv: int) -> int:
-        """Key blocks of each row block."""
+        """Number of key blocks drawn for each row block."""
         blocks = -(-seq_kv // self.block)
         return min(self.count or max(1, round(self.percent * blocks / 100)), blocks)
 
     def pairs_of_blocks(self, tiles: Tiles) -> float:
-        """As many as are drawn."""
+        """Number of drawn pairs of blocks."""
         return -(-tiles.seq_q // self.block) * self._drawn(tiles.seq_kv)
 
     def _draws_around(self, row_block: Ints, seq_kv: int) -> tuple[int, Ints]:
-        """One of the lowest of some row blocks, and the draws of all from that to the highest, or a few more.
+        """First row block of an aligned range that holds the given row blocks, and the draws of the range.
 
-        So tiles that are looked at block after block ask for the same.
+        The range is aligned so that tiles that are visited block after block share one cached result.
         """
         lowest, highest = (int(row_block.min()), int(row_block.max())) if row_block.size else (0, -1)
         lowest = lowest // DRAWN_TOGETHER * DRAWN_TOGETHER
@@ -174,7 +175,7 @@ class Random(_WholeBlocks):
 
     @property
     def tokens(self) -> int:
-        """As many blocks as are drawn."""
+        """Tokens of the drawn blocks."""
         return max(1, self.count) * self.block
 
     def _member_at(self, seq_kv: int) -> Member:
@@ -204,13 +205,13 @@ class Random(_WholeBlocks):
 
 @lru_cache(maxsize=4)
 def _draws(part: Random, first: int, stop: int, seq_kv: int) -> Ints:
-    """The draws of a range of row blocks, which are asked for again and again while its tiles are looked at."""
+    """Cached draws of a range of row blocks, which are requested repeatedly while its tiles are visited."""
     return part.draws(np.arange(first, stop), seq_kv)
 
 
 @lru_cache(maxsize=1)
 def _seen(part: Random, first: int, stop: int, seq_kv: int) -> Bools:
-    """Whether each row block of a range sees each key block, and the one after the last, which none sees."""
+    """Whether each row block of a range sees each key block; a last column, for the block past the end, is false."""
     drawn = _draws(part, first, stop, seq_kv)
     table = _Table(len(drawn), -(-seq_kv // part.block) + 1)
     for draw in drawn.T:
@@ -219,17 +220,17 @@ def _seen(part: Random, first: int, stop: int, seq_kv: int) -> Bools:
 
 
 class _Table:
-    """The blocks drawn for each row, to be looked up where they are many."""
+    """Blocks drawn for each row as a table, for lookups if there are many."""
 
     def __init__(self, rows: int, blocks: int) -> None:
         self.row, self.seen = np.arange(rows), np.zeros((rows, blocks), dtype=np.bool_)
 
     def has(self, block: Ints) -> Bools:
-        """Whether each row has its block."""
+        """Return whether each row has the given block."""
         return np.asarray(self.seen[self.row, block])
 
     def add(self, block: Ints) -> None:
-        """Give each row one more."""
+        """Add one block to each row."""
         self.seen[self.row, block] = True
 
 
@@ -248,7 +249,7 @@ class Blocks(_WholeBlocks):
 
     @property
     def tokens(self) -> int:
-        """Up to the last block listed."""
+        """Tokens up to the last listed block."""
         return max(map(max, self.pairs)) * self.block + 1
 
     def _member_at(self, seq_kv: int) -> Member:
@@ -270,7 +271,7 @@ class Blocks(_WholeBlocks):
         return row_tile[entry[which]], start, start + self.block
 
     def pairs_of_blocks(self, tiles: Tiles) -> float:
-        """Those listed."""
+        """Number of listed blocks."""
         return len(self.pairs)
 
     def __str__(self) -> str:
@@ -298,10 +299,10 @@ def _row_blocks(row_tile: Ints, block: int, tiles: Tiles) -> tuple[Ints, Ints]:
 
 
 def _look(member: Member, block: int, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-    """Looks of tiles in a pattern of whole blocks, where `member` says which (row block, key block) are seen.
+    """Looks of tiles in a pattern of whole blocks; `member` tells which (row block, key block) are visible.
 
-    Tiles are alike when they lie alike against the blocks and the blocks that they cut are seen alike. Where they cut
-    more blocks than fit a number, the tile's own number stands for it and every tile is looked at by itself.
+    Tiles are alike if they have the same offset to the blocks and the blocks that they cut are equally visible. If a
+    tile cuts more blocks than fit a number, its own number is its look, and every tile is examined individually.
     """
     first, start = tiles.first_position(row_tile), key_tile * tiles.keys
     row_phase, key_phase = first % block, start % block
@@ -321,6 +322,6 @@ def _look(member: Member, block: int, row_tile: Ints, key_tile: Ints, tiles: Til
 
 
 def _most_cut(size: int, offset: int, block: int) -> int:
-    """Most blocks that an interval of `size`, beginning at a multiple of `size` plus `offset`, can cut."""
+    """Most blocks that an interval of `size`, starting at a multiple of `size` plus `offset`, can cut."""
     step = math.gcd(size, block)
     return -(-(size + block - step + offset % step) // block)

@@ -1,4 +1,4 @@
-"""Parts of masks that training has: documents one after the other, and a prefix that all queries see."""
+"""Parts of training masks: consecutive documents, and a prefix that all queries see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnsim.models.mask.patterns import Spans, Tiles, check_counts, looks
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Documents of these lengths one after the other; a query sees the keys of its own.
+    """Consecutive documents of these lengths; a query sees the keys of its own document.
 
     FlexAttention's document mask and FlashAttention's variable lengths (He et al., arXiv 2412.05496, section 4).
     """
@@ -27,12 +27,12 @@ class Documents:
             check_counts("document", length=length)
 
     def _bounds(self, seq_kv: int) -> Ints:
-        """First key of each document, and the end of the last.
+        """First key of each document, and the end of the last one.
 
         Raises
         ------
         InputError
-            When the documents are not as long as the sequence.
+            If the documents are not as long as the sequence.
         """
         bounds = np.cumsum((0, *self.lengths))
         if int(bounds[-1]) != seq_kv:
@@ -43,17 +43,17 @@ class Documents:
         return bounds
 
     def _of(self, token: Ints, bounds: Ints) -> Ints:
-        """Number of the document that a token lies in."""
+        """Number of the document of each token."""
         last = len(self.lengths) - 1
         return np.asarray(np.clip(np.searchsorted(bounds, token, side="right") - 1, 0, last))
 
     @property
     def tokens(self) -> int:
-        """Of all documents."""
+        """Tokens of all documents."""
         return sum(self.lengths)
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether both lie in one document."""
+        """Return whether position and key are in the same document."""
         bounds = self._bounds(seq_kv)
         return np.asarray(self._of(positions, bounds) == self._of(keys, bounds))
 
@@ -64,7 +64,7 @@ class Documents:
         return row_tile, bounds[self._of(first, bounds)], bounds[self._of(last, bounds) + 1]
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By the documents at both ends of the tile's rows and keys."""
+        """Look of each tile, by the documents at both ends of its rows and keys."""
         bounds = self._bounds(tiles.seq_kv)
         row = [self._of(end(row_tile), bounds) for end in (tiles.first_position, tiles.last_position)]
         last_key = np.minimum((key_tile + 1) * tiles.keys, tiles.seq_kv) - 1
@@ -74,7 +74,7 @@ class Documents:
         return looks(none, every, row_tile * tiles.key_tiles + key_tile)
 
     def looked_at(self, tiles: Tiles) -> float:
-        """All that a document touches."""
+        """All tiles that a document touches."""
         return sum((one / tiles.rows + 1) * (one / tiles.keys + 1) for one in self.lengths)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Prefix:
         check_counts("prefix", tokens=self.tokens)
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the key is in the prefix or not after the position."""
+        """Return whether the key is in the prefix or not after the position."""
         return np.asarray((keys < self.tokens) | (keys <= positions))
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
@@ -103,7 +103,7 @@ class Prefix:
         return row_tile, np.zeros_like(end), end
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By its distance from the diagonal, and whether the prefix ends in it."""
+        """Look of each tile, by its distance from the diagonal and whether the prefix ends in it."""
         first, last = key_tile * tiles.keys, (key_tile + 1) * tiles.keys - 1
         position = tiles.first_position(row_tile)
         none = (first >= self.tokens) & (first > position + tiles.rows - 1)
@@ -112,7 +112,7 @@ class Prefix:
         return looks(none, every, 2 * (first - position + tiles.seq_kv) + ends)
 
     def looked_at(self, tiles: Tiles) -> float:
-        """All in the prefix, and half of the others."""
+        """All tiles in the prefix, and half of the others."""
         columns = min(self.tokens / tiles.keys + 1, tiles.key_tiles)
         return tiles.row_tiles * (columns + tiles.key_tiles) / 2
 

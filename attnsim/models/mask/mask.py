@@ -1,4 +1,4 @@
-"""Which keys a query may see: a diagonal band, and within it a union of patterns."""
+"""Masks: a diagonal band, and within it a union of patterns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from attnsim.models.mask.tile_counts import KEYS, ROWS, TileCounts, tile_counts
 class Mask:
     """A diagonal band, and within it a union of patterns.
 
-    Query ``i`` sees key ``j`` when ``-left <= j - (i + seq_kv - seq_q) <= right`` and, where there are parts, when any
-    of them sees the pair. The offset aligns the last query with the last key (bottom-right alignment, as FlashAttention
-    and PyTorch's ``is_causal`` with a cache do).
+    Query ``i`` sees key ``j`` if ``-left <= j - (i + seq_kv - seq_q) <= right`` and, if there are parts, any of them
+    shows the pair. The offset aligns the last query with the last key (bottom-right alignment, as FlashAttention and
+    PyTorch's ``is_causal`` with a cache do).
 
     Full, causal and sliding-window attention are bands, and so is every intersection of them. ``&`` intersects with a
-    band, ``|`` unites; what would need patterns intersected with patterns is refused. A single window is always kept
-    as a band.
+    band, ``|`` unites; an intersection of patterns with patterns is refused. A single window is always kept as a band.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ class Mask:
             self._simplify()
 
     def _simplify(self) -> None:
-        """Drop repeated parts, and what a band can say as well."""
+        """Drop repeated parts, and parts that the band can express."""
         parts = tuple(dict.fromkeys(self.parts))
         if any(part == Window(None, None) for part in parts):
             parts = ()
@@ -72,7 +71,7 @@ class Mask:
 
     @classmethod
     def sliding_window(cls, window: int, causal: bool = True) -> Mask:
-        """`window` keys to the left, the diagonal one included; without `causal` as many to the right."""
+        """`window` keys to the left, including the diagonal; as many to the right unless `causal`."""
         if window < 1:
             raise InputError(f"window is {window}; allowed: 1 or more keys, the query's own included")
         return cls(left=window - 1, right=0 if causal else window - 1)
@@ -114,7 +113,7 @@ class Mask:
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """A mask from its text form, such as ``causal, window 512, global 16, random 3x64 seed 1``.
+        """Parse a mask from its text form, such as ``causal, window 512, global 16, random 3x64 seed 1``.
 
         ``causal``, ``left N`` and ``right N`` narrow the band; every other item adds a part to the union. The grammar
         is in :mod:`attnsim.models.mask.text`, and ``Mask.parse(str(mask)) == mask``.
@@ -122,7 +121,7 @@ class Mask:
         Raises
         ------
         InputError
-            Quoting the item that is not understood, and the forms that are.
+            Quoting the unknown item, and the known forms.
         """
         return cls(*parse(text))
 
@@ -155,7 +154,7 @@ class Mask:
 
     @property
     def is_band(self) -> bool:
-        """Whether the mask is a diagonal band and nothing else, as dense kernels play."""
+        """Whether the mask is only a diagonal band, as dense kernels play."""
         return not self.parts
 
     @property
@@ -165,22 +164,22 @@ class Mask:
 
     @property
     def is_windowed(self) -> bool:
-        """Whether keys far to the left are hidden by the band."""
+        """Whether the band hides keys far to the left."""
         return self.left is not None
 
     def within(self, seq_q: int, seq_kv: int) -> Mask:
-        """The same mask without limits that these lengths never reach, as FlashAttention's entry points drop them."""
+        """Drop limits that these lengths never reach, as FlashAttention's entry points do."""
         left = None if self.left is not None and self.left >= seq_kv - 1 else self.left
         right = None if self.right is not None and self.right >= seq_q - 1 and seq_q > 1 else self.right
         return Mask(left, right, self.parts)
 
     def beyond(self, seq_kv: int) -> tuple[str, ...]:
-        """What of the mask reaches beyond a sequence of so many keys, in words: it hides or shows less than it says."""
+        """Warnings, in words, for each item of the mask that reaches beyond a sequence of `seq_kv` keys."""
         told = {str(Mask(self.left, self.right)): self.band.tokens} | {str(part): part.tokens for part in self.parts}
         return tuple(f"mask '{one}' reaches beyond the {seq_kv:,} keys" for one, n in told.items() if n > seq_kv)
 
     def seen(self, rows: Ints, keys: Ints, seq_q: int, seq_kv: int) -> Bools:
-        """The definition, element by element: `rows` and `keys` are broadcast against each other."""
+        """Visibility of pairs, element by element: `rows` and `keys` are broadcast against each other."""
         positions = rows + (seq_kv - seq_q)
         seen = self.band.seen(positions, keys, seq_kv)
         if self.parts:
@@ -191,18 +190,18 @@ class Mask:
         return seen
 
     def columns(self, first_row: int, last_row: int, seq_q: int, seq_kv: int) -> tuple[int, int]:
-        """Half-open interval of keys in which rows `first_row` to `last_row` (inclusive) see: that of the band."""
+        """Half-open interval of keys in the band that rows `first_row` to `last_row` (inclusive) see."""
         shift = seq_kv - seq_q
         low = 0 if self.left is None else max(0, first_row + shift - self.left)
         high = seq_kv if self.right is None else min(seq_kv, last_row + shift + self.right + 1)
         return (low, high) if high > low else (0, 0)
 
     def tile_counts(self, seq_q: int, seq_kv: int, rows: int, keys: int) -> TileCounts:
-        """What each tile of `rows` queries visits of tiles of `keys` keys (:mod:`attnsim.models.mask.tile_counts`)."""
+        """Count the tiles of `keys` keys that each tile of `rows` queries visits."""
         return tile_counts(self.band, self.parts, seq_q, seq_kv, rows, keys)
 
     def visible_pairs(self, seq_q: int, seq_kv: int) -> int:
-        """Number of (query, key) pairs that survive the mask, without building the matrix."""
+        """Number of visible (query, key) pairs, without building the matrix."""
         match self.parts:
             case (Neighborhood() as every,) if self.left is None and self.right is None:
                 every.check(seq_kv)

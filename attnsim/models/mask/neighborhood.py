@@ -1,4 +1,4 @@
-"""Neighbourhood attention: tokens of a line, an image or a video see a window around them, moved in at the edges."""
+"""Neighbourhood attention: tokens of a line, image or video see a window around them, shifted inside at the edges."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from attnsim.models.mask.patterns import Spans, Tiles, check_counts, looks
 MOST_DIMENSIONS = 3
 
 PAIRS = 40
-"""Pairs of a tile that are examined in the time of a look at one of a whole block (4096 in 30 us, 0.25 us)."""
+"""Pairs of a tile that are examined in the time of one look at a whole block (4096 in 30 us, 0.25 us)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighborhood:
-    """Tokens in rows of a layout, the last dimension fastest, each with a window of equal size.
+    """Tokens in a row-major layout (last dimension fastest), each with a window of equal size.
 
-    Hassani et al., arXiv 2504.16922 (generalized neighbourhood attention): in each dimension tokens of one `stride`
-    share the window of the one in their middle; a window that would reach beyond an edge is moved inside.
+    Hassani et al., arXiv 2504.16922 (generalized neighbourhood attention): in each dimension, the tokens of one
+    `stride` share the window of their middle token; a window that would cross an edge is shifted inside.
 
     Parameters
     ----------
     layout : tuple of int
         Tokens along each of one to three dimensions.
     window : tuple of int
-        Keys along each.
+        Keys along each dimension.
     stride : tuple of int
-        Tokens along each that share a window; 1 gives each its own, the window's size blocks.
+        Tokens along each dimension that share a window; 1 gives each its own, the window's size gives blocks.
     """
 
     layout: tuple[int, ...]
@@ -50,13 +50,13 @@ class Neighborhood:
                 )
 
     def first_seen(self, dimension: int, place: Ints) -> Ints:
-        """First key that tokens at a place of a dimension see along it."""
+        """First key along a dimension that tokens at the given coordinate see."""
         size, window, stride = self.layout[dimension], self.window[dimension], self.stride[dimension]
         middle = np.minimum(place // stride * stride + stride // 2, size - 1)
         return np.asarray(np.clip(middle - window // 2, 0, size - window))
 
     def check(self, seq_kv: int) -> None:
-        """Refuse a sequence of another length than the layout."""
+        """Refuse a sequence whose length differs from the layout's."""
         if prod(self.layout) != seq_kv:
             raise InputError(
                 f"mask: neighborhood {_text(self.layout)} has {prod(self.layout)} tokens, the sequence has {seq_kv}; "
@@ -65,16 +65,16 @@ class Neighborhood:
 
     @property
     def tokens(self) -> int:
-        """Of the layout."""
+        """Tokens of the layout."""
         return prod(self.layout)
 
     @property
     def keys_seen(self) -> int:
-        """By each token: windows are moved in at an edge, not cut."""
+        """Keys that each token sees: windows are shifted at an edge, not cut."""
         return prod(self.window)
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the key lies in the position's window along every dimension."""
+        """Return whether the key lies in the position's window along every dimension."""
         self.check(seq_kv)
         inside = np.ones(np.broadcast_shapes(positions.shape, keys.shape), dtype=np.bool_)
         for dimension in reversed(range(len(self.layout))):
@@ -86,25 +86,25 @@ class Neighborhood:
         return np.asarray(inside)
 
     def _outer(self, positions: Ints) -> tuple[Ints, Ints]:
-        """Half-open interval of keys that holds the windows of positions, by their place along the first dimension."""
+        """Half-open interval of keys that covers the windows of positions, by the window along the first dimension."""
         below = prod(self.layout[1:])
         start = self.first_seen(0, positions // below)
         return start * below, (start + self.window[0]) * below
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
-        """By the windows along the first dimension."""
+        """One interval per row tile, by the windows along the first dimension."""
         self.check(tiles.seq_kv)
         return row_tile, self._outer(tiles.first_position(row_tile))[0], self._outer(tiles.last_position(row_tile))[1]
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """Each tile by itself, but for those outside the windows along the first dimension."""
+        """A distinct look for each tile, except for tiles outside the windows along the first dimension."""
         _, low, high = self.spans(row_tile, tiles)
         first = key_tile * tiles.keys
         none = (first >= high) | (first + tiles.keys <= low)
         return looks(none, np.zeros_like(none), row_tile * tiles.key_tiles + key_tile)
 
     def looked_at(self, tiles: Tiles) -> float:
-        """All within the windows along the first dimension, each pair by pair."""
+        """All tiles within the windows along the first dimension, weighted by their pairs."""
         wide = self.window[0] * prod(self.layout[1:]) / tiles.keys + 2
         return tiles.row_tiles * wide * tiles.rows * tiles.keys / PAIRS
 
@@ -118,5 +118,5 @@ def _text(sizes: tuple[int, ...]) -> str:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """``30x48x80`` as numbers."""
+    """Parse ``30x48x80`` into numbers."""
     return tuple(map(int, text.split("x")))

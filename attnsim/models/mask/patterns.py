@@ -1,9 +1,9 @@
-"""Parts of sparse masks: windows, strides, global tokens, each of which knows what a tile of it looks like.
+"""Parts of sparse masks: windows, strides and global tokens, with the look of their tiles.
 
-A part is a set of pairs (position, key). The position of query ``i`` is ``i + seq_kv - seq_q``, the key that it lies
-on when the last query is aligned with the last key, so that a chunk of a sequence sees what its rows of the whole see.
-Three questions are answered for arrays at once and never by building N x N: which pairs are seen, which key intervals
-a tile of rows may touch, and which tiles look alike.
+A part is a set of pairs (position, key). The position of query ``i`` is ``i + seq_kv - seq_q``: the key aligned with it
+when the last query is aligned with the last key. A chunk of a sequence therefore sees the same keys as its rows of the
+whole. Each part answers three questions for arrays, without building N x N: which pairs are visible, which key
+intervals a tile of rows may touch, and which tiles look alike.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from attnsim.arrays import Bools, Ints
 from attnsim.errors import InputError
 
 Spans = tuple[Ints, Ints, Ints]
-"""Row tile, first key and key after the last; intervals may overlap, and reach outside the sequence."""
+"""Row tile, first key and one past the last key; intervals may overlap, and reach outside the sequence."""
 
 NONE, ALL = 0, 1
-"""Looks of a tile that sees nothing and of one that sees everything; every other look is 2 or more."""
+"""Looks of a tile with no visible pair, and of one with all pairs visible; every other look is 2 or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Tiles:
 
     @property
     def row_tiles(self) -> int:
-        """Tiles of queries."""
+        """Number of query tiles."""
         return -(-self.seq_q // self.rows)
 
     @property
     def key_tiles(self) -> int:
-        """Tiles of keys."""
+        """Number of key tiles."""
         return -(-self.seq_kv // self.keys)
 
     def first_position(self, row_tile: Ints) -> Ints:
@@ -52,12 +52,12 @@ class Tiles:
 
 
 class _Diagonal:
-    """A pattern that knows a pair by its distance: its tiles are counted by diagonals."""
+    """A pattern that depends on the distance of a pair only: its tiles are counted by diagonals."""
 
     __slots__ = ()
 
     def looked_at(self, tiles: Tiles) -> float:
-        """None."""
+        """0: no tile is examined individually."""
         return 0.0
 
 
@@ -66,23 +66,23 @@ class Part(Protocol):
 
     @property
     def tokens(self) -> int:
-        """Keys of the shortest sequence in which no figure of it reaches beyond the sequence."""
+        """Length of the shortest sequence that none of its figures reaches beyond."""
         ...
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """The definition, element by element; `positions` and `keys` are broadcast against each other."""
+        """Visibility of pairs, element by element; `positions` and `keys` are broadcast against each other."""
         ...
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
-        """Key intervals outside of which the row tiles see nothing."""
+        """Key intervals that contain all keys visible to the row tiles."""
         ...
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """A number for each tile: `NONE`, `ALL`, or one that only tiles with the same pairs have in common."""
+        """A number for each tile: `NONE`, `ALL`, or one that only tiles with the same pairs share."""
         ...
 
     def looked_at(self, tiles: Tiles) -> float:
-        """Most tiles that are looked at one by one; one that takes longer than a tile of a whole block counts more."""
+        """Upper bound of the tiles examined individually; slower ones count more than a tile of a whole block."""
         ...
 
 
@@ -103,11 +103,11 @@ class Window(_Diagonal):
 
     @property
     def tokens(self) -> int:
-        """One more than the farther reach."""
+        """The larger reach plus one."""
         return max(self.left or 0, self.right or 0) + 1
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the distance is within both reaches."""
+        """Return whether the distance is within both reaches."""
         distance = keys - positions
         seen = np.ones(distance.shape, dtype=np.bool_)
         if self.left is not None:
@@ -117,14 +117,14 @@ class Window(_Diagonal):
         return seen
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
-        """One interval a row tile."""
+        """One interval per row tile."""
         first, last = tiles.first_position(row_tile), tiles.last_position(row_tile)
         low = np.zeros_like(first) if self.left is None else first - self.left
         high = np.full_like(last, tiles.seq_kv) if self.right is None else last + self.right + 1
         return row_tile, low, high
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """Outside, inside, or cut by a border at a certain distance."""
+        """Look of each tile: outside, inside, or cut by a border at a certain distance."""
         distance = key_tile * tiles.keys - tiles.first_position(row_tile)
         to_nearest, to_farthest = 1 - tiles.rows, tiles.keys - 1
         none = np.zeros(distance.shape, dtype=np.bool_)
@@ -164,23 +164,23 @@ class Dilated(_Diagonal):
 
     @property
     def tokens(self) -> int:
-        """One more than the reach."""
+        """The reach plus one."""
         return self.reach + 1
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the distance is a multiple of the step and within the reach."""
+        """Return whether the distance is a multiple of the step and within the reach."""
         distance = keys - positions
         return np.asarray((distance % self.step == 0) & (np.abs(distance) <= self.reach))
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
-        """One interval a row tile; one for every step where the steps leave whole tiles out."""
+        """One interval per row tile, or one per step if the steps skip whole tiles."""
         if self.step <= tiles.rows + tiles.keys:
             return Window(self.reach, self.reach).spans(row_tile, tiles)
         count = np.full(len(row_tile), 2 * self.window - 1)
         return _stepped(row_tile, np.full(len(row_tile), 1 - self.window), count, self.step, tiles)
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """As the window that it lies in where that ends, and by the phase of the step inside."""
+        """Look of each tile: inside the enclosing window, the phase of the step; at its border, the window's look."""
         inside = Window(self.reach, self.reach).look(row_tile, key_tile, tiles)
         phase = Strided(self.step).look(row_tile, key_tile, tiles)
         return np.where(inside > ALL, inside + self.step, np.where(inside == ALL, phase, NONE))
@@ -203,15 +203,15 @@ class Strided(_Diagonal):
 
     @property
     def tokens(self) -> int:
-        """Two keys a stride apart."""
+        """Two keys, one stride apart."""
         return self.stride + 1
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether the distance is a multiple of the stride."""
+        """Return whether the distance is a multiple of the stride."""
         return np.asarray((keys - positions) % self.stride == 0)
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
-        """All keys, or one interval for every multiple of the stride where these leave whole tiles out."""
+        """All keys, or one interval for every multiple of the stride if these skip whole tiles."""
         first, last = tiles.first_position(row_tile), tiles.last_position(row_tile)
         if self.stride <= tiles.rows + tiles.keys:
             return row_tile, np.zeros_like(first), np.full_like(first, tiles.seq_kv)
@@ -220,7 +220,7 @@ class Strided(_Diagonal):
         return _stepped(row_tile, begin, count, self.stride, tiles)
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By the phase of the stride."""
+        """Look of each tile, by the phase of the stride."""
         phase = (key_tile * tiles.keys - tiles.first_position(row_tile)) % self.stride
         return np.full_like(phase, ALL) if self.stride == 1 else phase + ALL + 1
 
@@ -237,7 +237,7 @@ class Global:
     Parameters
     ----------
     ranges : tuple of (int, int)
-        Half-open ranges of tokens; sorted and joined where they meet.
+        Half-open ranges of tokens; sorted, and merged if they meet.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -262,30 +262,30 @@ class Global:
         return cls(((0, tokens),))
 
     def _place(self, token: Ints) -> Ints:
-        """Starts and stops of ranges at or before each of `token`: an odd number inside a range."""
+        """Number of range starts and stops at or before each of `token`: odd inside a range."""
         return np.searchsorted(np.array(self.ranges).reshape(-1), token, side="right")
 
     def _within(self, start: Ints, stop: Ints) -> Ints:
-        """How many of the tokens lie in each interval."""
+        """Number of global tokens in each interval."""
         bounds = np.array([start, stop])
         place = self._place(bounds)
-        # Stops less starts of the ranges begun; of one that has not ended the bound itself is the stop.
+        # Stops less starts of the ranges that have begun; the bound is the stop of a range that has not ended.
         begun = np.append(0, np.cumsum(np.array(self.ranges) * (-1, 1)))
         low, high = begun[place] + (place & 1) * bounds
         return np.asarray(high - low)
 
     @property
     def tokens(self) -> int:
-        """Up to the last of the tokens."""
+        """Tokens up to the last global one."""
         return self.ranges[-1][1]
 
     def seen(self, positions: Ints, keys: Ints, seq_kv: int) -> Bools:
-        """Whether either is one of the tokens."""
+        """Return whether the position or the key is a global token."""
         rows, columns = (self._place(token) % 2 == 1 for token in (positions, keys))
         return np.asarray(rows | columns)
 
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
-        """The tokens themselves for all, every key for row tiles that hold a token."""
+        """The global tokens for all row tiles; every key for row tiles that hold a global token."""
         count = len(row_tile)
         holds = row_tile[self._within(tiles.first_position(row_tile), tiles.last_position(row_tile) + 1) > 0]
         pieces = [(row_tile, np.full(count, start), np.full(count, stop)) for start, stop in self.ranges]
@@ -294,7 +294,7 @@ class Global:
         return row, low, high
 
     def look(self, row_tile: Ints, key_tile: Ints, tiles: Tiles) -> Ints:
-        """By the number of the row tile and of the key tile where they hold tokens and others too."""
+        """Look of each tile, by the numbers of row tile and key tile if they hold both global and other tokens."""
         size = np.array([[tiles.rows], [tiles.keys]])
         start = np.array([tiles.first_position(row_tile), key_tile * tiles.keys])
         tokens = self._within(start, start + size)
@@ -303,7 +303,7 @@ class Global:
         return looks(number == 0, (tokens == size).any(axis=0), number)
 
     def looked_at(self, tiles: Tiles) -> float:
-        """Columns and rows of tiles that hold tokens."""
+        """Tiles in columns and rows that hold global tokens."""
         cut = [(min(stop, tiles.seq_kv) - start) for start, stop in self.ranges if start < tiles.seq_kv]
         columns, rows = (sum(size / each + 1 for size in cut) for each in (tiles.keys, tiles.rows))
         return columns * tiles.row_tiles + min(rows, tiles.row_tiles) * tiles.key_tiles
@@ -316,23 +316,23 @@ class Global:
 
 
 DIAGONAL = (Window, Dilated, Strided)
-"""Parts that know a pair by its distance, ``key - position``, alone."""
+"""Parts that depend on the distance ``key - position`` only."""
 
 
 def check_counts(pattern: str, **counts: int) -> None:
-    """Refuse a pattern with a figure below 1."""
+    """Refuse a pattern with a number below 1."""
     for name, value in counts.items():
         if value < 1:
             raise InputError(f"mask: {pattern} {name} is {value}; allowed: 1 or more")
 
 
 def looks(none: Bools, every: Bools, number: Ints) -> Ints:
-    """`NONE` and `ALL` where they hold, elsewhere a number (0 or more) of the caller's, moved out of their way."""
+    """`NONE` and `ALL` where these hold; elsewhere the caller's number (0 or more), offset past both."""
     return np.where(none, NONE, np.where(every, ALL, number + ALL + 1))
 
 
 def _stepped(row_tile: Ints, begin: Ints, count: Ints, step: int, tiles: Tiles) -> Spans:
-    """The interval of a row tile's own positions moved by ``begin, begin + 1, ...`` steps, `count` of them."""
+    """Interval of a row tile's own positions, shifted by ``begin, begin + 1, ...`` steps, `count` times."""
     row, turn = expand(count)
     offset = (begin[row] + turn) * step
     first, last = tiles.first_position(row_tile), tiles.last_position(row_tile)
@@ -340,7 +340,7 @@ def _stepped(row_tile: Ints, begin: Ints, count: Ints, step: int, tiles: Tiles) 
 
 
 def expand(count: Ints) -> tuple[Ints, Ints]:
-    """For each entry ``i`` the pairs ``(i, 0), (i, 1), ...``, `count[i]` of them (none where it is negative)."""
+    """Pairs ``(i, 0), (i, 1), ...`` for each entry ``i``, `count[i]` of them (none if it is negative)."""
     count = np.maximum(count, 0)
     entry = np.repeat(np.arange(len(count)), count)
     begin = np.cumsum(count) - count

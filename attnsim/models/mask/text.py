@@ -1,7 +1,7 @@
-"""Masks as text, and back: ``causal, window 512, global 16, random 3x64 seed 1``.
+"""Text form of masks: ``causal, window 512, global 16, random 3x64 seed 1``.
 
-Items stand between commas. ``causal``, ``left N`` and ``right N`` narrow the band; the others are united within it.
-Numbers of tokens may be written as everywhere else: ``window 4k``.
+Items are separated by commas. ``causal``, ``left N`` and ``right N`` narrow the band; the others are united within it.
+Numbers of tokens may have a suffix, as elsewhere: ``window 4k``.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ FORMS: dict[str, tuple[str, Callable[[re.Match[str]], Part]]] = {
     ),
     "blocks B R:K": (r"blocks (\d+)((?: \d+:\d+)*)", lambda m: Blocks(int(m[1]), _pairs(m[2]))),
 }
-"""Parts by the form that is shown to a reader: regular expression of the text, and what it makes."""
+"""Parts by the form shown to a reader: regular expression of the text, and constructor."""
 
 
 def parse(text: str) -> tuple[int | None, int | None, tuple[Part, ...]]:
-    """Left reach, right reach and parts of the mask that a text describes.
+    """Parse left reach, right reach and parts of a mask from text.
 
     Raises
     ------
     InputError
-        Quoting the item that is not understood, and the forms that are.
+        Quoting the unknown item, and the known forms.
     """
     limits: dict[str, int] = {}
     parts: list[Part] = []
@@ -84,7 +84,7 @@ def _part(text: str, item: str) -> Part:
 
 
 def written(left: int | None, right: int | None, parts: tuple[Part, ...]) -> str:
-    """The text form of a mask."""
+    """Text form of a mask."""
     if not parts:
         return _band(left, right)
     limits = ["causal" if right == 0 else f"right {right}"] if right is not None else []

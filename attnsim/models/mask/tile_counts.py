@@ -1,8 +1,8 @@
-"""How many tiles of each kind a mask has, and how many pairs: in time that grows with N and not with N x N.
+"""Counts of a mask's tiles by kind, and of its pairs, in time that grows with N and not with N x N.
 
 A tile of a band, a window, a dilation or a stride depends only on its distance from the diagonal. All tiles at one
 distance are alike: one of them is examined, and sums over the diagonals count every row and column of tiles. Two kinds
-of tiles are examined one by one afterwards, and correct those sums: tiles that other parts touch (global tokens, random
+of tiles are then examined individually and correct those sums: tiles that other parts touch (global tokens, random
 blocks), and the shorter tiles at the ends of the sequences.
 """
 
@@ -21,33 +21,34 @@ from attnsim.models.mask.patterns import DIAGONAL, Part, Spans, Tiles, Window
 from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
 
 ROWS, KEYS = 64, 64
-"""Tile with which pairs are counted: one that the sparse kernel also has, so that its count is already known."""
+"""Tile size for counting pairs: the sparse kernel uses it too, so that its count is already known."""
 
 LOOKED_AT_S = 1e-6
-"""Seconds that a question spends on each tile of whole blocks: some 0.25 us on each of about four sizes of tiles,
-measured on a core of 2025."""
+"""Seconds spent on each tile of whole blocks: some 0.25 us on each of about four sizes of tiles, measured on a core of
+2025.
+"""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TileCounts:
-    """What the row tiles of a head visit.
+    """Numbers of key tiles that the row tiles of a head visit.
 
     Parameters
     ----------
     full, partial : ndarray, one entry a row tile
-        Key tiles that every row sees whole, and key tiles that are seen in part.
+        Key tiles whose pairs are all visible, and key tiles that are partly visible.
     shared : ndarray, one entry a row tile
         Key tiles that both this row tile and the one before it visit.
     last_key_tile : ndarray of bool
         Whether the row tile visits the last key tile, and that one is shorter than the others.
     patterns : int
-        Different bit masks among the partial tiles.
+        Distinct bit masks among the partial tiles.
     pairs : int
         Visible (query, key) pairs.
     touched_keys : int
         Keys in tiles that any row tile visits.
     key_visits, key_partial : ndarray, one entry a key tile
-        Row tiles that visit each key tile, and those that see it in part.
+        Row tiles that visit each key tile, and those that see it partly.
     """
 
     tiles: Tiles
@@ -73,7 +74,7 @@ class TileCounts:
 
     @property
     def visits_of_pairs(self) -> Ints:
-        """Key tiles visited by each row tile if they were twice as tall: one that both halves visit counts once."""
+        """Key tiles visited by each pair of row tiles, as if one tile twice as tall; common ones count once."""
         found, second = self.visits[0::2].copy(), (self.visits - self.shared)[1::2]
         found[: len(second)] += second
         return found
@@ -86,7 +87,7 @@ def tile_counts(band: Window, parts: tuple[Part, ...], seq_q: int, seq_kv: int, 
     Raises
     ------
     InputError
-        When the rows of the tile are no multiple of its keys.
+        If the rows of the tile are not a multiple of its keys.
     """
     if rows % keys:
         raise InputError(f"tiles of {rows} x {keys} cannot be counted; the rows must be a multiple of the keys")
@@ -96,15 +97,15 @@ def tile_counts(band: Window, parts: tuple[Part, ...], seq_q: int, seq_kv: int, 
 
 
 def check_counting(masks: Iterable[tuple[Part, ...]], tiles: Tiles) -> None:
-    """Refuse questions of masks that have too many tiles to be looked at one by one, before any memory is taken."""
+    """Refuse masks with too many tiles to be examined individually, before memory is allocated."""
     time_s = LOOKED_AT_S * sum(part.looked_at(tiles) for parts in masks for part in parts)
     check_cost(f"counting the tiles of a mask at {tiles.seq_q} x {tiles.seq_kv}", time_s=time_s)
 
 
 class _Diagonals:
-    """Patterns of tiles under the parts that depend on distance, by diagonal ``key_tile - row_tile * (rows / keys)``.
+    """Patterns of tiles under distance-dependent parts, by diagonal ``key_tile - row_tile * (rows / keys)``.
 
-    Diagonal ``d`` is at index ``d + base``. Tiles at the ends of the sequences are taken to be as large as the others.
+    Diagonal ``d`` is at index ``d + base``. Tiles at the ends of the sequences are assumed as large as the others.
     """
 
     def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles, bit_masks: BitMasks) -> None:
@@ -118,7 +119,7 @@ class _Diagonals:
         if parts and not diagonal:
             self.pattern = np.full(len(number), EMPTY, dtype=np.int64)
         else:
-            # In a sequence one tile longer none of these tiles is the last, which may be shorter.
+            # In a sequence one tile longer, none of these tiles is the last one, which may be shorter.
             longer = Tiles(tiles.rows, tiles.keys, tiles.seq_q + tiles.rows, tiles.seq_kv + tiles.rows)
             alone = TilePatterns(band, diagonal, longer, bit_masks)
             self.pattern = alone.of(first, number + first * self.step)
@@ -130,21 +131,21 @@ class _Diagonals:
         return np.asarray(self.pattern[key_tile - row_tile * self.step + self.base])
 
     def visited(self, row_tile: Ints, key_tile: Ints) -> Bools:
-        """Whether tiles are visited; row tiles -1 and `row_tiles` may be asked for too, and visit nothing."""
+        """Return whether tiles are visited; row tiles -1 and `row_tiles` are allowed, and visit nothing."""
         return np.asarray(self._visited[key_tile - row_tile * self.step + (self.base + self.step)])
 
     def by_row(self, chosen: Bools) -> Ints:
-        """How many of the tiles of each row lie on chosen diagonals."""
+        """Number of tiles of each row that lie on chosen diagonals."""
         sums = np.concatenate([[0], np.cumsum(chosen)])
         begin, end = sums[self.base :: -self.step], sums[self.base + self.tiles.key_tiles :: -self.step]
         return np.asarray(end[: len(begin)] - begin)
 
     def shared(self) -> Ints:
-        """Key tiles that each row tile and the one before it both visit, as if the first had one before it."""
+        """Key tiles that each row tile and the one before it both visit, as if the first also had a predecessor."""
         return self.by_row(self._visited[self.step : -self.step] & self._visited[2 * self.step :])
 
     def by_key(self, chosen: Bools) -> Ints:
-        """How many of the tiles of each key tile lie on chosen diagonals."""
+        """Number of tiles of each key tile that lie on chosen diagonals."""
         size = self.step + self.base + self.tiles.key_tiles
         padded = np.zeros(-(-size // self.step) * self.step, dtype=np.int64)
         padded[self.step : size] = chosen
@@ -152,13 +153,13 @@ class _Diagonals:
         return np.asarray(sums[self.base + self.step : size] - sums[: self.tiles.key_tiles])
 
     def uses(self) -> Ints:
-        """How many tiles have each bit mask."""
+        """Number of tiles with each bit mask."""
         partial = self.pattern >= 0
         return np.bincount(self.pattern[partial], self.length[partial]).astype(np.int64)
 
 
 class _Count:
-    """The counts of one mask: sums over diagonals, then corrected tile by tile."""
+    """Counts of one mask: sums over diagonals, then corrected tile by tile."""
 
     def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles) -> None:
         self.band, self.tiles = band, tiles
@@ -191,7 +192,7 @@ class _Count:
         return spans
 
     def _correct(self) -> None:
-        """Replace what a diagonal says of each special tile by what the tile is."""
+        """Replace the diagonals' counts of each special tile by its actual counts."""
         last_key_tile = self.tiles.key_tiles - 1
         looked_at = sum(part.looked_at(self.tiles) for part in self.others)
         for _, row_tile, key_tile in in_chunks(self.tiles, self.band, self._special, looked_at):
@@ -202,7 +203,7 @@ class _Count:
             self._put(row_tile[wrong], key_tile[wrong], true[wrong], said[wrong])
 
     def _put(self, row_tile: Ints, key_tile: Ints, true: Ints, said: Ints) -> None:
-        """Move tiles from the counts of what their diagonals say (`said`) to those of what they are (`true`)."""
+        """Correct the counts of tiles from the patterns of their diagonals (`said`) to their actual ones (`true`)."""
         np.add.at(self.full, row_tile, _gain(true == FULL, said == FULL))
         np.add.at(self.partial, row_tile, _gain(true >= 0, said >= 0))
         uses = _gain(*(np.bincount(one[one >= 0], minlength=len(self.bit_masks)) for one in (true, said)))
@@ -214,12 +215,12 @@ class _Count:
         self._put_shared(row_tile, key_tile, visits)
 
     def _put_shared(self, row_tile: Ints, key_tile: Ints, gain: Ints) -> None:
-        """The same for visits that two neighbouring row tiles make to one key tile.
+        """Correct the counts of key tiles that two neighbouring row tiles both visit.
 
-        Let `v` be 1 where the diagonals say that a tile is visited, and `g` its `gain`: 1 where it is visited although
-        they say it is not, -1 the other way round. A tile and the one above it (`v'`, `g'`) are shared where
-        ``(v + g) (v' + g') = v v' + g v' + v g' + g g'`` is 1. ``v v'`` has been counted; the first loop adds
-        ``g v'`` for the tile above and ``v g'`` for the tile below, the last lines add ``g g'``.
+        Let `v` be 1 if the diagonals say that a tile is visited. Let `g` be its `gain`: 1 if it is visited although
+        they say it is not, -1 in the opposite case. A tile and the one above it (`v'`, `g'`) are shared if ``(v + g)
+        (v' + g') = v v' + g v' + v g' + g g'`` is 1. ``v v'`` has been counted; the first loop adds ``g v'`` for the
+        tile above and ``v g'`` for the tile below, the last lines add ``g g'``.
         """
         for row, beside in ((row_tile, row_tile - 1), (row_tile + 1, row_tile + 1)):
             np.add.at(self.shared, row, gain * self.diagonals.visited(beside, key_tile))
@@ -232,7 +233,7 @@ class _Count:
         self.last_gains = number[last], gain[last]
 
     def result(self) -> TileCounts:
-        """The counts, and the totals that follow from them."""
+        """The counts, and the totals derived from them."""
         tiles = self.tiles
         pairs = int(self.full.sum()) * tiles.rows * tiles.keys - int(self.full[-1]) * self.short_rows * tiles.keys
         pairs += int(self.uses @ self.bit_masks.pairs())

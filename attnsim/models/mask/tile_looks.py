@@ -1,7 +1,7 @@
-"""Which tiles a mask may touch, and what each of them shows: one tile of each kind is examined element by element.
+"""Tiles that a mask may touch, and their patterns: one tile of each kind is examined element by element.
 
-Each part of a mask names the key intervals that a row tile may touch, and gives every tile in them a *look*: a number
-that only tiles with the same visible pairs have in common. Tiles whose looks agree for every part are alike, so one of
+Each part of a mask gives the key intervals that a row tile may touch, and gives every tile in them a *look*: a number
+that only tiles with the same visible pairs share. Tiles whose looks agree for every part are alike, so one of
 them is examined. A window over a million tokens has a handful of kinds.
 """
 
@@ -17,7 +17,7 @@ from attnsim.arrays import Bools, Ints
 from attnsim.models.mask.patterns import ALL, DIAGONAL, NONE, Part, Spans, Tiles, Window, expand
 
 FULL, EMPTY = -1, -2
-"""Pattern of a tile that is seen whole, and of one that is not seen at all; other patterns are numbers of bit masks."""
+"""Pattern of a fully visible tile, and of an invisible one; other patterns are numbers of bit masks."""
 
 ROW_TILES_AT_ONCE = 4096
 """Row tiles that are classified together, unless they have too many tiles."""
@@ -30,7 +30,7 @@ PAIRS_AT_ONCE = 1 << 21
 
 
 class BitMasks:
-    """Different bit masks of partly visible tiles, numbered as they are met."""
+    """Distinct bit masks of partly visible tiles, numbered in the order of their appearance."""
 
     def __init__(self, tiles: Tiles) -> None:
         self.tiles = tiles
@@ -40,7 +40,7 @@ class BitMasks:
         return len(self._numbers)
 
     def patterns(self, seen: Bools, whole: Ints) -> Ints:
-        """Patterns of tiles from their visible pairs, ``[tiles, rows, keys]``; a tile seen whole has `whole` pairs."""
+        """Patterns of tiles by their visible pairs, ``[tiles, rows, keys]``; a fully visible tile has `whole`."""
         packed = np.packbits(seen.reshape(len(seen), -1), axis=1, bitorder="little")
         pairs = np.bitwise_count(packed).sum(axis=1, dtype=np.int64)
         out = np.where(pairs == whole, FULL, EMPTY)
@@ -49,17 +49,17 @@ class BitMasks:
         return out
 
     def _packed(self) -> NDArray[np.uint8]:
-        """All of them, bits in the order of their pairs."""
+        """All bit masks, with bits in the order of their pairs."""
         size = -(-self.tiles.rows * self.tiles.keys // 8)
         return np.frombuffer(b"".join(self._numbers), dtype=np.uint8).reshape(len(self), size)
 
     def words(self) -> NDArray[np.uint32]:
-        """All of them, shape ``[masks, rows, keys / 32]``: bit ``b`` of word ``c`` is key ``32 c + b``."""
+        """All bit masks, shape ``[masks, rows, keys / 32]``: bit ``b`` of word ``c`` is key ``32 c + b``."""
         shape = len(self), self.tiles.rows, self.tiles.keys // 32
         return self._packed().view("<u4").astype(np.uint32).reshape(shape)
 
     def pairs(self) -> Ints:
-        """Visible pairs of each."""
+        """Visible pairs of each bit mask."""
         return np.asarray(np.bitwise_count(self._packed()).sum(axis=1, dtype=np.int64))
 
 
@@ -71,7 +71,7 @@ class TilePatterns:
     parts : tuple of Part
         Patterns within the band; none is all of it.
     bit_masks : BitMasks
-        Where bit masks are numbered.
+        Numbering of the bit masks.
     """
 
     def __init__(self, band: Window, parts: tuple[Part, ...], tiles: Tiles, bit_masks: BitMasks) -> None:
@@ -105,7 +105,7 @@ class TilePatterns:
         return out
 
     def _by_look(self, columns: Sequence[Ints | Bools], row_tile: Ints, key_tile: Ints) -> Ints:
-        """Patterns of tiles by their looks; of each new combination of looks one tile is examined."""
+        """Patterns of tiles by their looks; one tile of each new combination of looks is examined."""
         firsts, inverse = _distinct(columns)
         combinations = list(zip(*(column[firsts].tolist() for column in columns), strict=True))
         new = [place for place, looks in enumerate(combinations) if looks not in self._by_looks]
@@ -117,7 +117,7 @@ class TilePatterns:
         return np.array([self._by_looks[looks] for looks in combinations], dtype=np.int64)[inverse]
 
     def _examined(self, row_tile: Ints, key_tile: Ints) -> Ints:
-        """Patterns of tiles from every pair in them."""
+        """Patterns of tiles, from every pair in them."""
         tiles = self.tiles
         seen = self._seen(row_tile, key_tile)
         in_rows = row_tile[:, None] * tiles.rows + np.arange(tiles.rows) < tiles.seq_q
@@ -129,7 +129,7 @@ class TilePatterns:
     def _seen(self, row_tile: Ints, key_tile: Ints) -> Bools:
         """Visible pairs of tiles, shape ``[tiles, rows, keys]``, as if the sequences did not end within them.
 
-        Parts that depend on distance alone are asked once for each distance in a tile.
+        Distance-dependent parts are evaluated once for each distance in a tile.
         """
         tiles = self.tiles
         position, key = tiles.first_position(row_tile)[:, None], key_tile[:, None] * tiles.keys
@@ -150,7 +150,7 @@ class TilePatterns:
 
 
 def _distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
-    """First place of each different row of the table with these columns, and the number of the row in each place."""
+    """First index of each distinct row of the table with these columns, and the distinct row's number at each index."""
     key, span = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         values = column.astype(np.int64)
@@ -165,13 +165,13 @@ def _distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
 
 
 SpansOf = Callable[[Ints], Sequence[Spans]]
-"""The key intervals that row tiles may touch, overlapping or not."""
+"""Function that returns the key intervals that row tiles may touch; they may overlap."""
 
 
 def in_chunks(
     tiles: Tiles, band: Window, spans_of: SpansOf, looked_at: float = 0.0
 ) -> Iterator[tuple[range, Ints, Ints]]:
-    """Every tile that spans touch within a band, each once, in chunks; the smaller where about so many are known.
+    """Yield every tile that spans touch within a band, once, in chunks; the more tiles expected, the smaller.
 
     Yields
     ------
@@ -187,7 +187,7 @@ def in_chunks(
 
 
 def _chunk(tiles: Tiles, band: Window, spans_of: SpansOf, row_tiles: range) -> Iterator[tuple[range, Ints, Ints]]:
-    """The tiles of some row tiles, halved until they are few enough."""
+    """Tiles of some row tiles, halved until they are few enough."""
     begin, size = _runs(tiles, band, spans_of, np.arange(row_tiles.start, row_tiles.stop, dtype=np.int64))
     if int(size.sum()) > TILES_AT_ONCE and len(row_tiles) > 1:
         half = len(row_tiles) // 2
@@ -212,7 +212,7 @@ def _runs(tiles: Tiles, band: Window, spans_of: SpansOf, row_tile: Ints) -> tupl
     if (begin[1:] < begin[:-1]).any():
         order = np.argsort(begin, kind="stable")
         begin, end = begin[order], end[order]
-    # Runs that meet or overlap become one.
+    # Runs that meet or overlap are merged.
     reach = np.maximum.accumulate(end)
     heads = np.flatnonzero(np.concatenate([[True], begin[1:] > reach[:-1]])[: len(begin)])
     return begin[heads], np.concatenate([reach[heads[1:] - 1], reach[-1:]]) - begin[heads]

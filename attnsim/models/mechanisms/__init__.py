@@ -1,7 +1,7 @@
-"""Every attention mechanism, one record each; commands, documents and tests iterate over them.
+"""All attention mechanisms, one record each; commands, documents and tests iterate over them.
 
-A record says what is computed and who runs it; how it is run is built by the implementations
-(:mod:`attnsim.models.implementations.choose`), which are found by name.
+A record states the mechanism's definition and its implementations. The implementations build the schedules
+(:mod:`attnsim.models.implementations.choose`) and are found by name.
 """
 
 from attnsim.errors import InputError
@@ -18,21 +18,21 @@ from attnsim.models.question.workload import Workload
 MECHANISMS: dict[str, Mechanism] = {
     item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *SELECTING, *LINEAR, *GATED, *SHARING, *MLA)
 }
-"""All of them, by name."""
+"""All mechanisms, by name."""
 
 ALGORITHMS: dict[str, Mechanism] = {name: item for name, item in MECHANISMS.items() if item.selectable}
-"""Those that a question can ask for."""
+"""Mechanisms that a question can ask for, by name."""
 
 
 def find_mechanism(name: str) -> Mechanism:
-    """The record that a question can ask for; of ``NAME@N`` that with N random features or projected keys.
+    """The mechanism with this name; for ``NAME@N``, with N random features or projected keys.
 
     Raises
     ------
     KeyError
-        When there is none of that name.
+        If there is none of that name.
     InputError
-        When it has no number to choose.
+        If it has no number to choose.
     """
     base, at, number = name.strip().lower().partition("@")
     record = ALGORITHMS[base]
@@ -45,7 +45,7 @@ def find_mechanism(name: str) -> Mechanism:
 
 
 def playing(w: Workload) -> Mechanism:
-    """The mechanism that plays all of a question: its latent, else its mask; nobody has backward kernels of latents."""
+    """The mechanism of the whole question: by its latent, otherwise by its mask (no latent has backward kernels)."""
     if w.latent is not None and "bwd" not in w.directions:
         return MECHANISMS["mla"]
     if w.selection is not None:
@@ -56,12 +56,12 @@ def playing(w: Workload) -> Mechanism:
 
 
 def unfused_beside(w: Workload) -> tuple[str, ...]:
-    """The unfused algorithm where it can stand beside others: it knows sequences of one length, whole, in a format."""
+    """The unfused algorithm, if comparable with others: one sequence length, no pages, one number format."""
     return () if w.lengths or w.page_size or w.prefix or w.tree or w.kv_dtype else ("naive",)
 
 
 def running(record: Implementation) -> list[Mechanism]:
-    """The mechanisms to ask for that an implementation runs, each with its number of features or projected keys."""
+    """Mechanisms that an implementation runs, each with its number of features or projected keys."""
     number = record.number
     return [
         item.sized(number) if number and item.sized else item for item in ALGORITHMS.values() if item.run_by(record)
@@ -69,7 +69,7 @@ def running(record: Implementation) -> list[Mechanism]:
 
 
 def only_for(w: Workload) -> tuple[str, ...]:
-    """The algorithms that play a question's window or patterns, where others would see more keys."""
+    """Algorithms that play a question's window or patterns, if others would see more keys."""
     if w.without_window() == w:
         return ()
     return tuple(

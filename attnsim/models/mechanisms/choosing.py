@@ -1,4 +1,4 @@
-"""Whose kernels a mechanism gets for a question on a GPU: those named, or the best that run there; and refusals."""
+"""Choice of the implementation of a mechanism for a question on a GPU: the named one, or the best; and refusals."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ NAIVE, FUSED, SPARSE = MECHANISMS["naive"], MECHANISMS["flash"], MECHANISMS["spa
 
 
 def choose_implementation(mechanism: Mechanism, record: Implementation | None, w: Workload, gpu: Gpu) -> Implementation:
-    """The implementation to imitate: the one named, or the best available for the GPU.
+    """Choose the implementation to imitate: the named one, or the best available for the GPU.
 
     Parameters
     ----------
     record : Implementation or None
-        The one named, where one is.
+        The named implementation, if any.
     w : Workload
-        What the mechanism makes of the question.
+        The question in the form that the mechanism gives it.
 
     Raises
     ------
     InputError
-        When it does not run this mechanism, this workload, or on this GPU.
+        If it does not run this mechanism or workload, or not on this GPU.
     """
     mechanism.check(w)
     _check_format(w, gpu)
@@ -56,12 +56,12 @@ def choose_implementation(mechanism: Mechanism, record: Implementation | None, w
 
 
 def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Implementation:
-    """The best implementation available for a mechanism on a GPU: one whose times there were checked, if there is one.
+    """The best implementation of a mechanism on a GPU: one whose times there were checked, if there is one.
 
     Raises
     ------
     InputError
-        When none runs there.
+        If none runs there.
     """
     records = [find_implementation(name) for name in mechanism.ordered(mechanism.implementations, w)]
     further = map(find_implementation, able(w) if w.options else ())
@@ -79,7 +79,7 @@ def default_implementation(mechanism: Mechanism, w: Workload, gpu: Gpu) -> Imple
 
 
 def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) -> bool:
-    """Whether the implementation is a first choice for such a question."""
+    """Return whether the implementation is a first choice for this question."""
     splits = mechanism.splits or w.passes == "decode"
     return (
         w.passes in record.passes
@@ -94,7 +94,7 @@ def _suits(record: Implementation, mechanism: Mechanism, w: Workload, gpu: Gpu) 
 
 
 def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
-    """Refuse an implementation or a number format that the GPU cannot run, naming the nearest that it can."""
+    """Refuse an implementation or a number format that the GPU cannot run; name the nearest that it can."""
     _check_format(w, gpu)
     if not runs_on(record, gpu):
         low, high = record.compute_capability
@@ -132,12 +132,12 @@ def check_runs(record: Implementation, w: Workload, gpu: Gpu) -> None:
 
 
 def _check_options(record: Implementation, w: Workload, gpu: Gpu) -> None:
-    """Refuse what an implementation does not do beside the question's shape, naming others that do it on the GPU.
+    """Refuse options that an implementation does not support; name others that do on the GPU.
 
     Raises
     ------
     InputError
-        Where all others are unfused it says how to ask for them.
+        If all others are unfused, it says how to ask for them.
     """
     every = [
         one
@@ -159,7 +159,7 @@ def _runs(record: Implementation, w: Workload, gpu: Gpu) -> bool:
 
 
 def _instead(record: Implementation, w: Workload, gpu: Gpu) -> str:
-    """What to take for a width or number format that it has no kernels for: its own library first, unfused last."""
+    """Advice for a width or number format without kernels: implementations of the same library first, unfused last."""
 
     def able(one: Implementation) -> bool:
         alike = one.unfused or (FUSED.run_by(one) and FUSED.run_by(record)) or one.runs == record.runs
@@ -181,10 +181,10 @@ def _check_format(w: Workload, gpu: Gpu) -> None:
 
 
 def _fits(record: Implementation, w: Workload, gpu: Gpu) -> bool:
-    """Whether the implementation's own tiles fit; unfused GEMMs are not tried, their grids may be enormous."""
+    """Return whether the implementation's own tiles fit; unfused GEMMs are not tried: their grids may be enormous."""
     if record.unfused:
         return True
-    keys = min(w.seq_kv, 1024)  # tiles do not ask for length, nor for how much of it is paged or shared
+    keys = min(w.seq_kv, 1024)  # tiles depend neither on length nor on pages or prefixes
     prefix = min(w.prefix, 1)
     short = replace(w, page_size=min(w.page_size, keys), prefix=prefix)
     small = short.of(Length(min(w.seq_q, 1024 - prefix), keys))
@@ -192,7 +192,7 @@ def _fits(record: Implementation, w: Workload, gpu: Gpu) -> bool:
 
 
 class _Limits:
-    """A GPU that stands for all with its SMs: whether a tile fits does not depend on bandwidths, rates and clocks."""
+    """A GPU that stands for all with the same SMs: whether a tile fits depends on no bandwidth, rate or clock."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu

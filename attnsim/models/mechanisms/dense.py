@@ -1,7 +1,7 @@
-"""Attention over all pairs that a diagonal band shows: unfused, fused, split over the keys.
+"""Attention over all pairs of a diagonal band: unfused, fused, split over the keys.
 
-`VARIANTS` are what a dense call may ask for beside its schedule: dropout, the backward pass and FP8, properties of the
-question; and a sigmoid, a kernel of its own.
+`VARIANTS` are options of a dense call beyond its schedule: dropout, the backward pass and FP8 are properties of the
+question; a sigmoid has its own kernel.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ ANY_FLASH = ("flash-1", "flash-2", "flash-3")
 _LIBRARIES = ("flash-attn.3", "flash-attn.4", "flash-attn.2", "flash-attn.1", "xformers.cutlass")
 _SHARED = ("flashinfer.cascade", "flashinfer.tree")
 FLASH = (*_LIBRARIES, "vllm.flash-attn-3", "vllm.trtllm-gen", "vllm.flash-attn-2", *_SHARED)
-"""The libraries themselves; for decoding, which none of their measurements is of, what serves models; for a prefix that
-sequences share and for drafts that branch, which these know nothing of, the kernels that do."""
+"""Implementations of fused attention: the libraries themselves; serving frameworks' kernels for decoding, of which the
+libraries have no measurements; and kernels for shared prefixes and branching drafts, which the libraries lack.
+"""
 _PREFILL = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.causal())
 _WINDOW = Workload(batch=1, heads_q=16, seq_q=4096, head_dim=128, mask=Mask.sliding_window(512, causal=True))
 _DECODE = Workload(batch=4, heads_q=32, heads_kv=8, seq_q=1, seq_kv=8192, head_dim=128, passes="decode")
@@ -35,7 +36,7 @@ FEW_QUERIES = 64
 
 
 def _of_pages(names: tuple[str, ...], w: Workload) -> Sequence[str]:
-    """Of a cache in pages those first whose measurements are of such: what serves models."""
+    """Order implementations for a paged cache: serving frameworks, which were measured with pages, first."""
     return sorted(names, key=lambda name: w.page_size > 0 and name in _LIBRARIES)
 
 
@@ -54,7 +55,7 @@ def _no_decode(w: Workload) -> str:
 
 
 def _asked(w: Workload) -> dict[str, Any]:
-    """What a question asks beside its shape, as references take it: sinks of 0."""
+    """Options of a question as arguments of references; sinks are 0."""
     return {"softcap": w.softcap, "sinks": np.zeros(w.heads_q) if w.sinks else None}
 
 
@@ -99,7 +100,7 @@ def _softmax(
     reference: Reference = softmax_reference,
     **more: Any,
 ) -> Mechanism:
-    """A record of dense softmax attention, with gradients."""
+    """Record of dense softmax attention, with gradients."""
     usual = {"gradients": softmax_gradients, "operations": "around", "ordered": _of_pages}
     return Mechanism(name, "dense", implementations, example, reference, **{**usual, **more})
 

@@ -1,4 +1,4 @@
-"""Linear attention with gates: one recurrence, told apart by what decays, a delta rule and a normaliser."""
+"""Linear attention with gates: one recurrence; members differ in decay, delta rule and normaliser."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _EVERY_HEAD = Workload(batch=1, heads_q=32, seq_q=8192, head_dim=128, mask=Mask.
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What a member of the family does to its state.
+    """Update of the state by a member of the family.
 
     Parameters
     ----------
     decay : {"none", "fixed", "head", "channel"}
-        Nothing, a constant of the head, a number of the token for each head, or for each channel of its key.
+        No decay; a constant of the head; a number per token and head; or a number per token and channel of its key.
     delta : bool
-        Whether what the state holds for a key is taken out before the token's value goes in.
+        Whether the state's value for a key is removed before the token's value is added (delta rule).
     beta : bool
-        Whether a token's value goes in with a weight of its own.
+        Whether a token's value is added with its own weight.
     normalises : bool
-        Whether outputs are divided by what the state holds of the keys alone (mLSTM).
+        Whether outputs are divided by the state of the keys alone (mLSTM).
     """
 
     decay: Decay
@@ -44,10 +44,10 @@ class Gates:
     normalises: bool = False
 
     def drawn(self, w: Workload) -> tuple[Floats, Floats]:
-        """Gates of a question, logarithms of decays and weights: a model's are learned, these are drawn from a seed.
+        """Gates of a question, as logarithms of decays and weights: learned in a model, drawn from a seed here.
 
-        Decays are spread as Mamba-2 is initialised (A from 1 to 16, steps of 0.001 to 0.1, log-uniform), RetNet's are
-        ``1 - 2^-(5 + h)``.
+        Decays are distributed as Mamba-2's initialisation (A from 1 to 16, steps of 0.001 to 0.1, log-uniform),
+        RetNet's are ``1 - 2^-(5 + h)``.
         """
         random = np.random.default_rng(0)
         shape = (w.batch, w.heads_q, w.seq_kv)
@@ -75,7 +75,7 @@ class Gates:
 
 
 def useful(gates: Gates, w: Workload) -> Useful:
-    """2 d dv FLOPs a token and head for adding its pair to the state, for reading it, and for the delta rule."""
+    """2 d dv FLOPs per token and head to add its pair to the state, to read the state, and for the delta rule."""
     flops = 2 * w.batch * w.heads_q * w.seq_q * w.head_dim * w.head_dim_v * (3 if gates.delta else 2)
     widths = {"none": 0, "fixed": 0, "head": 1, "channel": w.head_dim}
     return Useful(flops, flops, w.batch * w.heads_q * w.seq_q * widths[gates.decay])
@@ -102,7 +102,7 @@ def _member(name: str, gates: Gates, implementations: tuple[str, ...], example: 
 
 
 def _convolved(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    """V's channels with four taps of a seed, the last `seq_q` tokens."""
+    """V's channels convolved with four taps drawn from a seed, for the last `seq_q` tokens."""
     flat = v.swapaxes(1, 2).reshape(v.shape[0], v.shape[2], -1)
     taps = np.random.default_rng(0).standard_normal((4, flat.shape[-1])) / 2
     y = causal_convolution(flat, taps)[:, -w.seq_q :]
@@ -179,7 +179,7 @@ GATED: tuple[Mechanism, ...] = (
         exact=False,
     ),
 )  # fmt: skip
-"""Gated linear attention in its forms, and the convolution of four taps before it."""
+"""Gated linear attention in its forms, and the four-tap convolution before it."""
 
 GATED_NAMES = frozenset(one.name for one in GATED)
-"""Their names."""
+"""Names of the gated mechanisms."""

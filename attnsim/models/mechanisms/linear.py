@@ -1,4 +1,4 @@
-"""Attention without a softmax over all keys: linear in their number, and another function of the same inputs."""
+"""Attention without a softmax over all keys: linear in their number, and a different function of the same inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _elu(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
 
 
 def _elu_recurrent(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    """The state of the tokens before the queries, then one step for each of them."""
+    """The state of the tokens before the queries, then one step for each query."""
     old = k.shape[-2] - q.shape[-2]
     before = phi(k[:, :, :old])
     state, normalizer = before.swapaxes(-1, -2) @ v[:, :, :old], before.sum(axis=-2)

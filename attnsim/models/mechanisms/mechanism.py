@@ -1,4 +1,4 @@
-"""The record of a mechanism: what it computes, of which questions, and who runs it; its words are in `pages/`."""
+"""Record of a mechanism: definition, questions it answers, implementations; its text is in `pages/`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Gradients = Callable[[Workload, Floats, Floats, Floats, Floats], tuple[Floats, F
 """(workload, q, k, v, dO) to dQ, dK, dV in float64, in the shapes of q, k and v."""
 
 Refuses = Callable[[Workload], str]
-"""(workload) to why it is no question for the mechanism, with what is allowed; "" where it is one."""
+"""(workload) to the reason why the mechanism cannot answer it, with the allowed values; "" if it can."""
 
 Work = Callable[[Workload], Useful]
-"""(workload) to what cannot be done without, whoever computes it."""
+"""(workload) to its useful work, independent of the implementation."""
 
 Group = Literal["sharing", "dense", "sparse", "linear"]
 
@@ -37,48 +37,48 @@ class Mechanism:
     Parameters
     ----------
     name : str
-        What `--algorithm` and `attnsim explain` take.
+        Name for `--algorithm` and `attnsim explain`.
     group : {"sharing", "dense", "sparse", "linear"}
-        Chapter of the documentation: who shares keys, how dense attention is scheduled, which pairs are left out, what
-        replaces the softmax.
+        Chapter of the documentation: sharing of keys, schedules of dense attention, omitted pairs, replacements of the
+        softmax.
     implementations : tuple of str
-        Those to imitate by default, best first; taken is the first that runs on the GPU, of those before others whose
-        calibration there was checked on the pass that is asked about.
+        Default implementations, best first. The first that runs on the GPU is taken; among these, one whose calibration
+        there was checked on the pass has priority.
     example : Workload
         A question that shows it, small enough for a page.
     reference : callable
         The executable definition (:mod:`attnsim.models.references`).
     shown_by : tuple of str
-        Mechanisms whose implementations run it; those that name it themselves where there are none.
+        Mechanisms whose implementations run it; by default the implementations that name it.
     ordered : callable
-        (implementations, workload) to them, best first for the question.
+        (implementations, workload) to the implementations, best first for the question.
     mask : str
-        Pattern, in the text form of :class:`attnsim.models.mask.mask.Mask`, taken where the question names none.
+        Pattern, in the text form of :class:`attnsim.models.mask.mask.Mask`, used if the question names none.
     selection : str
-        What it selects by content where the question does not say, in the text form of
-        :class:`attnsim.models.question.selection.Selection`; "" where it attends to all that the mask shows.
+        Default selection, in the text form of :class:`attnsim.models.question.selection.Selection`; "" if it attends to
+        all that the mask shows.
     leaves_out : bool
-        Whether it is about leaving pairs out. Beside others it alone keeps the question's window and patterns.
+        Whether its purpose is to leave pairs out. In a comparison it alone keeps the question's window and patterns.
     operations : {"", "around", "all"}
-        Which operations its implementations run where a question names them: none, those around a fused kernel, all.
+        Operations that its implementations run if a question names them: none, those around a fused kernel, all.
     reads_latent : bool
-        Whether it attends a cached latent; the others attend keys and values of every head, cached so.
+        Whether it attends a cached latent; the others attend cached keys and values of every head.
     splits : bool
-        Whether it shares the keys of few queries out over thread blocks.
+        Whether it distributes the keys of few queries over thread blocks (split-KV).
     refuses : callable
-        (workload) to why the mechanism cannot be asked it, what is allowed included; "" where it can.
+        (workload) to the reason why the mechanism cannot answer it, with the allowed values; "" if it can.
     useful : callable
-        (workload) to the work that cannot be done without, whoever computes it; by default that of softmax attention.
+        (workload) to its useful work; by default that of softmax attention.
     exact : bool
         Whether it computes softmax attention over the pairs that its mask shows; if not, its error is reported too.
     selectable : bool
         Whether it is a schedule that `--algorithm` can ask for; sharing is a property of the question instead.
     gradients : callable, optional
-        Its derivative, where backward kernels are played.
+        Its derivative, if backward kernels are played.
     number : int
-        N of ``NAME@N``; 0: as many as the mechanism says.
+        N of ``NAME@N``; 0: the mechanism's default.
     sized : callable, optional
-        N to the record of ``NAME@N``, where there is a number to choose (random features, projected keys).
+        N to the record of ``NAME@N``, if there is a number to choose (random features, projected keys).
     """
 
     name: str
@@ -104,19 +104,19 @@ class Mechanism:
 
     @property
     def page(self) -> Page:
-        """What is written about it; ``NAME@N`` has the page of ``NAME``."""
+        """Its documentation page; ``NAME@N`` has the page of ``NAME``."""
         return read_page(self.name.partition("@")[0])
 
     def run_by(self, record: Implementation) -> bool:
-        """Whether an implementation runs it."""
+        """Return whether an implementation runs it."""
         return record.runs in (self.shown_by or (self.name.partition("@")[0],))
 
     def question(self, w: Workload) -> Workload:
-        """What the mechanism makes of a question.
+        """The question in the form that the mechanism gives it.
 
-        A mechanism with a pattern of its own plays that, causal where the question is, in place of a full mask, a
-        causal one or, where it is about leaving pairs out, a window; patterns in the question's mask come first. A
-        latent is left out where it reads none.
+        - A mechanism with its own pattern uses it in place of a full or causal mask; causality is kept. If its purpose
+          is to leave pairs out, it also replaces a window. Patterns in the question's mask have priority.
+        - A latent is dropped if the mechanism reads none.
         """
         if self.mask and w.mask.is_band and (self.leaves_out or not w.mask.is_windowed):
             w = replace(w, mask=Mask.parse(self.mask) & w.without_window().mask)
@@ -126,15 +126,15 @@ class Mechanism:
         return w if self.reads_latent or w.latent is None else replace(w, latent=None)
 
     def beside_others(self, w: Workload) -> Workload:
-        """What the mechanism makes of a question that is asked of several, so that windows and patterns show a gain.
+        """The question in the mechanism's form for a comparison of several, so that windows and patterns show a gain.
 
-        Operations stay with those whose implementations run them.
+        Operations are kept only if its implementations run them.
         """
         w = self.question(w if self.leaves_out else w.without_window())
         runs = self.operations == "all" or (w.operations is not None and w.operations.is_around and self.operations)
         return w if runs or w.operations is None else replace(w, operations=None)
 
     def check(self, w: Workload) -> None:
-        """Refuse what is no question for the mechanism."""
+        """Refuse a question that the mechanism cannot answer."""
         if reason := self.refuses(w):
             raise InputError(f"algorithm {self.name} {reason}")

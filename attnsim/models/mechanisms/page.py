@@ -1,4 +1,4 @@
-"""What is written about a mechanism: one Markdown file each, `pages/<name>.md`, always in the same form.
+"""Documentation page of a mechanism: one Markdown file each, `pages/<name>.md`, in a fixed form.
 
 A title, one line without a full stop, then three sections: Definition (MyST, LaTeX between dollars), When it wins (and
 what it gives up), Sources (a list: papers and code, with arXiv numbers or equations).
@@ -15,7 +15,7 @@ SECTIONS = ("Definition", "When it wins", "Sources")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Heading, one line, definition, when it is the right choice, and sources of a mechanism."""
+    """Heading, summary line, definition, conditions under which it wins, and sources of a mechanism."""
 
     title: str
     summary: str
@@ -26,12 +26,12 @@ class Page:
 
 @cache
 def read_page(name: str) -> Page:
-    """The page of a mechanism.
+    """Read the page of a mechanism.
 
     Raises
     ------
     ValueError
-        When the file has another form.
+        If the file has another form.
     """
     text = resources.files(__package__).joinpath("pages", f"{name}.md").read_text(encoding="utf-8")
     head, *sections = text.strip().split("\n\n## ")

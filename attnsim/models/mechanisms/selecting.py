@@ -1,4 +1,4 @@
-"""Softmax attention to what content selects: compressed keys, chosen blocks, both beside a window."""
+"""Softmax attention over keys selected by content: compressed keys, chosen blocks, or both with a window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnsim.models.references import dsa, selecting
 
 
 def chosen(w: Workload) -> Selection:
-    """The selection of a question that a mechanism has made its own."""
+    """Selection of a question in its mechanism's form."""
     assert w.selection is not None
     return w.selection
 
@@ -119,7 +119,7 @@ _INDEX = Workload(
 
 
 def _indexing(name: str, example: Workload, needs: tuple[str, ...] = ("top",), **more: Any) -> Mechanism:
-    """A record of DeepSeek sparse attention."""
+    """Record of DeepSeek sparse attention."""
     selection = "top 2048, index 64x128"
     return Mechanism(
         name,

@@ -1,8 +1,8 @@
-"""Who shares keys and values with whom, and which queries meet which keys: properties of the question.
+"""Sharing of keys and values among heads, and visibility of keys to queries: properties of the question.
 
-None is a schedule of its own: every dense schedule answers each of them (`heads_kv`, `seq_kv`, `mask`, `passes`), and
-the records say what the answer has to show. Multi-head latent attention (`MLA`), of one cached latent, has
-schedules of its own.
+None is a schedule of its own: every dense schedule supports all of them (`heads_kv`, `seq_kv`, `mask`, `passes`), and
+the records state the expected result. Multi-head latent attention (`MLA`), with one cached latent, has its own
+schedules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DENSE = ("naive", *ANY_FLASH)
 
 
 def _property(name: str, example: Workload, shown_by: tuple[str, ...] = _DENSE) -> Mechanism:
-    """A record of the group: softmax attention by any dense schedule, chosen with the question and not by name."""
+    """Record of the group: softmax attention by any dense schedule, chosen with the question and not by name."""
     return Mechanism(
         name=name,
         group="sharing",

@@ -1,4 +1,4 @@
-"""Softmax attention over patterns of pairs: part of the pairs is left out."""
+"""Softmax attention over patterns: part of the pairs is left out."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _no_list(w: Workload) -> str:
 
 
 def _over(name: str, mask: Mask, own: bool = True, refuses: Refuses = lambda w: "") -> Mechanism:
-    """A record of the group: softmax over the pairs of a mask, which is its `own` or the question's.
+    """Record of the group: softmax over the pairs of a mask, which is its `own` or the question's.
 
-    The example has a head shape of BERT-base, of which Longformer and BigBird are the sparse forms, at 4,096 tokens.
+    The example has the head shape of BERT-base, of which Longformer and BigBird are sparse forms, at 4,096 tokens.
     """
     return Mechanism(
         name=name,
