@@ -1,1 +1,1 @@
-"""What is asked: one attention call, or one row of a table of them."""
+"""Questions: one attention call, or one row of a table of them."""

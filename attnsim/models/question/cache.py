@@ -1,4 +1,4 @@
-"""What a serving call says of its cache and its draft: pages, a prefix that all share, a tree of speculated tokens."""
+"""Cache and draft of a serving call: pages, a shared prefix, a tree of speculated tokens."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ MOST_DRAFTED = 128
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The draft tokens of a sequence, each after another of them: those that a query sees are its ancestors.
+    """Draft tokens of a sequence as a tree; a query sees its ancestors.
 
     Parameters
     ----------
     parents : tuple of int
-        Number of the token before each one, -1 where that is the last token of the cache.
+        Index of each token's predecessor; -1 for the last token of the cache.
 
     Raises
     ------
     InputError
-        When it is no tree.
+        If the parents do not form a tree.
     """
 
     parents: tuple[int, ...]
@@ -54,7 +54,7 @@ class Tree:
 
     @property
     def pairs(self) -> int:
-        """(query, draft token) pairs that are seen: each token its ancestors and itself."""
+        """Visible (query, draft token) pairs: each token sees its ancestors and itself."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
@@ -67,7 +67,7 @@ class Tree:
 def check_cache(
     parts: tuple[tuple[int, int, int], ...], page_size: int, prefix: int, tree: Tree | None, mask_is_causal: bool
 ) -> None:
-    """Refuse pages, prefixes and trees that the sequences cannot have; `parts` are queries, keys and their number."""
+    """Refuse pages, prefixes and trees that do not fit the sequences; `parts` are queries, keys and count."""
     longest, shortest = max(keys for _, keys, _ in parts), min(keys - queries for queries, keys, _ in parts)
     if not 0 <= page_size <= longest:
         raise InputError(f"page_size is {page_size}, the longest cache holds {longest} keys; allowed: 1 to {longest}")

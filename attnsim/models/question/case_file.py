@@ -1,4 +1,4 @@
-"""Case tables as files: CSV or Parquet, read whole and written all or nothing."""
+"""Case tables as files: CSV or Parquet, read completely and written atomically."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def read_table(path: str | Path) -> pd.DataFrame:
     Parameters
     ----------
     path : str or Path
-        A CSV file (UTF-8, commas, a header line), what a benchmark printed or a table of Markdown, or a Parquet file,
-        told apart by content.
+        A CSV file (UTF-8, commas, a header line), the output of a benchmark, a Markdown table, or a Parquet file; the
+        content decides which.
 
     Returns
     -------
     pandas.DataFrame
-        Cells as strings for CSV ("" where empty), with the lines of the file as its index; as stored for Parquet.
+        Cells as strings for CSV ("" if empty), with the lines of the file as its index; as stored for Parquet.
 
     Raises
     ------
     InputError
-        One line, when the file as a whole cannot be a table. What its columns mean is left to `read_columns`, bad cells
+        One line, if the file as a whole cannot be a table. The meaning of columns is left to `read_columns`, bad cells
         to `parse_row`.
     """
     path = Path(path)
@@ -132,7 +132,7 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def read_cases(path: str | Path) -> list[Case]:
-    """The cases of a table, every row one.
+    """Read the cases of a table, one per row.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def read_cases(path: str | Path) -> list[Case]:
 
 
 def cases_of(path: str | Path, frame: pd.DataFrame, columns: Columns) -> list[Case]:
-    """The cases of a table that was read, every row one.
+    """Cases of a table that was read, one per row.
 
     Raises
     ------
@@ -165,17 +165,17 @@ def cases_of(path: str | Path, frame: pd.DataFrame, columns: Columns) -> list[Ca
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, object]]:
-    """The rows of a table, cells by the name of their column."""
+    """Rows of a table as dictionaries from column name to cell."""
     return [{str(name): cell for name, cell in row.items()} for row in frame.to_dict("records")]
 
 
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a table as CSV or Parquet, by the file name's ending, whole or not at all.
+    """Write a table atomically as CSV or Parquet, by the file name's ending.
 
     Raises
     ------
     InputError
-        When the ending is unknown or the file cannot be written.
+        If the ending is unknown or the file cannot be written.
     """
     path = Path(path)
     if path.suffix.lower() not in (".csv", *_PARQUET_SUFFIXES):

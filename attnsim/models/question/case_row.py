@@ -25,23 +25,25 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNOREC
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 _NEEDED = "every row needs it"
 COLUMN_OWNERS = {"attnimplementation": "transformers", "routine": "flashinfer"}
-"""Whose names a column of implementations holds, by what it or the pass is called: transformers' argument of
-from_pretrained, and what flashinfer_benchmark.py has for the pass."""
+"""Owner of the names in a column of implementations, by the column's name or the pass's: transformers' argument of
+from_pretrained, and flashinfer_benchmark.py's column for the pass.
+"""
 _NO = EMPTY | {"0", "0.0", "-1", "false", "no", "off", "noop", "auto", "no_bias", "dense"}
-"""Cells of a column that is not modelled that ask nothing of it."""
+"""Cells of a column that is not modelled which request nothing of it."""
 _SIDE = re.compile(r"-?\d+")
 _ABSORBED, _DECOMPRESSED = (576, 512), (192, 128)
-"""Widths of a latent of 512 with a rotary key of 64 in FlashMLA's words, and those of DeepSeek-V3's heads
-(arXiv 2405.04434, section 2.1, and 2412.19437, section 4.2)."""
+"""Head widths (K, V) of a latent of 512 with a rotary key of 64 in FlashMLA's terms, and widths of DeepSeek-V3's heads
+(arXiv 2405.04434, section 2.1, and 2412.19437, section 4.2).
+"""
 FLOPS = "useful FLOPs, 2 B H (visible pairs)(d + dv) forward and 2.5 times that backward"
-"""What a throughput counts."""
+"""FLOPs that a throughput counts."""
 
 _T = TypeVar("_T", int, str)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a case table with its defaults filled in; ``assumed`` says which, by column."""
+    """One row of a case table with its defaults filled in; ``assumed`` lists these by column."""
 
     gpu: str
     implementation: str | None
@@ -74,31 +76,33 @@ class Case:
 def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     """Read one row of a case table.
 
-    Spreadsheet spellings are accepted (``32.0``, ``TRUE``, blanks around a cell, ``NaN`` for empty), other people's
-    words (``columns.toml``), and columns that `columns` leaves out are not looked at. Whether the GPU, the algorithm
-    and the implementation exist is for those who look them up.
+    Spreadsheet spellings are accepted (``32.0``, ``TRUE``, blanks around a cell, ``NaN`` for empty), as are other
+    vocabularies (``columns.toml``). Columns that `columns` leaves out are ignored. The caller checks whether the GPU,
+    the algorithm and the implementation exist.
 
     Parameters
     ----------
     row : mapping of str to object
         Column name to cell, as strings or as the types of a Parquet file.
     columns : Columns
-        Which of them is which, and in what unit; by default by our names.
+        Meaning and unit of each column; by default by our names.
 
     Returns
     -------
     Case
-        Where a cell is empty: ``heads_kv``, ``seq_kv`` and ``head_dim_v`` as the query's, pass fwd, dtype
-        bf16, algorithm flash, causal 0, cache warm, launch stream; each is noted in ``assumed``. ``seq`` is the length
-        of queries and keys, or in a decode row without ``seq_kv`` that of the keys of one query; ``lengths`` in place
-        of all says those of each sequence. ``embed_dim`` is that of all heads together. A throughput, ``tflops``, is
-        a time by the useful FLOPs of softmax attention, 2 B H pairs (d + dv) forward, and ``gbs`` one by the bytes of
-        Q, K, V and O. Columns that nobody knows are in ``not_understood``.
+        - Defaults of empty cells: ``heads_kv``, ``seq_kv`` and ``head_dim_v`` as the query's, pass fwd, dtype bf16,
+          algorithm flash, causal 0, cache warm, launch stream; each is noted in ``assumed``.
+        - ``seq`` is the length of queries and keys; in a decode row without ``seq_kv``, that of the keys of one query.
+        - ``lengths`` replaces all of these by the lengths of each sequence.
+        - ``embed_dim`` is the width of all heads together.
+        - ``tflops`` becomes a time by the useful FLOPs of softmax attention, 2 B H pairs (d + dv) forward; ``gbs`` by
+          the bytes of Q, K, V and O.
+        - Unknown columns are in ``not_understood``.
 
     Raises
     ------
     InputError
-        One line naming every bad cell: the column, what was given, what is allowed.
+        One line naming every bad cell: the column, the given value, the allowed ones.
     """
     cells = _Cells(row, columns)
     gpu = cells.text("gpu", needed=_NEEDED)
@@ -167,7 +171,7 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
 
 
 def _timed(case: Case, flops_per_s: float, bytes_per_s: float) -> Case:
-    """A case with the time that its throughput says, of FLOPs or else of bytes."""
+    """The case with a time from its throughput, in FLOPs or otherwise in bytes."""
     w = workload_of(case)
     if flops_per_s:
         said = {"tflops": f"time from the throughput by {FLOPS}"}
@@ -181,7 +185,7 @@ def _timed(case: Case, flops_per_s: float, bytes_per_s: float) -> Case:
 
 
 def _decompressed(case: Case) -> Case:
-    """A case of FlashMLA's widths in those of the heads that its latent stands for."""
+    """A case in FlashMLA's widths, converted to the widths of the heads that its latent stands for."""
     width, width_v = _DECOMPRESSED
     told = "head_dim 576 on 512 and one key head, taken as latent 512x64 under heads of 192 and 128, as DeepSeek-V3's"
     assumed, options = {**case.assumed, "latent": told}, {**case.options, "latent": "512x64"}
@@ -190,7 +194,7 @@ def _decompressed(case: Case) -> Case:
 
 
 def _word(text: str) -> str:
-    """An algorithm, of which capitals do not count, unless all are: that is a constant of somebody's."""
+    """Name of an algorithm in small letters, unless all are capitals: that is a constant of another program."""
     return text if text.isupper() and "_" in text else text.lower()
 
 
@@ -199,7 +203,7 @@ def _file_or_id(gpu: str) -> str:
 
 
 class _Cells:
-    """The cells of one row as they are read, with what was wrong and what was assumed."""
+    """Cells of one row as they are read, with problems and assumptions."""
 
     def __init__(self, row: Mapping[str, object], columns: Columns) -> None:
         self.row = row
@@ -212,7 +216,7 @@ class _Cells:
         return value
 
     def text(self, column: str, needed: str = "") -> str | None:
-        """The stripped cell, or None if it is empty: a problem where `needed` says why."""
+        """The stripped cell; None if it is empty, which is a problem if `needed` gives a reason."""
         text = str(self.columns.cell(self.row, column)).strip()
         if text.casefold() not in EMPTY:
             return text
@@ -221,7 +225,7 @@ class _Cells:
         return None
 
     def versions(self) -> str:
-        """The version, and those of other columns with what they are of: "2.7, torch 2.6"."""
+        """The version, and those of other columns with their packages: "2.7, torch 2.6"."""
         others = ((name.removesuffix("_version"), self.text(name)) for name in VERSIONS)
         return ", ".join(filter(None, [self.text("version"), *(f"{what} {text}" for what, text in others if text)]))
 
@@ -236,7 +240,7 @@ class _Cells:
         return None
 
     def share(self, embed_dim: int | None, heads: int | None) -> int | None:
-        """The head_dim of a width of all heads."""
+        """head_dim from the width of all heads."""
         if not embed_dim or not heads:
             return None
         if embed_dim % heads:
@@ -244,14 +248,14 @@ class _Cells:
         return embed_dim // heads
 
     def pages(self) -> int | None:
-        """The keys of a page; 0 is none."""
+        """Keys of a page; 0 means no pages."""
         none = self.text("page_size") in ("0", "0.0")
         return None if none else self.count("page_size", LARGEST["seq_kv"])
 
     def window(self, causal: bool | None) -> int | None:
-        """The keys of a window, the query's own included; -1 and (-1, -1) are none.
+        """Keys of a window, including the query's own; -1 and (-1, -1) mean none.
 
-        A pair is flash_attn_func's window_size, keys before and after the query's own, of which a causal call has none.
+        A pair is flash_attn_func's window_size: keys before and after the query's own. A causal call has none after.
         """
         text = (self.text("window") or "").strip("()[] ")
         sides = [part.strip() for part in text.split(",")]
@@ -265,7 +269,7 @@ class _Cells:
         return before + 1
 
     def check_modelled(self, dtype: str) -> None:
-        """Name what a row asks for that is not modelled."""
+        """Report requests of a row that are not modelled."""
         for name, known in known_columns().items():
             text = (self.text(name) or "") if known.unmodelled else ""
             if text.casefold() not in _NO and read_dtype(text) != dtype:
@@ -280,7 +284,7 @@ class _Cells:
             return ()
 
     def derive(self, lengths: tuple[Length, ...], **given: int | None) -> tuple[int, int, int]:
-        """Batch and the longest sequence; what the row says of them must be the same."""
+        """Batch and longest sequences from `lengths`; given values of the row must agree."""
         queries, keys = (max(one[axis] for one in lengths) for axis in (0, 1))
         derived = {"batch": sum(one.times for one in lengths), "seq": queries, "seq_q": queries, "seq_kv": keys}
         for column, value in given.items():
@@ -330,7 +334,7 @@ class _Cells:
         return found
 
     def options(self) -> dict[str, str]:
-        """The pairs of the column of that name, and the cells of those that are columns of their own."""
+        """Pairs of the column `options`, and cells of options with their own columns."""
         found = self.pairs("options")
         for name in OPTIONS:
             text = self.text(name)
@@ -373,7 +377,7 @@ def workload_of(case: Case) -> Workload:
 
 
 def gpu_of(case: Case) -> Gpu:
-    """The GPU of a case, at the clock that the row states, if it does.
+    """The GPU of a case, at the clock that the row states, if any.
 
     A clock is a condition of the measurement, not another GPU: it is not recorded as a change.
     """
@@ -386,6 +390,6 @@ def gpu_of(case: Case) -> Gpu:
 
 
 def shown_cell(given: str) -> str:
-    """How a message quotes a cell: short, in quotes."""
+    """The cell quoted for a message, shortened."""
     text = repr(given)
     return text if len(text) <= 60 else f"{text[:56]}...'"

@@ -1,4 +1,4 @@
-"""Which column of somebody's table is which of a case table: by its name, whatever its case, blanks and unit."""
+"""Mapping of a foreign table's columns to those of a case table by name, ignoring case and blanks, and by unit."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 REQUIRED_COLUMNS = ("gpu", "batch", "heads_q", "seq_q", "head_dim")
 LENGTHS_SAY = ("batch", "seq_q")
-"""Columns that no table needs which has the lengths of each sequence."""
+"""Columns that are not needed if the table has the lengths of each sequence."""
 _INSTEAD = {"seq_q": "seq"}
-"""A column that may stand for another."""
+"""Columns that may replace another."""
 _TOLD_BY = {"seq_q": ("seq", "seq_kv"), "head_dim": ("embed_dim",)}
-"""Columns from which a row may derive one that it lacks."""
+"""Columns from which a row may derive a missing one."""
 
 _ANSWERED = (*ADDED_COLUMNS, *MEASURED_COLUMNS)
 _BRACKETS = re.compile(r"(.*?)[\[(]([^\])]*)[\])]\s*", re.DOTALL)
@@ -46,12 +46,12 @@ TYPICAL_S = by_hand(
 
 
 def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
-    """The mapping of a table's columns.
+    """Map a table's columns.
 
     Raises
     ------
     InputError
-        One line: a column that could be two, two that could be one, an unknown unit, or one that is missing.
+        One line: a column with two meanings, two columns with one meaning, an unknown unit, or a missing column.
     """
     import pandas as pd
 
@@ -83,12 +83,12 @@ def read_columns(frame: pd.DataFrame, naming: Naming = NOTHING_SAID) -> Columns:
 
 
 def meanings(name: str) -> list[str]:
-    """Our columns that a name can mean."""
+    """Columns of ours that a name can mean."""
     return [one.ours for one in _read(name)]
 
 
 def given_cells(cells: Mapping[str, str]) -> dict[str, str]:
-    """What all rows say, by our column; a name is ours or another's, with a unit where it needs one."""
+    """Cells given for all rows, by our column; keys are our names or foreign ones, with a unit if needed."""
     found: dict[str, str] = {}
     for name, cell in cells.items():
         meant = _read(name)
@@ -103,7 +103,7 @@ def given_cells(cells: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_rivals(naming: Naming, names: Sequence[str]) -> Naming:
-    """One length beside the number of queries is that of the keys: vLLM's seq_len and query_len."""
+    """Treat a single length beside the number of queries as that of the keys: vLLM's seq_len and query_len."""
     meant = {ours: [name for name in names if ours in meanings(name)] for ours in ("seq", "seq_q", "seq_kv")}
     alone = {"seq", "seq_q", "seq_kv"}.isdisjoint(naming.maps) and not meant["seq_kv"] and len(meant["seq"]) == 1
     if not (alone and (meant["seq_q"] or "seq_q" in naming.given)):
@@ -112,7 +112,7 @@ def _with_rivals(naming: Naming, names: Sequence[str]) -> Naming:
 
 
 def _read(name: str) -> list[Column]:
-    """What a name can mean: nothing, one column of ours, or several."""
+    """Meanings of a name: none, one column of ours, or several."""
     own = name.strip().casefold()
     if own in known_columns():
         return [Column(name, own, *_own_unit(own))]
@@ -130,13 +130,13 @@ def _read(name: str) -> list[Column]:
 
 
 def _own_unit(ours: str) -> tuple[str, float]:
-    """The unit in the name of one of our columns, ``time_s``."""
+    """Unit and factor in the name of one of our columns, ``time_s``."""
     units = known_columns()[ours].units
     return next(((unit, units[unit]) for unit in units if ours == unit or ours.endswith(f"_{unit}")), ("", 1.0))
 
 
 def _parts(name: str, units: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """The ways to part a name into the rest and a unit: a word, two ("TFLOP/s"), or the end of one ("timeMs")."""
+    """Possible splits of a name into the rest and a unit: one word, two ("TFLOP/s"), or the end of one ("timeMs")."""
     words = re.findall(r"[a-z0-9]+", spelt(name))
     for many in (1, 2):
         for at in range(len(words) - many + 1):
@@ -149,7 +149,7 @@ def _parts(name: str, units: Mapping[str, float]) -> Iterator[tuple[str, str]]:
 
 
 def _bracketed(name: str) -> Iterator[Column]:
-    """A known name with something else in brackets: another of its names, or an unknown unit."""
+    """Known names with something else in brackets: another of the column's names, or an unknown unit."""
     match = _BRACKETS.fullmatch(name)
     base, inside = (key(part) for part in match.groups()) if match else ("", "")
     for ours, known in known_columns().items():
@@ -164,7 +164,7 @@ def _bracketed(name: str) -> Iterator[Column]:
 
 
 def _mapped(ours: str, theirs: str) -> Column:
-    """A column that a person has named."""
+    """Column that the user mapped by name."""
     known = known_columns()[ours]
     if theirs.strip().casefold() == ours:
         return Column(theirs, ours, *_own_unit(ours))
@@ -177,7 +177,7 @@ def _mapped(ours: str, theirs: str) -> Column:
 def _set_aside(
     claims: Mapping[str, Sequence[Column]], naming: Naming, frame: pd.DataFrame
 ) -> Iterator[tuple[Column, str]]:
-    """Columns that are understood but do not count, and why."""
+    """Columns that are understood but not used, with the reasons."""
     for ours, found in claims.items():
         known, said = known_columns()[ours], naming.given.get(ours)
         rival = next((one for one in naming.maps if one != ours and _stands_for(one) == _stands_for(ours)), None)
@@ -193,7 +193,7 @@ def _set_aside(
 
 
 def _filled(ours: str, claims: Mapping[str, Sequence[Column]], frame: pd.DataFrame) -> Column | None:
-    """A column that counts before a rate, where every row has it."""
+    """A measured column that precedes a rate, if it is filled in every row; otherwise None."""
     before = (one for name in MEASURED[: MEASURED.index(ours)] for one in claims.get(name, ())[:1])
     return next((one for one in before if all(str(cell).strip() for cell in frame[one.theirs])), None)
 
@@ -218,7 +218,7 @@ def _stands_for(ours: str) -> str:
 
 
 def _with_unit(one: Column, naming: Naming, frame: pd.DataFrame) -> Column:
-    """The column of times with the unit that was given, where its name has none."""
+    """The column of times with the given unit, if its name has none."""
     if one.ours != MEASURED[0] or one.unit:
         return one
     units = known_columns()[one.ours].units
@@ -231,7 +231,7 @@ def _with_unit(one: Column, naming: Naming, frame: pd.DataFrame) -> Column:
 
 
 def offer(cells: Iterable[object], units: Mapping[str, float] | None = None) -> str:
-    """What the unit of times looks like; without `units` they may be rates."""
+    """Suggestion of a unit for a column of times; without `units` the numbers may be rates."""
     rates = "" if units else f", one of {_units_text(known_columns()[MEASURED[0]].units)}, or tflops or gbs for a rate"
     units = units or known_columns()[MEASURED[0]].units
     numbers = [number for number in map(_number, cells) if number > 0]
@@ -243,7 +243,7 @@ def offer(cells: Iterable[object], units: Mapping[str, float] | None = None) -> 
 
 
 def _units_text(units: Mapping[str, float]) -> str:
-    """Units, of several spellings the first."""
+    """Units as text; the first of several spellings."""
     first: dict[float, str] = {}
     for unit, factor in units.items():
         first.setdefault(factor, unit)
@@ -251,7 +251,7 @@ def _units_text(units: Mapping[str, float]) -> str:
 
 
 def _number(cell: object) -> float:
-    """A cell as a number; 0 where it is none."""
+    """A cell as a number; 0 if it is not one."""
     try:
         found = float(str(cell))
     except ValueError:
@@ -298,7 +298,7 @@ def _check_needed(have: Collection[str], left: Sequence[str]) -> None:
 
 
 def _why_not(name: str, claims: Mapping[str, Sequence[Column]]) -> str:
-    """Why a column does not count: another does, or nobody knows it."""
+    """Reason why a column is not used: another is used, or its name is unknown."""
     ours = next((one.ours for one in _read(name)), None)
     if ours and ours in claims:
         return f"{shown(claims[ours][0].theirs)} counts as {ours}"

@@ -1,4 +1,4 @@
-"""The columns of a case table, and the names, units and words that other people have for them."""
+"""Columns of a case table, and foreign names, units and words for them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from attnsim.models.question.words import KERNEL_OPTIONS
 
 EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
-"""What a cell without a value says, in small letters."""
+"""Cells without a value, in small letters."""
 
 MEASURED = ("time_s", "tflops", "gbs")
-"""Columns that say how long a call took; the first counts where a table has both."""
+"""Columns with the time of a call, directly or as a rate; the first is used if a table has several."""
 
 ADDED_COLUMNS = (
     "predicted_s",
@@ -31,56 +31,56 @@ ADDED_COLUMNS = (
 """Columns that a prediction appends, in order."""
 
 MEASURED_COLUMNS = ("measured_s", "error_percent", "in_range")
-"""Columns appended after these where a table has a time: that in seconds, how far the prediction is above it, and
-whether it lies in the prediction's 90 % range."""
+"""Columns appended after these if a table has a time: that time in seconds, the prediction's relative error, and
+whether the time lies in the prediction's 90 % range."""
 
 
 NOT_KNOWN = "not known"
-"""Why a column is not used that nobody knows."""
+"""Reason for not using an unknown column."""
 
 
 class Known(NamedTuple):
-    """What a data file says of a column; names, units and words as :func:`key` gives them."""
+    """Entry of a column in a data file; names, units and words are normalised by :func:`key`."""
 
     names: frozenset[str]
     units: Mapping[str, float]
     words: Mapping[str, str]
     unmodelled: str = ""
-    """What it asks for that is not modelled, and what a person can do."""
+    """The feature that it requests and that is not modelled, with advice for the user."""
 
     @property
     def needs_unit(self) -> bool:
-        """Whether its numbers mean nothing without one."""
+        """Whether its numbers need a unit."""
         return any(factor != 1.0 for factor in self.units.values())
 
 
 def key(name: str) -> str:
-    """A name as it is compared: small letters and digits."""
+    """A name normalised for comparison: small letters and digits."""
     return "".join(sign for sign in spelt(name) if sign.isascii() and sign.isalnum())
 
 
 def spelt(name: str) -> str:
-    """A name in small letters, micro as u."""
+    """A name in small letters, with micro as u."""
     return name.casefold().replace("µ", "u").replace("μ", "u")
 
 
 @functools.cache
 def heading_words() -> dict[str, Any]:
-    """Words of headings that are no names, and programs that print tables, ``headings.toml``."""
+    """Words of headings that are not names, and programs that print tables, ``headings.toml``."""
     return tomllib.loads(Path(__file__).with_name("headings.toml").read_text("utf-8"))
 
 
 def is_described(heading: str) -> bool:
-    """Whether a heading only describes a row or a run."""
+    """Return whether a heading only describes a row or a run."""
     words = "".join(sign if sign.isalnum() else " " for sign in spelt(heading)).split()
     return not {*words, spelt(heading)}.isdisjoint(heading_words()["described"])
 
 
 @functools.cache
 def known_columns() -> dict[str, Known]:
-    """The columns of a case table and the names that others have for them, ``columns.toml``.
+    """Columns of a case table and foreign names for them, ``columns.toml``.
 
-    What it lacks of ``unmodelled.toml`` is known and refused.
+    Columns only in ``unmodelled.toml`` are known and refused.
     """
     here = Path(__file__)
     files = (here.with_name("unmodelled.toml"), here.with_suffix(".toml"))
@@ -96,14 +96,14 @@ def known_columns() -> dict[str, Known]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of somebody's table.
+    """A column of a foreign table.
 
     Parameters
     ----------
     unit : str
-        As its name says it, or as it was given; "" where it needs none.
+        Unit from its name, or the given one; "" if it needs none.
     factor : float
-        What its numbers are multiplied with to be in our unit.
+        Factor that converts its numbers to our unit.
     """
 
     theirs: str
@@ -118,12 +118,12 @@ class Column:
 
 
 OPTIONS = ("dropout", "latent", "mask", "operations", "prefix", "selection", "tree", *KERNEL_OPTIONS)
-"""What changes a prediction and is a column of its own or a key of `options`, whose other keys only describe a row."""
+"""Options that change a prediction: columns, or keys of the column `options`. Other keys only describe a row."""
 
 VERSIONS = tuple(
     f"{what}_version" for what in ("torch", "vllm", "sglang", "tensorrt_llm", "flashinfer", "flash_attn", "cudnn")
 )
-"""Versions with what they are of."""
+"""Columns with the version of a package."""
 
 _WORDS = (
     *VERSIONS,
@@ -146,18 +146,18 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a person says of a table's columns.
+    """The user's statements about a table's columns.
 
     Parameters
     ----------
     maps : mapping of str to str
-        Their column by ours, over what the names tell.
+        Foreign column by ours; has priority over the names.
     time_unit : str, optional
-        Of a column of times whose name has none.
+        Unit of a column of times whose name has none.
     gpu, implementation : str, optional
-        Of all rows, whatever the table says.
+        Values for all rows; have priority over the table.
     cells : mapping of str to str
-        What all rows say of our columns that the table leaves empty or does not have.
+        Values for all rows of columns that the table lacks or leaves empty.
     """
 
     maps: Mapping[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Naming:
 
     @property
     def given(self) -> dict[str, str]:
-        """Cells of all rows, by our column."""
+        """Cells given for all rows, by our column."""
         pairs = (("gpu", self.gpu), ("implementation", self.implementation))
         return {**self.cells, **{ours: cell for ours, cell in pairs if cell}}
 
@@ -178,18 +178,18 @@ NOTHING_SAID = Naming()
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How a table is read.
+    """Mapping used to read a table.
 
     Parameters
     ----------
     columns : tuple of Column
-        Those that count, in the table's order.
+        Columns that are used, in the table's order.
     unused : mapping of str to str
-        The others, and why.
+        The others, with the reason.
     given : mapping of str to str
         Cells that are the same in all rows, by our column.
     gathered : tuple of (str, str)
-        Headings of the table as it was given whose cells are rows of their own, and what each is.
+        Headings of the original table whose cells became rows, with their meaning.
     """
 
     columns: tuple[Column, ...] = ()
@@ -198,36 +198,36 @@ class Columns:
     gathered: tuple[tuple[str, str], ...] = ()
 
     def find(self, ours: str) -> Column | None:
-        """Their column for ours; None where the table has none."""
+        """The foreign column for ours; None if the table has none."""
         return next((one for one in self.columns if one.ours == ours), None)
 
     def name_of(self, ours: str) -> str:
-        """What they call our column; our name where they have none."""
+        """Name of our column in the table; our own name if the table lacks it."""
         found = self.find(ours)
         return found.theirs if found else ours
 
     def not_understood(self, row: Mapping[str, object]) -> tuple[str, ...]:
-        """Columns of which nobody knows what they ask, and which a row fills."""
+        """Unknown columns that a row fills."""
         unknown = (name for name, why in self.unused.items() if why == NOT_KNOWN)
         return tuple(name for name in unknown if str(row.get(name, "")).strip().casefold() not in EMPTY)
 
     def cell(self, row: Mapping[str, object], ours: str) -> object:
-        """What a row says of our column; "" where it says nothing."""
+        """Value of our column in a row; "" if there is none."""
         name = self.name_of(ours)
         return self.given.get(ours) or ("" if name in self.unused else row.get(name, ""))
 
     @property
     def foreign(self) -> bool:
-        """Whether a column has another name than ours, or is not used."""
+        """Whether a column has a different name than ours, or is not used."""
         return bool(self.unused or self.gathered) or any(one.theirs != one.ours for one in self.columns)
 
     @property
     def time(self) -> Column | None:
-        """The column that says how long a call took."""
+        """The column with the time of a call."""
         return next(filter(None, map(self.find, MEASURED)), None)
 
     def table(self) -> list[dict[str, object]]:
-        """The mapping, a line for each column of the table and each thing given: ``column, read_as, unit``."""
+        """The mapping as rows, one per column of the table and per given cell: ``column, read_as, unit``."""
         lines = [{"column": one.theirs, "read_as": one.ours, "unit": one.unit} for one in self.columns]
         lines += [{"column": name, "read_as": what, "unit": ""} for name, what in self.gathered]
         lines += [{"column": name, "read_as": f"not used: {why}", "unit": ""} for name, why in self.unused.items()]
@@ -236,4 +236,4 @@ class Columns:
 
 
 OWN = Columns()
-"""Of a table whose columns have our names."""
+"""Mapping of a table whose columns have our names."""

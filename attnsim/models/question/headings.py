@@ -1,4 +1,4 @@
-"""Tables with a column a kernel: what a heading says of kernel, pass, format and unit; each such cell is a row."""
+"""Tables with a column per kernel: a heading gives kernel, pass, format and unit; each such cell becomes a row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING = EMPTY | {"-", "--", "—", "–", "x", "n.a."}
 
 
 class Heading(NamedTuple):
-    """What a heading says: whose kernel, in which pass and format, and what is measured; "" where it does not."""
+    """Content of a heading: kernel, pass, format, and measured quantity with unit; "" if absent."""
 
     kernel: str = ""
     passes: str = ""
@@ -31,10 +31,10 @@ class Heading(NamedTuple):
     measured: str = ""
     unit: str = ""
     plain: bool = True
-    """Whether no word says that it is measured."""
+    """Whether no word says that the column is measured."""
 
     def told(self, unit: str) -> str:
-        """In words, with the unit of headings that have none."""
+        """The heading in words, with `unit` if it has none."""
         unit = self.unit or unit
         ours, _ = unit_of(unit) or (self.measured or MEASURED[0], 1.0)
         unit = f" in {unit}" if unit and ours == MEASURED[0] else ""
@@ -43,14 +43,14 @@ class Heading(NamedTuple):
 
 
 def unit_of(text: str) -> tuple[str, float] | None:
-    """Which measured column a unit is of, and what its numbers are multiplied with: "TFLOPs/s" is ``tflops``, 1."""
+    """Measured column of a unit, and the factor to our unit: "TFLOPs/s" is ``tflops``, 1."""
     units = {ours: known_columns()[ours].units for ours in MEASURED}
     name = key(text)
     return next(((ours, found[name]) for ours, found in units.items() if name in found), None)
 
 
 def read_heading(text: str) -> Heading | None:
-    """The name of a kernel and the words around it; None where a heading is no time, rate or pass of one."""
+    """Parse a heading into kernel name and other words; None if it is not a time, rate or pass of a kernel."""
     rest = re.sub(r"(\s*/\s*|[_ ]per[_ ])(?=s(ec)?\b)", "", text, flags=re.IGNORECASE)
     if "/" in rest or "%" in rest:
         return None
@@ -64,9 +64,9 @@ def read_heading(text: str) -> Heading | None:
 
 
 def _take(found: Heading, word: str, least: int) -> Heading | None:
-    """A heading with what one more word says; None where the word is a part of a name.
+    """The heading extended by one more word; None if the word is a part of a name.
 
-    A unit stands at the end, `least` 1, and that of one letter in brackets, 2.
+    A unit is at the end (`least` 1); one of one letter in brackets (2).
     """
     name = key(word)
     passes, dtype = (word_of(column, name) for column in ("pass", "dtype"))
@@ -82,7 +82,7 @@ def _take(found: Heading, word: str, least: int) -> Heading | None:
 
 
 def word_of(column: str, word: str) -> str:
-    """What a word says of a column; "" where it says nothing."""
+    """Meaning of a word in a column; "" if it has none."""
     meant = known_columns()[column].words
     return meant.get(word, word if word in meant.values() else "")
 
@@ -90,7 +90,7 @@ def word_of(column: str, word: str) -> str:
 def long_form(
     frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel
 ) -> tuple[pd.DataFrame, Naming, list[tuple[str, str]]]:
-    """A table in which each row is one call, and what is then known of its columns.
+    """Convert a table to one row per call, and update the statements about its columns.
 
     Parameters
     ----------
@@ -100,16 +100,16 @@ def long_form(
     Returns
     -------
     frame : pandas.DataFrame
-        Times in seconds in ``time_s``, rates in ``tflops`` or ``gbs`` where cells were gathered or had their own unit.
+        Times in seconds in ``time_s``, rates in ``tflops`` or ``gbs``, if cells were gathered or had their own unit.
     naming : Naming
-        Without the cells of all rows that the table now has.
-    told : list of (str, str)
-        Each heading that was gathered, and what it is.
+        Without cells of all rows that the table now has.
+    gathered : list of (str, str)
+        Each heading that was gathered, with its meaning.
 
     Raises
     ------
     InputError
-        For columns without a unit, and for what is given and stands in the table.
+        For columns without a unit, and for given values that are also in the table.
     """
     import pandas as pd
 
@@ -136,7 +136,7 @@ def long_form(
 
 
 def _apart(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns of shapes, "(Batch, Heads, SeqLen)", as a column for each part."""
+    """Split columns of shapes, "(Batch, Heads, SeqLen)", into a column for each part."""
     for name in [str(one) for one in frame.columns]:
         match = _SHAPE.fullmatch(name)
         parts = [part.strip() for part in match[1].split(",")] if match else []
@@ -149,7 +149,7 @@ def _apart(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chosen(frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel, has_units: bool) -> dict[str, Heading]:
-    """The columns whose cells are gathered, each as a row of its own: of a kernel in a pass the time, else the rate."""
+    """Columns whose cells become rows: for each kernel and pass the time, or otherwise the rate."""
     if not naming.maps.keys().isdisjoint(MEASURED):
         return {}
     known = {name for ours, one in known_columns().items() if ours not in MEASURED for name in one.names}
@@ -183,7 +183,7 @@ def _chosen(frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel, has_units:
 
 
 def _said(heading: Heading, cell: str, unit: str, naming: Naming, row: Mapping[Any, object]) -> dict[str, object]:
-    """The cells of our columns that a heading and its cell say; what is no number of a known unit stays as it is."""
+    """Cells of our columns from a heading and its cell; a cell that is not a number of a known unit is kept."""
     match = _QUANTITY.fullmatch(cell) or re.fullmatch(rf"({NUMBER})()", cell, re.IGNORECASE)
     unit = match[2] if match and match[2] else heading.unit or unit.strip() or naming.time_unit or ""
     ours, factor = unit_of(unit) or ("", 0.0)
@@ -196,7 +196,7 @@ def _said(heading: Heading, cell: str, unit: str, naming: Naming, row: Mapping[A
 
 
 def _with_cells(frame: pd.DataFrame, naming: Naming) -> tuple[pd.DataFrame, Naming]:
-    """A table with what is given of all rows in its empty cells, and what is given that it has no column for."""
+    """Fill given cells into a table's empty ones; also return the naming with given cells of missing columns."""
     left = {}
     for ours, cell in naming.cells.items():
         theirs = next((name for name in map(str, frame.columns) if ours in meanings(name)), None)
@@ -213,7 +213,7 @@ def _with_cells(frame: pd.DataFrame, naming: Naming) -> tuple[pd.DataFrame, Nami
 
 
 def quantities(segments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Numbers with a unit in parts of a line: what stands before each, the number and the unit."""
+    """Numbers with a unit in parts of a line: text before, number, unit."""
     for segment in segments:
         for match in _QUANTITY.finditer(segment):
             if unit_of(match[2]):

@@ -1,8 +1,8 @@
-"""Where the lengths of a batch come from: text, a file with a line a sequence, or a distribution that is drawn from.
+"""Sources of a batch's lengths: text, a file with one line per sequence, or a distribution to draw from.
 
-``lognormal 512 median 2048 sigma 1`` and ``zipf 512 most 32768 exponent 1.2`` draw so many sequences; ``queries N``,
-``least N``, ``most N`` and ``seed N`` may follow. A file has columns ``queries`` and ``keys``, and ``count`` where
-equal sequences share a line; lines are in batch order, or by ``arrival`` where there is such a column.
+``lognormal 512 median 2048 sigma 1`` and ``zipf 512 most 32768 exponent 1.2`` draw 512 sequences; ``queries N``,
+``least N``, ``most N`` and ``seed N`` may follow. A file has columns ``queries`` and ``keys``, and optionally ``count``
+for equal sequences; lines are in batch order, or by ``arrival`` if there is such a column.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ EXAMPLES = {
     "lognormal": "lognormal 512 median 2048 sigma 1",
     "zipf": "zipf 512 most 32768 exponent 1.2",
 }
-"""How each distribution is written."""
+"""Text form of each distribution."""
 _WORDS = {"lognormal": ("median", "sigma"), "zipf": ("most", "exponent")}
 _MORE = ("queries", "least", "most", "seed")
 
 
 def read_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
-    """The lengths that text says: sequences, a ``.csv`` file of them, or a distribution."""
+    """Read lengths from text: sequences, the name of a ``.csv`` file of them, or a distribution."""
     name, *words = text.split() or [""]
     if name.lower() in EXAMPLES:
         return _drawn(name.lower(), words, text, decode)
@@ -39,7 +39,7 @@ def read_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
 
 
 def read_file(path: str | Path, decode: bool = False) -> tuple[Length, ...]:
-    """The sequences of a file, a line each.
+    """Read the sequences of a file, one per line.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def _whole(cells: Mapping[str, str], name: str, where: str) -> int:
 
 
 def _drawn(name: str, words: list[str], text: str, decode: bool) -> tuple[Length, ...]:
-    """Sequences drawn from a distribution, the same for the same text."""
+    """Sequences drawn from a distribution, always the same for the same text."""
     example = f"write it as '{EXAMPLES[name]}', with {', '.join(_MORE)} behind it where wanted"
     if len(words) % 2 == 0:
         raise InputError(f"lengths {shown(text)} lacks a number; {example}")
@@ -116,7 +116,7 @@ def _lognormal(values: Mapping[str, float], rng: random.Random) -> Callable[[], 
 
 
 def _zipf(values: Mapping[str, float], least: int, most: int, rng: random.Random) -> Callable[[], int]:
-    """Lengths whose frequency falls as a power of themselves."""
+    """Sampler of lengths whose frequency is a power law."""
     steps = (
         range(least, most + 1)
         if most - least < LARGEST_DRAW

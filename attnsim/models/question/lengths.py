@@ -1,4 +1,4 @@
-"""The lengths of a batch whose sequences differ: queries and keys of each, in the order in which a call has them."""
+"""Lengths of a batch with unequal sequences: queries and keys of each, in the call's order."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from attnsim.models.question.words import whole
 LARGEST_LENGTH = 1 << 27
 LARGEST_BATCH = 1 << 20
 TOLD = 4
-"""Sequences, or runs of equal ones, that a line for people names; of more it gives the range."""
+"""Most sequences, or runs of equal ones, that a text for people lists; for more it gives the range."""
 
 
 class Length(NamedTuple):
-    """So many sequences with so many queries and keys each, one after the other in the batch.
+    """`times` successive sequences of a batch with equal queries and keys.
 
     Parameters
     ----------
     queries, keys : int
-        New tokens, and all that they may attend: those in the cache and the new ones.
+        New tokens, and all tokens that they may attend: the cached and the new ones.
     """
 
     queries: int
@@ -34,7 +34,7 @@ class Length(NamedTuple):
 def parse_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
     """Read ``6:85 70:15489`` or ``1:4096 x 63, 512:2560``: queries:keys of each sequence, `x N` for N of them.
 
-    A number alone is the length of queries and keys, or in decoding that of the keys of one query. vLLM's
+    A number alone is the length of queries and keys; in decoding, that of the keys of one query. vLLM's
     ``8q1s16k_2q2k`` is 8 requests of 1 query on 16384 keys and 2 of 2048 of both (vllm-project/vllm,
     benchmarks/attention_benchmarks/README.md).
     """
@@ -72,7 +72,7 @@ def parse_lengths(text: str, decode: bool = False) -> tuple[Length, ...]:
 
 
 def lengths_of(given: object, decode: bool = False) -> tuple[Length, ...]:
-    """The lengths that somebody gave: text, or ``(queries, keys)``, ``(queries, keys, count)`` or N a sequence."""
+    """Read lengths from text, or from a list with ``(queries, keys)``, ``(queries, keys, count)`` or N per sequence."""
     if isinstance(given, str):
         return parse_lengths(given, decode)
     if not isinstance(given, Iterable):
@@ -95,15 +95,16 @@ def _fields(entry: Any) -> tuple[Any, ...]:
 
 
 def blind(lengths: Iterable[Length], right: int | None) -> int:
-    """Queries that see no key, where a mask shows so many keys after the diagonal.
+    """Number of queries that see no key if a mask shows `right` keys after the diagonal.
 
-    The last query is aligned with the last key, so that of more queries than keys the first lie before the first key.
+    The last query is aligned with the last key. If there are more queries than keys, the first queries lie before the
+    first key.
     """
     return sum(max(0, one.queries - one.keys - right) * one.times for one in lengths) if right is not None else 0
 
 
 def checked_lengths(lengths: Iterable[Length]) -> tuple[Length, ...]:
-    """The lengths with equal neighbours counted together.
+    """Merge equal neighbours.
 
     Raises
     ------
@@ -128,7 +129,7 @@ def checked_lengths(lengths: Iterable[Length]) -> tuple[Length, ...]:
 
 
 def check_seen(lengths: Iterable[Length], right: int | None) -> None:
-    """Refuse a sequence of more queries than keys where a mask shows so many keys after the diagonal.
+    """Refuse a sequence of more queries than keys if a mask shows `right` keys after the diagonal.
 
     Raises
     ------
@@ -144,12 +145,12 @@ def check_seen(lengths: Iterable[Length], right: int | None) -> None:
 
 
 def lengths_text(lengths: Iterable[Length]) -> str:
-    """The text form of lengths, which :func:`parse_lengths` reads."""
+    """Text form of lengths, which :func:`parse_lengths` reads."""
     return ", ".join(map(str, lengths))
 
 
 def told_lengths(lengths: tuple[Length, ...]) -> str:
-    """Lengths in a line for people: each where they are few, else their number and range."""
+    """Lengths in one line for people: each if they are few, otherwise their number and range."""
     if len(lengths) <= TOLD:
         return lengths_text(lengths)
 

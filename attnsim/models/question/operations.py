@@ -1,24 +1,24 @@
-"""The operations of a call: what unfused attention runs between and around its two GEMMs, one kernel after another.
+"""Operations of a call: the kernels that unfused attention runs between and around its two GEMMs, in order.
 
-Each operation goes over whole tensors in memory. Those of S and P, the N x N matrices, cost most:
+Each operation passes over whole tensors in memory. Those on S and P, the N x N matrices, cost most:
 
 * ``expand``: K and V are repeated for the query heads of a group, in copies; backward: dK and dV are summed over it.
 * ``copies``: Q, K and V are strided, and are copied into the order of the GEMMs; backward: dO is, and dQ, dK and dV
   are copied back. ``copies fp32`` writes fp32, in which all that follows runs; O and P are cast back.
 * ``scale inputs``: Q and K are each multiplied by the root of the scale; backward: dQ and dK.
-* ``scale``: S is read, multiplied and written; backward: dS is. Without either the scale is the first GEMM's alpha,
-  which costs nothing forward; backward dQ and dK are multiplied.
+* ``scale``: S is read, multiplied and written; backward: dS is. Without either, the scale is the first GEMM's alpha,
+  which costs nothing forward; backward, dQ and dK are multiplied.
 * ``mask``: S is read, the mask of one head added, S written. A mask without this pass is part of another operation.
 * ``softmax``: reads S and writes P; backward: dP and P give a product, which with P gives dS. ``softmax fp32`` writes
   P in fp32 and casts it back; backward: dP is cast to fp32.
-* ``row check``: fully masked rows are looked for and zeroed: S is read, a byte an element written and read, P read and
+* ``row check``: fully masked rows are searched and zeroed: S is read, a byte per element written and read, P read and
   written.
-* ``dropout RATE``: reads P, writes it again and a byte an element; backward: dP and the bytes are read, dP written. The
-  rate does not change the time; of rate 0 nothing is launched.
-* ``accumulate``: after the backward dQ, dK and dV are added to gradients that exist: two reads and a write each.
+* ``dropout RATE``: reads P, writes it again and a byte per element; backward: dP and the bytes are read, dP written.
+  The rate does not change the time; at rate 0 nothing is launched.
+* ``accumulate``: after the backward, dQ, dK and dV are added to existing gradients: two reads and a write each.
 
-The GEMMs S = Q K^T and O = P V stand in every list unnamed. What a fused kernel computes has no operations; `AROUND`
-may stand around one.
+The GEMMs S = Q K^T and O = P V are in every list, unnamed. The work of a fused kernel has no operations; `AROUND` may
+surround one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ ORDER = (
     ("dropout",),
     ("accumulate",),
 )
-"""The operations in the order in which they run; of those on one line a call has one."""
+"""Operations in the order in which they run; a call has at most one of each line."""
 
 AROUND = ("copies", "accumulate")
-"""Those that surround a fused kernel too."""
+"""Operations that may also surround a fused kernel."""
 
 _PLACE = {name: place for place, names in enumerate(ORDER) for name in names}
 
@@ -53,7 +53,7 @@ class Operations:
     Parameters
     ----------
     dropout : float
-        Its rate, from 0 on and below 1; above 0 exactly where "dropout" is among the names.
+        Dropout rate in [0, 1); above 0 exactly if "dropout" is among the names.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class Operations:
 
     @classmethod
     def parse(cls, text: str) -> Operations:
-        """Read the text form, ``scale, softmax, dropout 0.1``; + separates as a comma does."""
+        """Read the text form, ``scale, softmax, dropout 0.1``; + separates like a comma."""
         items = [" ".join(item.lower().split()) for item in text.replace("+", ",").split(",")]
         if not all(items):
             raise InputError(f"operations are {shown(text)}; write 'scale, softmax, dropout 0.1'; all: {_all()}")
@@ -103,21 +103,21 @@ class Operations:
 
     @property
     def is_around(self) -> bool:
-        """Whether they surround a kernel, fused or not."""
+        """Whether all of them may surround a kernel, fused or not."""
         return all(name in AROUND for name in self.names)
 
     @property
     def has_softmax(self) -> bool:
-        """Whether they are those of unfused attention."""
+        """Whether they are operations of unfused attention."""
         return "softmax" in self or "softmax fp32" in self
 
     def without(self, *names: str) -> Operations:
-        """The others."""
+        """The operations without the given ones."""
         left = tuple(name for name in self.names if name not in names)
         return Operations(left, self.dropout if "dropout" in left else 0.0)
 
     def with_dropout(self, rate: float) -> Operations:
-        """The same with dropout."""
+        """The operations with dropout at `rate`."""
         names = {*self.names, "dropout"}
         return Operations(tuple(sorted(names, key=_PLACE.__getitem__)), rate)
 

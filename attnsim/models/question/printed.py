@@ -1,4 +1,4 @@
-"""What a benchmark printed: lines that say a shape, lines and tables that say times, and tables of Markdown."""
+"""Output of benchmarks: lines that give a shape, lines and tables that give times, and Markdown tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _PAIR = re.compile(
 _GLUED = re.compile(r"(?<![A-Za-z0-9])([A-Za-z_]+?)(\d+)(?![A-Za-z0-9.])")
 _UNITS = re.compile(r"\((?:time )?(?:in )?([^\s()/]+(?:/s)?)(?:\s*/\s*[^()]*)?\)", re.IGNORECASE)
 _SHORT = 4
-"""Words of a line that may be no more than the name of a pass: "--- Mode: decode ---", "FWD (ms / TFLOPS)"."""
+"""Most words of a line that may only be the name of a pass: "--- Mode: decode ---", "FWD (ms / TFLOPS)"."""
 
 
 def read_printed(text: str) -> list[tuple[int, Row]]:
-    """The measurements of a text, each with its line and all that the lines before it say.
+    """Measurements of a text, each with its line number and the information of the lines before it.
 
-    Headings of tables stay as they are; of other lines the columns are ``implementation``, ``pass``, ``dtype``,
-    ``launch``, ``time_s``, ``tflops``, ``gbs`` and the names before an equals sign or a colon. A time or rate of 0 is
-    printed where nothing ran. The list is empty where the text holds no measurement.
+    Headings of tables are kept. For other lines the columns are ``implementation``, ``pass``, ``dtype``, ``launch``,
+    ``time_s``, ``tflops``, ``gbs`` and the names before an equals sign or a colon. A time or rate of 0 is printed if
+    nothing ran. The list is empty if the text holds no measurement.
     """
     found: list[tuple[int, Row]] = []
     said: Row = {}
@@ -63,7 +63,7 @@ def read_printed(text: str) -> list[tuple[int, Row]]:
 
 
 def _cells(line: str, count: int) -> list[str]:
-    """The cells of a line of a table with so many columns; empty where it is none. pandas puts an index before them."""
+    """Cells of a table line with `count` columns; empty if it is not one. pandas puts an index before them."""
     for cells in _parted(line):
         if len(cells) in (count, count + 1) and any(re.search(r"\d", cell) for cell in cells):
             return cells[-count:]
@@ -78,7 +78,7 @@ def _parted(line: str) -> Iterator[list[str]]:
 
 
 def _head(line: str, after: Sequence[str]) -> list[str]:
-    """The headings in a line, if a line of cells follows and one of them names a column."""
+    """Headings in a line, if a line of cells follows and one heading names a column."""
     told = "=" in line or re.search(r":(\s|$)", line)
     row = "" if told else next(itertools.filterfalse(_BORDER.fullmatch, after), "")
     for cells in _parted(line):
@@ -91,12 +91,12 @@ def _head(line: str, after: Sequence[str]) -> list[str]:
 
 
 def _meanings(name: str) -> set[str]:
-    """Our columns that a name means, but for measured ones."""
+    """Columns of ours that a name means, except measured ones."""
     return {ours for ours, known in known_columns().items() if ours not in MEASURED and key(name) in known.names}
 
 
 def _measured(segments: Sequence[str]) -> Iterator[Row]:
-    """A row for each kernel and pass in a line: its time, or else its rate."""
+    """One row per kernel and pass in a line, with its time or otherwise its rate."""
     rows: dict[tuple[str, str, str], Row] = {}
     heading: Heading | None = Heading()
     for before, number, unit in quantities(segments):
@@ -118,7 +118,7 @@ def _measured(segments: Sequence[str]) -> Iterator[Row]:
 
 
 def _pairs(segments: Sequence[str], line: str, *, titled: bool) -> Row:
-    """What a line says of the shape: names with their values, and in a title numbers glued to names and a pass."""
+    """Shape information in a line: names with values; in a title also numbers attached to names, and a pass."""
     bare = "; ".join(one for one in segments if "=" in one or not list(quantities([one])))
     pairs = [(match[1], match[2].strip("'\"")) for match in _PAIR.finditer(bare)]
     found = {name: value for name, value in pairs if not unit_of(value.lstrip("0123456789."))}

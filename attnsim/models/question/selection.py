@@ -1,10 +1,13 @@
-"""What a query attends to by its content: blocks of keys or keys that score highest, beside compressed keys.
+"""Selection of keys by content: best-scoring blocks or keys, with or without compressed keys.
 
-The text form has parts with commas between: ``top 16x64`` is the 16 best blocks of 64 keys for each query and each
-head of K and V (``top 2048x1``, or ``top 2048``: keys); ``compress 32 step 16`` one compressed key for 32 keys, every
-16; ``window 512`` a sliding window beside both; ``index 64x128`` an indexer of 64 heads of width 128 that scores
-keys; ``anywhere`` blocks drawn from the whole sequence, of which a causal query walks those that are not in its
-future.
+The text form has parts separated by commas:
+
+- ``top 16x64``: the 16 best blocks of 64 keys for each query and each head of K and V (``top 2048x1``, or
+  ``top 2048``: keys);
+- ``compress 32 step 16``: one compressed key for 32 keys, every 16;
+- ``window 512``: a sliding window in addition;
+- ``index 64x128``: an indexer of 64 heads of width 128 that scores keys;
+- ``anywhere``: blocks drawn from the whole sequence, of which a causal query walks those not in its future.
 """
 
 from __future__ import annotations
@@ -26,23 +29,23 @@ EXAMPLE = "'top 16x64, compress 32 step 16, window 512'"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which keys a query attends to, chosen while it runs.
+    """Keys that a query attends to, selected at run time.
 
     Parameters
     ----------
     top : int
-        Blocks for each query and head of K and V; 0 where none are selected.
+        Blocks for each query and head of K and V; 0 if none are selected.
     block : int
         Keys of a block; 1 selects single keys.
     compress, step : int
-        Keys that make one compressed key, and how many keys further the next begins; 0 without compressed keys.
+        Keys per compressed key, and the distance between the starts of successive ones; 0 without compressed keys.
     window : int
-        Keys of a sliding window beside them, the query's own included; 0 without one.
+        Keys of an additional sliding window, including the query's own; 0 without one.
     index_heads, index_dim : int
         Heads and width of the indexer that scores keys; 0 without one.
     anywhere : bool
-        Whether blocks are drawn from the whole sequence, as benchmarks draw them; those in the future of a causal query
-        are skipped, so that about half of them are walked.
+        Whether blocks are drawn from the whole sequence, as benchmarks do. Blocks in the future of a causal query are
+        skipped, so that about half of them are walked.
 
     Raises
     ------
@@ -85,15 +88,15 @@ class Selection:
         return cls(**{**found, "anywhere": "anywhere" in found})  # type: ignore[arg-type]
 
     def compressed_keys(self, seq_kv: int) -> int:
-        """Compressed keys of a sequence: one for each whole stretch of `compress` keys, `step` apart."""
+        """Compressed keys of a sequence: one per whole stretch of `compress` keys, `step` apart."""
         return max(0, (seq_kv - self.compress) // self.step + 1) if self.compress else 0
 
     def blocks(self, seq_kv: int) -> int:
-        """Blocks of a sequence, the last perhaps shorter."""
+        """Blocks of a sequence; the last may be shorter."""
         return -(-seq_kv // self.block)
 
     def misfit(self, seq_kv: int) -> str:
-        """Why so many keys cannot be selected from, with what is allowed; "" where they can."""
+        """Reason why `seq_kv` keys cannot be selected from, with the allowed values; "" if they can."""
         if self.block > seq_kv:
             return f"has blocks of {self.block} keys, the sequence has {seq_kv}; allowed: up to {seq_kv}"
         if self.block > 1 and self.top > self.blocks(seq_kv):
@@ -118,7 +121,7 @@ class Selection:
 
 
 def _numbers(words: list[str]) -> dict[str, int]:
-    """The fields of a part's words, each with its number behind it; none where it is written otherwise."""
+    """Fields of a part's words, each with the number after it; empty if the part has another form."""
     read: dict[str, int] = {}
     for word, number in zip(words[::2], [*words[1::2], ""], strict=False):
         sizes = number.split("x")
@@ -131,16 +134,17 @@ def _numbers(words: list[str]) -> dict[str, int]:
 
 
 ALWAYS = 3
-"""Blocks that are always chosen, in this order: the first, the one before the query's own, its own (arXiv 2502.11089,
-section 4.1). Which of the others score highest is not known before a kernel runs; how many are walked is. They are
-chosen evenly among those that a query may see."""
+"""Blocks that are always selected, in this order: the first, the one before the query's own, its own (arXiv 2502.11089,
+section 4.1). The other selected blocks are unknown before a kernel runs, but their number is known. They are assumed
+evenly spread over the visible blocks.
+"""
 
 
 def walked(selection: Selection, seq: int) -> Ints:
     """Blocks that each query of a causal sequence walks, ``[seq]``.
 
-    The best among those up to the query's own; of blocks drawn anywhere its share of them, at least one, spread over
-    the queries of a block so that their sum is the expected one.
+    They are the best among those up to the query's own. Of blocks drawn anywhere, they are its share, at least one,
+    spread over the queries of a block so that their sum is the expected one.
     """
     blocks, size = selection.blocks(seq), selection.block
     if not selection.anywhere:
@@ -153,7 +157,7 @@ def walked(selection: Selection, seq: int) -> Ints:
 
 
 def walks(selection: Selection, seq: int) -> int:
-    """Their sum, as arithmetic on blocks of queries."""
+    """Sum of :func:`walked` over all queries, by arithmetic on blocks of queries."""
     blocks, size = selection.blocks(seq), selection.block
     own = np.arange(blocks, dtype=np.int64)
     rows = np.minimum(size, seq - own * size)
@@ -167,7 +171,7 @@ def walks(selection: Selection, seq: int) -> int:
 
 
 def walkers(selection: Selection, seq: int) -> Ints:
-    """Queries that walk each block, ``[blocks]``: those that always do, and their share of the others, rounded up."""
+    """Queries that walk each block, ``[blocks]``: those that always do, and a share of the others, rounded up."""
     blocks, size = selection.blocks(seq), selection.block
     own = np.arange(blocks, dtype=np.int64)
     rows = np.minimum(size, seq - own * size)
@@ -189,7 +193,7 @@ def walkers(selection: Selection, seq: int) -> Ints:
 
 
 def visible_pairs(selection: Selection, seq: int) -> int:
-    """Pairs of query and selected key of a head: whole blocks, and of the query's own what is not in its future."""
+    """Pairs of query and selected key per head: whole blocks, and the visible part of the query's own block."""
     found = walks(selection, seq) * selection.block
     if selection.anywhere:
         return found
@@ -198,13 +202,13 @@ def visible_pairs(selection: Selection, seq: int) -> int:
 
 
 def of_last_query(selection: Selection, seq: int) -> int:
-    """Pairs of a sequence's last query with keys: compressed, of chosen blocks, and of the window."""
+    """Keys that a sequence's last query attends to: compressed ones, those of chosen blocks, and the window's."""
     last = (seq - 1) % selection.block + 1
     chosen = (min(selection.top, selection.blocks(seq)) - 1) * selection.block + last
     return selection.compressed_keys(seq) + chosen + min(selection.window, seq)
 
 
 def compressed_pairs(selection: Selection, seq: int) -> int:
-    """Pairs of query and compressed key of a head: those whose last key is not in the query's future."""
+    """Pairs of query and compressed key per head: compressed keys whose last key is not in the query's future."""
     last = np.arange(selection.compressed_keys(seq), dtype=np.int64) * selection.step + selection.compress - 1
     return int((seq - last).sum())

@@ -1,6 +1,6 @@
-"""The words in which people put a question: one reader for flags, Python, tables and study files.
+"""Vocabulary of questions: one reader for flags, Python, tables and study files.
 
-The names of record are the fields of `Workload` and the columns of tables: ``heads_q``, ``seq_q``, ``passes`` (a column
+The canonical names are the fields of `Workload` and the columns of tables: ``heads_q``, ``seq_q``, ``passes`` (column
 ``pass``). The short words of the command line (``heads``, ``seq``, ``causal``, ``prefill``, ``64k``) mean the same
 everywhere.
 """
@@ -38,7 +38,7 @@ FLAG_WORDS = dict.fromkeys(("true", "1", "1.0", "yes", "on"), True) | dict.fromk
 """Words for yes and no."""
 
 FIELD_WORDS = {"heads": "heads_q", "kv_heads": "heads_kv", "pass": "passes", "pass_": "passes"}
-"""Other names of fields that mean a field by themselves."""
+"""Other names of fields, each for exactly one field."""
 
 COUNTS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
 NEEDED = ("heads_q", "seq_q", "head_dim")
@@ -50,24 +50,24 @@ T = TypeVar("T")
 
 
 def read_dtype(text: str) -> str:
-    """A number format by any of its names; what is none of them as it was given."""
+    """Canonical name of a number format; unknown names are returned unchanged."""
     key = text.strip().lower().removeprefix("torch.")
     return DTYPES.get(key, key)
 
 
 def read_cache_dtype(text: str) -> str:
-    """The number format of a cache by any of its names; "" where it is the model's own ("auto")."""
+    """Canonical number format of a cache; "" if it is the model's own ("auto")."""
     return "" if text.strip().lower() in ("auto", "model") else read_dtype(text)
 
 
 def read_pass(text: str) -> str:
-    """A pass by any of its names; what is none of them as it was given."""
+    """Canonical name of a pass; unknown names are returned unchanged."""
     key = text.strip().lower()
     return PASS_WORDS.get(key, key)
 
 
 def read_flag(text: str) -> bool:
-    """Yes or no as people write it."""
+    """Read yes or no in any of its spellings."""
     word = text.strip().lower()
     if word not in FLAG_WORDS:
         raise InputError(f"{text!r} given; allowed: true or false, 1 or 0")
@@ -75,7 +75,7 @@ def read_flag(text: str) -> bool:
 
 
 def whole(text: str) -> int | None:
-    """A whole number as people write it: 65536, 65,536, 65_536, 64k (times 1024), 1M; None where it is none."""
+    """Read a whole number: 65536, 65,536, 65_536, 64k (times 1024), 1M; None if it is not one."""
     word = text.strip().lower()
     unit = MULTIPLES.get(word[-1:], 1)
     digits = word[: -1 if unit > 1 else None].replace("_", "")
@@ -85,7 +85,7 @@ def whole(text: str) -> int | None:
 
 
 def read_count(text: str, low: int = 1, high: int | None = None) -> int:
-    """A count as people write it, from `low`."""
+    """Read a count of at least `low`."""
     value = whole(text)
     if value is None or value < low or (high is not None and value > high):
         more = ", such as 65536 or 64k" if high is None else f" to {high}"
@@ -94,7 +94,7 @@ def read_count(text: str, low: int = 1, high: int | None = None) -> int:
 
 
 def read_number(text: str, low: float = 0.0) -> float:
-    """A number as people write it, from `low`."""
+    """Read a number of at least `low`."""
     try:
         value = float(text)
     except ValueError:
@@ -109,18 +109,19 @@ KERNEL_OPTIONS: dict[str, Callable[[str], Any]] = {
     "sinks": read_flag,
     "softcap": read_number,
 }
-"""What a call may ask of a kernel beside its shape, and how text of it is read. Each is a field of a question, a flag,
-a column of tables and a key of a page's state, and false where a call does not ask it; what it costs whose kernels is
-said in :mod:`attnsim.models.implementations.options`."""
+"""Options of a call in addition to its shape, with their readers. Each is a field of a question, a flag, a column of
+tables and a key of a page's state, and false if not requested. :mod:`attnsim.models.implementations.options` has their
+costs.
+"""
 
 
 def cell_number(text: str, where: str) -> float:
-    """The number that a cell or a word says.
+    """Number in a cell or a word.
 
     Raises
     ------
     InputError
-        Saying where it stands.
+        Naming its place.
     """
     try:
         value = float(text)
@@ -132,13 +133,13 @@ def cell_number(text: str, where: str) -> float:
 
 
 def in_thousands(text: str) -> bool:
-    """Whether a text is one number with commas between its thousands, such as 65,536."""
+    """Return whether a text is one number with commas between its thousands, such as 65,536."""
     first, *rest = text.split(",")
     return bool(rest) and 0 < len(first) <= 3 and all(len(one) == 3 for one in rest)
 
 
 def listed(text: str, flag: str) -> list[str]:
-    """The parts of a list with commas; ``65,536`` is refused where it may be one number or two."""
+    """Parts of a list with commas; ``65,536`` is refused if it may be one number or two."""
     parts = text.split(",")
     if not (in_thousands(text) and all(part.isdigit() for part in parts)):
         return [part.strip() for part in parts]
@@ -151,7 +152,7 @@ def listed(text: str, flag: str) -> list[str]:
 
 
 def mask_of(given: str | None, causal: bool, window: int | None, own: Mask) -> Mask:
-    """The mask given; else `own` within the limits given: a window in place of its own.
+    """The given mask; otherwise `own` within the given limits, where a window replaces its window.
 
     Raises
     ------
@@ -172,7 +173,7 @@ def mask_of(given: str | None, causal: bool, window: int | None, own: Mask) -> M
 
 
 def understanding(cls: type[T]) -> type[T]:
-    """Let a dataclass of a question be made with the short words too; what it holds are the names of record."""
+    """Class decorator: a dataclass of a question also accepts the short words; its fields keep the canonical names."""
     plain: Callable[..., None] = cls.__init__
     names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
 
@@ -188,7 +189,7 @@ def understanding(cls: type[T]) -> type[T]:
 
 
 def _read(owner: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The fields that words mean."""
+    """Fields that the given words mean."""
     found: dict[str, Any] = {}
     for word, value in given.items():
         name = FIELD_WORDS.get(word, word)
@@ -222,7 +223,7 @@ def _read(owner: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[st
 
 
 def _lengths(seq: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What one length means: queries and keys; in decode alone the keys of the cache, and one query."""
+    """Meaning of a single length: queries and keys; in decode, the keys of the cache with one query."""
     if found.get("lengths"):
         if seq is not None:
             raise InputError("lengths say the length of every sequence; leave seq out")

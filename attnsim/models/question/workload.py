@@ -1,4 +1,4 @@
-"""The question: which attention, of what shape, in which number format, in which direction."""
+"""The question: attention of a shape, in a number format and a direction."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 PASSES = ("fwd", "bwd", "fwd+bwd", "decode")
 LARGEST_LATENT = 512
-"""Largest rank, and largest width of the rotary key: their sum is a head_dim of the absorbed form."""
+"""Largest rank, and largest width of the rotary key: their sum is the head_dim of the absorbed form."""
 LARGEST = {"batch": 1 << 20, "heads_q": 1 << 16, "seq_q": 1 << 27, "seq_kv": 1 << 27, "head_dim": 1024}
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """What multi-head latent attention caches in place of K and V (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+    """Latent that multi-head latent attention caches in place of K and V (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Latent:
 TEXTS: dict[str, type[Latent | Operations | Selection | Tree]] = {
     "latent": Latent, "operations": Operations, "selection": Selection, "tree": Tree,
 }  # fmt: skip
-"""Fields of a question that text may say, and what they hold."""
+"""Fields of a question that may be given as text, with their types."""
 
 
 @understanding
@@ -85,7 +85,7 @@ class Workload:
     Parameters
     ----------
     batch : int, optional
-        Sequences, 1 where it is not given.
+        Number of sequences; 1 by default.
     heads_q, seq_q, head_dim : int
         Shape of Q, which every question needs.
     heads_kv, seq_kv, head_dim_v : int, optional
@@ -95,36 +95,37 @@ class Workload:
     passes : {"fwd", "bwd", "fwd+bwd", "decode"}
         Direction. "decode" is a forward pass of few queries against a cache.
     mask : Mask
-        Which keys a query sees.
+        Keys that a query sees.
     dropout : bool
         Whether training dropout is applied to the probabilities (the naive path then writes its mask).
     latent : Latent, optional
-        Of multi-head latent attention, whose heads and widths are those of the decompressed form.
+        Latent of multi-head latent attention, whose heads and widths are those of the decompressed form.
     operations : Operations, optional
-        What unfused attention runs between and around its GEMMs, in place of what its implementation does; around a
-        fused kernel its copies and the accumulation of gradients.
-    lengths : tuple of Length, or what :func:`attnsim.models.question.lengths.lengths_of` reads
-        Queries and keys of each sequence, in batch order, where they differ; `batch`, `seq_q` and `seq_kv` are then
+        Operations that unfused attention runs between and around its GEMMs, instead of its implementation's. For a
+        fused kernel: the copies and the accumulation of gradients around it.
+    lengths : tuple of Length, or an input of :func:`attnsim.models.question.lengths.lengths_of`
+        Queries and keys of each sequence, in batch order, if they differ; `batch`, `seq_q` and `seq_kv` are then
         their number and the longest. Sequences of one length are a batch of that length, and this is empty.
     selection : Selection, optional
-        Which of the keys that the mask shows a query attends to by its content.
+        Selection by content among the keys that the mask shows.
     page_size : int
-        Keys of a page of the cache; 0: K and V lie in one piece, or it is not told.
+        Keys of a page of the cache; 0: K and V are contiguous, or the page size is not stated.
     prefix : int
         Keys that all sequences share, at the beginning of each.
     tree : Tree, optional
-        Draft tokens of speculative decoding that branch, the last queries and keys of each sequence.
+        Branching draft tokens of speculative decoding: the last queries and keys of each sequence.
     kv_dtype : str
-        Element type of K and V where it is not that of Q, which they are converted to; "" where it is.
+        Element type of K and V if it differs from Q's, to which they are converted; "" if it is the same.
     sinks : bool
-        Whether each head has a further term in the sums of its softmax, without a value (gpt-oss, arXiv 2508.10925).
+        Whether each head has an additional term in the sums of its softmax, without a value (gpt-oss, arXiv
+        2508.10925).
     softcap : float
         Bound of the scores, ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv 2408.00118, section 2); 0: none.
 
     Raises
     ------
     InputError
-        When a figure is out of range or heads do not divide.
+        If a figure is out of range or heads do not divide.
     """
 
     batch: int = 1
@@ -173,7 +174,7 @@ class Workload:
         self._check_options()
 
     def _parse(self) -> None:
-        """Read the parts that are given as text."""
+        """Parse the fields that are given as text."""
         for name, kind in TEXTS.items():
             value = getattr(self, name)
             if isinstance(value, str):
@@ -192,7 +193,7 @@ class Workload:
             )
 
     def _check_options(self) -> None:
-        """What is asked of the kernel beside its shape; K and V in the format of Q are not worth a word."""
+        """Check the options of the kernel; `kv_dtype` is cleared if it is the format of Q."""
         if self.kv_dtype not in ("", self.dtype, "fp8"):
             allowed = f"{self.dtype}, as Q, or fp8"
             raise InputError(f"kv_dtype is {self.kv_dtype!r} beside {self.dtype} queries; allowed: {allowed}")
@@ -206,7 +207,7 @@ class Workload:
             raise InputError(f"softcap is {self.softcap:g} with dropout, which no kernel has; leave one of them out")
 
     def _check_sizes(self) -> None:
-        """Sizes are whole numbers within bounds."""
+        """Check that sizes are whole numbers within bounds."""
         for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v"):
             value = getattr(self, name)
             if type(value) is not int and isinstance(value, Integral) and not isinstance(value, bool):
@@ -217,7 +218,7 @@ class Workload:
                 raise InputError(f"{name} is {value!r}; allowed: a whole number from 1 to {limit}")
 
     def _check_latent(self, latent: Latent) -> None:
-        """A latent is every query head's own, and its rotary key a part of the width."""
+        """Check that every query head has its own K and V, and that the rotary key is a part of the width."""
         if self.heads_kv != self.heads_q:
             raise InputError(
                 f"heads_kv is {self.heads_kv} with a latent, from which every query head makes its own keys; "
@@ -229,7 +230,7 @@ class Workload:
             )
 
     def _check_dropout(self, operations: Operations) -> None:
-        """Dropout by either of its names."""
+        """Accept dropout by either of its names."""
         if self.dropout and operations.has_softmax and "dropout" not in operations:
             raise InputError(
                 f"dropout is on and the operations are '{operations}'; add 'dropout 0.1', or leave dropout out"
@@ -237,7 +238,7 @@ class Workload:
         object.__setattr__(self, "dropout", self.dropout or "dropout" in operations)
 
     def _derive(self) -> None:
-        """Batch and longest sequences from the lengths."""
+        """Set batch and longest sequences from the lengths."""
         given = lengths_of(self.lengths, decode=self.passes == "decode")
         lengths = checked_lengths(given)
         check_seen(lengths, self.mask.right)
@@ -267,15 +268,15 @@ class Workload:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens whose keys a call adds to the cache: those of its queries, as far as there are keys."""
+        """Tokens whose keys a call adds to the cache: those of its queries, at most the keys."""
         return sum(min(one.queries, one.keys) * one.times for one in self.parts)
 
     def having(self, lengths: Iterable[Length]) -> Workload:
-        """Return the same attention of other sequences."""
+        """Return this attention with other sequences."""
         return replace(self, lengths=tuple(lengths), batch=1, seq_q=0, seq_kv=0)
 
     def of(self, one: Length) -> Workload:
-        """Return the same attention of sequences of one length."""
+        """Return this attention with sequences of one length."""
         return replace(self, lengths=(), batch=one.times, seq_q=one.queries, seq_kv=one.keys)
 
     @property
@@ -295,7 +296,7 @@ class Workload:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The `KERNEL_OPTIONS` that are asked for."""
+        """The `KERNEL_OPTIONS` that the call requests."""
         return tuple(name for name in KERNEL_OPTIONS if getattr(self, name))
 
     @property
@@ -305,7 +306,7 @@ class Workload:
 
     @property
     def kv_cache_bytes(self) -> int:
-        """Bytes cached for the keys of all sequences: K and V of every head, or the latent and its rotary key."""
+        """Cached bytes for the keys of all sequences: K and V of every head, or the latent and its rotary key."""
         if self.latent is not None:
             return self.keys * self.latent.width * self.cache_bytes
         return self.keys * self.heads_kv * (self.head_dim + self.head_dim_v) * self.cache_bytes
@@ -319,7 +320,7 @@ class Workload:
 
     @property
     def visible_pairs(self) -> int:
-        """(query, key) pairs of one head that survive the mask, of all sequences."""
+        """Visible (query, key) pairs of one head, summed over all sequences."""
         if self.tree is not None:
             cached = sum((one.keys - one.queries) * one.times for one in self.parts)
             return cached * self.tree.tokens + self.batch * self.tree.pairs
@@ -327,7 +328,7 @@ class Workload:
 
     @property
     def unusual(self) -> tuple[str, ...]:
-        """What of the mask and the lengths does not go together, a line each; calls with it run all the same."""
+        """Inconsistencies of mask and lengths, one line each; the call runs nevertheless."""
         unseeing = blind(self.parts, self.mask.right)
         told = (
             f"{unseeing:,} of {self.queries:,} queries see no key: sequences have more queries than keys, and the mask"
@@ -337,16 +338,16 @@ class Workload:
 
     @property
     def all_pairs(self) -> int:
-        """(query, key) pairs of one head, of all sequences."""
+        """(query, key) pairs of one head, summed over all sequences."""
         return sum(one.queries * one.keys * one.times for one in self.parts)
 
     def matrix_flops(self, pairs: int) -> int:
-        """FLOPs of the products over so many pairs of a head: 2 H pairs (d + dv) forward, 2.5 times that backward."""
+        """FLOPs of the products over `pairs` pairs of a head: 2 H pairs (d + dv) forward, 2.5 times that backward."""
         forward = 2 * self.heads_q * pairs * (self.head_dim + self.head_dim_v)
         return sum({"fwd": 2, "bwd": 5}[direction] * forward // 2 for direction in self.directions)
 
     def bounded(self) -> Workload:
-        """Return the same attention without limits of its mask that its lengths never reach."""
+        """Return this attention without limits of its mask that its lengths never reach."""
         mask = self.mask
         if any(mask.within(one.queries, one.keys) == mask for one in self.lengths):
             return self
@@ -354,13 +355,13 @@ class Workload:
         return self if mask == self.mask else replace(self, mask=mask)
 
     def without_window(self) -> Workload:
-        """Return the same attention without window and patterns; a window closed on both sides becomes full."""
+        """Return this attention without window and patterns; a window closed on both sides becomes full."""
         if self.mask.is_band and not self.mask.is_windowed:
             return self
         return replace(self, mask=Mask(right=0 if self.mask.right == 0 else None))
 
     def with_passes(self, passes: str) -> Workload:
-        """Return the same attention in another direction."""
+        """Return this attention in another direction."""
         return replace(self, passes=passes)
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""What each attention computes, in NumPy and float64: the executable definitions."""
+"""Executable definitions of every attention, in NumPy and float64."""

@@ -8,7 +8,7 @@ from attnsim.arrays import Bools, Floats
 
 
 def index_scores(q: Floats, k: Floats, weights: Floats) -> Floats:
-    """Scores of all keys, ``[batch, seq_q, seq_kv]`` (equation 1): products of each head clamped at 0, and weighed.
+    """Scores of all keys, ``[batch, seq_q, seq_kv]`` (equation 1): weighted sums over heads of products clamped at 0.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def index_scores(q: Floats, k: Floats, weights: Floats) -> Floats:
 
 
 def best_keys(scores: Floats, top: int) -> Bools:
-    """The `top` keys with the largest scores of those that a causal query sees, ``[batch, seq_q, seq_kv]``."""
+    """The `top` best-scoring keys among those visible to a causal query, ``[batch, seq_q, seq_kv]``."""
     seq_q, seq_kv = scores.shape[-2:]
     seen = np.tri(seq_q, seq_kv, seq_kv - seq_q, dtype=np.bool_)
     ranked = np.argsort(np.argsort(-np.where(seen, scores, -np.inf), axis=-1, kind="stable"), axis=-1, kind="stable")
@@ -32,7 +32,7 @@ def best_keys(scores: Floats, top: int) -> Bools:
 
 
 def chosen_attention(q: Floats, k: Floats, v: Floats, chosen: Bools) -> Floats:
-    """Softmax attention to keys chosen for all heads, ``[batch, heads, seq_q, d_v]``; 0 where none are."""
+    """Softmax attention over keys chosen for all heads, ``[batch, heads, seq_q, d_v]``; 0 if none are chosen."""
     group = q.shape[1] // k.shape[1]
     scores = q @ np.repeat(k, group, axis=1).swapaxes(-1, -2) / np.sqrt(q.shape[-1])
     scores = np.where(chosen[:, None], scores, -np.inf)
@@ -43,7 +43,7 @@ def chosen_attention(q: Floats, k: Floats, v: Floats, chosen: Bools) -> Floats:
 
 
 def dsa_attention(q: Floats, k: Floats, v: Floats, top: int) -> Floats:
-    """Attention to the best keys by an indexer whose heads are those of the question and whose weights are equal.
+    """Attention over the best keys by an indexer with the question's heads and equal weights.
 
     The indexer's projections are learned; here its queries and keys are those of the attention.
     """

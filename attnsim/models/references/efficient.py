@@ -1,7 +1,7 @@
 """Efficient attention in NumPy and float64: the softmax split into one of Q over its width and one of K over the keys.
 
 ``O = softmax_d(Q) (softmax_n(K)^T V)`` (Shen et al., arXiv 1812.01243, section 3.2). It is linear attention whose
-feature maps are the two softmaxes: each row of the first and each column of the second sums to one, and so do the
+feature maps are the two softmaxes. Each row of the first and each column of the second sums to one, and so do the
 weights ``softmax_d(Q) softmax_n(K)^T`` of a query without a division. The second softmax runs over all keys, so there
 is no causal form.
 """
@@ -16,7 +16,7 @@ from attnsim.models.references.linear import FeatureMaps, linear_attention
 
 
 def softmax(x: Floats, axis: int) -> Floats:
-    """Exponentials over their sum along an axis, the largest subtracted first."""
+    """Exponentials divided by their sum along an axis; the maximum is subtracted first."""
     powers = np.exp(x - x.max(axis=axis, keepdims=True))
     return np.asarray(powers / powers.sum(axis=axis, keepdims=True), dtype=np.float64)
 

@@ -1,7 +1,7 @@
 """Linear attention with gates in NumPy and float64: one recurrence and its chunked form for the whole family.
 
-A head keeps a state ``S`` of ``head_dim x head_dim_v``. A token decays it, takes out what it already holds for the
-token's key where there is a delta rule, and adds the token's pair:
+A head keeps a state ``S`` of ``head_dim x head_dim_v``. A token decays it, removes the state's value for the token's
+key if there is a delta rule, and adds the token's pair:
 
 ``S' = diag(a) S``,  ``S = S' + b k (v - S'^T k)^T`` (delta rule) or ``S' + b k v^T``,  ``o = S^T q``.
 
@@ -24,30 +24,30 @@ def gated_recurrent(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, log_decay: ArrayLike, beta: ArrayLike, *, delta: bool,
     state: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """Token by token: the definition.
+    """Outputs and final state, token by token: the definition.
 
     Parameters
     ----------
     q, k : array ``[batch, heads of Q or K, seq, head_dim]``
     v : array ``[batch, heads of V, seq, head_dim_v]``
     log_decay : array ``[batch, heads, seq, head_dim]``
-        Logarithm of `a`, at most 0; of width 1 where a head has one.
+        Logarithm of `a`, at most 0; of width 1 if a head has a single decay.
     beta : array ``[batch, heads, seq]``
     delta : bool
         Whether there is a delta rule.
     state : array ``[batch, heads, head_dim, head_dim_v]``, optional
-        Of the tokens before; zero by default. It is not changed.
+        State of the tokens before; zero by default. It is not changed.
 
     Returns
     -------
     o : ndarray ``[batch, heads, seq, head_dim_v]``
     state : ndarray
-        After the last token.
+        State after the last token.
 
     Raises
     ------
     InputError
-        When the shapes do not fit together.
+        If the shapes do not fit together.
     """
     queries, keys, values, g, b, s = _read(q, k, v, log_decay, beta, state)
     o = np.empty_like(values)
@@ -64,7 +64,7 @@ def gated_chunked(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, log_decay: ArrayLike, beta: ArrayLike, *, delta: bool,
     state: ArrayLike | None = None, chunk: int = 64,
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """The same by chunks: quadratic within one, through the state from all before it.
+    """Outputs and final state by chunks: quadratic within a chunk, through the state for all tokens before it.
 
     With the decays added up in a chunk to ``G``, the delta rule's values are ``(I + A)^-1 diag(b) (V - e^G K S)`` with
     ``A = tril(diag(b) (K e^(G_i - G_j) K^T), -1)``: the WY form of arXiv 2412.06464, section 3.3.
@@ -92,12 +92,12 @@ def gated_chunked(
 
 
 def normalised(o: Floats) -> Floats:
-    """mLSTM's output from values with a column of ones behind them: divided by max(|n q|, 1) (equation 21)."""
+    """mLSTM's output from values with an appended column of ones: divided by max(|n q|, 1) (equation 21)."""
     return np.asarray(o[..., :-1] / np.maximum(np.abs(o[..., -1:]), 1.0))
 
 
 def unit_length(x: ArrayLike) -> Floats:
-    """Rows of length 1, as the delta rule has its queries and keys."""
+    """Rows scaled to length 1, as the delta rule requires of queries and keys."""
     x64 = np.asarray(x, dtype=np.float64)
     return np.asarray(x64 / np.sqrt((x64 * x64).sum(axis=-1, keepdims=True) + 1e-6))
 
@@ -117,7 +117,7 @@ def causal_convolution(x: ArrayLike, taps: ArrayLike) -> Floats:
 def _read(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, log_decay: ArrayLike, beta: ArrayLike, state: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-    """All of one number of heads, and the state to begin with."""
+    """Inputs with heads repeated to one number, and the initial state."""
     queries, keys, values, g, b = (np.asarray(x, dtype=np.float64) for x in (q, k, v, log_decay, beta))
     heads = max(x.shape[1] for x in (queries, keys, values, g, b))
     if any(heads % x.shape[1] for x in (queries, keys, values, g, b)):

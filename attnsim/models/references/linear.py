@@ -26,7 +26,7 @@ def phi(x: ArrayLike) -> Floats:
 
 
 class FeatureMaps(NamedTuple):
-    """What takes the place of the softmax's exponential: Q ``[..., seq, head_dim]`` to features, and K.
+    """Feature maps that replace the softmax's exponential: of Q ``[..., seq, head_dim]``, and of K.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ ELU = FeatureMaps(phi, phi)
 
 
 def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, maps: FeatureMaps = ELU) -> Floats:
-    """Without a mask: every query against the one state of all keys.
+    """O without a mask: every query against the one state of all keys.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def linear_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, maps: FeatureM
 def linear_attention_quadratic(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = True, maps: FeatureMaps = ELU
 ) -> Floats:
-    """The definition as attention: weights ``phi(q) phi(k)`` of all visible pairs, each row divided by its sum.
+    """O in quadratic form: weights ``phi(q) phi(k)`` of all visible pairs, each row divided by its sum.
 
     Causally, query ``i`` sees keys up to ``i + seq_kv - seq_q``, as in :class:`attnsim.models.mask.mask.Mask`.
     """
@@ -81,7 +81,7 @@ def linear_attention_quadratic(
 def linear_attention_chunked(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, chunk: int = 64, maps: FeatureMaps = ELU
 ) -> Floats:
-    """Causal, by chunks: quadratic within one, through the state from all before it.
+    """O, causal, by chunks: quadratic within a chunk, through the state for all keys before it.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def linear_attention_recurrent(
     *,
     maps: FeatureMaps = ELU,
 ) -> tuple[Floats, Floats, Floats]:
-    """Causal, token by token (equations 16 to 20): the same cost at every step.
+    """O and final state, causal, token by token (equations 16 to 20): the same cost at every step.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def linear_attention_recurrent(
 
 
 def _features(q: ArrayLike, k: ArrayLike, v: ArrayLike, maps: FeatureMaps) -> tuple[Floats, Floats, Floats]:
-    """phi(Q), phi(K) and V, key/value heads repeated for the query heads that share them."""
+    """phi(Q), phi(K) and V; key/value heads are repeated for the query heads that share them."""
     q64, k64, v64 = read_inputs(q, k, v)
     return maps.query(q64), expanded(maps.key(k64), q64), expanded(v64, q64)
 
@@ -168,5 +168,5 @@ def _check_causal(features: Floats, keys: Floats) -> None:
 
 
 def _divided(sums: Floats, totals: Floats) -> Floats:
-    """Sums over totals; 0 where no key is seen."""
+    """Sums divided by totals; 0 if no key is seen."""
     return sums / np.where(totals > 0, totals, 1.0)

@@ -16,11 +16,11 @@ from attnsim.errors import InputError
 from attnsim.models.references.softmax import attention
 
 PROJECTED_KEYS = 256
-"""k where none is given: the default of lucidrains/linformer (commit 1533a130)."""
+"""Default k: that of lucidrains/linformer (commit 1533a130)."""
 
 
 def projected_count(seq_kv: int, keys: int = 0) -> int:
-    """The k asked for, or `PROJECTED_KEYS`; never longer than the sequence."""
+    """`keys`, or `PROJECTED_KEYS` by default; at most the sequence length."""
     return min(keys or PROJECTED_KEYS, seq_kv)
 
 

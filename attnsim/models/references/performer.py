@@ -23,7 +23,7 @@ from attnsim.models.references.linear import (
 )
 
 GRANULE = 16
-"""Features come in multiples of it: rows of 16-bit features are then whole tensor-core fragments."""
+"""Multiple that feature counts are rounded up to: rows of 16-bit features are then whole tensor-core fragments."""
 
 
 def feature_count(head_dim: int) -> int:
@@ -61,7 +61,7 @@ def positive_features(x: ArrayLike, rows: Floats) -> Floats:
 
 
 def favor(rows: Floats) -> FeatureMaps:
-    """The maps of one draw of W, for the forms of linear attention."""
+    """Feature maps of one draw of W, for the forms of linear attention."""
 
     def features(x: Floats) -> Floats:
         return positive_features(x, rows)
@@ -72,7 +72,7 @@ def favor(rows: Floats) -> FeatureMaps:
 def performer_attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, features: int = 0, causal: bool = False, seed: int = 0
 ) -> Floats:
-    """O by one draw of random features, which all heads share.
+    """O with one draw of random features, shared by all heads.
 
     Parameters
     ----------

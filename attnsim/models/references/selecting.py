@@ -1,7 +1,7 @@
 """Native sparse attention in float64: compressed keys, chosen blocks, a window (arXiv 2502.11089, section 3).
 
-The compression and the gates of the branches are learned; here the mean of a stretch of keys stands for the first and
-equal shares for the second. They change what is computed, not how much.
+The compression and the gates of the branches are learned. Here the mean of a stretch of keys replaces the compression
+and equal weights replace the gates: the values differ, the amount of work does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
 
 FIRST, LOCAL = 1, 2
-"""Blocks that are always chosen: so many first ones, and so many up to the query's own (section 4.1)."""
+"""Numbers of blocks that are always chosen: the first ones, and those up to the query's own (section 4.1)."""
 
 
 def compressed(x: Floats, width: int, step: int) -> Floats:
@@ -27,7 +27,8 @@ def compressed(x: Floats, width: int, step: int) -> Floats:
 def compressed_weights(q: Floats, keys: Floats, width: int, step: int, past: int = 0) -> Floats:
     """Softmax weights over compressed keys that end at or before the query, ``[batch, heads, seq, compressed keys]``.
 
-    Queries before the first end have none: their weights are 0. `past`: tokens before the first query.
+    Queries before the end of the first compressed key have weights of 0. `past` is the number of tokens before the
+    first query.
     """
     group = q.shape[1] // keys.shape[1]
     scores = q @ np.repeat(keys, group, axis=1).swapaxes(-1, -2) / np.sqrt(q.shape[-1])
@@ -50,9 +51,9 @@ def compressed_attention(q: Floats, k: Floats, v: Floats, width: int, step: int)
 def chosen_blocks(q: Floats, k: Floats, top: int, block: int, width: int = 0, step: int = 0) -> Bools:
     """Blocks that each query and head of K and V chooses, ``[batch, kv heads, seq, blocks]``.
 
-    The weight of a block is that of the compressed keys in it, as far as they lie in it, over the heads of a group
-    (equations 9 and 10); without compression that of the mean of its keys. The first block and those around the query
-    are always chosen, and never one in its future.
+    The weight of a block sums those of the compressed keys in it, in proportion to their overlap, over the heads of a
+    group (equations 9 and 10). Without compression it is the score of the mean of its keys. The first block and those
+    at the query are always chosen, and never one in its future.
     """
     width, step = (width, step) if width else (block, block)
     blocks, seq = -(-k.shape[-2] // block), q.shape[-2]
@@ -73,8 +74,8 @@ def chosen_blocks(q: Floats, k: Floats, top: int, block: int, width: int = 0, st
 def blocks_by_mean(q: Floats, k: Floats, top: int, block: int) -> Bools:
     """Blocks that each query and head of Q chooses in MoBA, ``[batch, heads, seq, blocks]`` (arXiv 2502.13189, eq. 6).
 
-    The query's own block, and the ``top - 1`` whole blocks of its past whose mean key scores highest; K's heads are
-    repeated for each head of Q, which chooses by itself.
+    They are the query's own block, and the ``top - 1`` whole blocks of its past with the highest-scoring mean key. K's
+    heads are repeated for each head of Q, which chooses for itself.
     """
     seq, blocks = q.shape[-2], -(-k.shape[-2] // block)
     means = np.repeat(compressed(k, block, block), q.shape[1] // k.shape[1], axis=1)
@@ -100,7 +101,7 @@ def selected_attention(q: Floats, k: Floats, v: Floats, blocks: Bools, block: in
 def native_sparse_attention(
     q: Floats, k: Floats, v: Floats, *, top: int, block: int, width: int, step: int, window: int
 ) -> Floats:
-    """The three branches in equal shares (equation 5)."""
+    """The three branches with equal weights (equation 5)."""
     blocks = chosen_blocks(q, k, top, block, width, step)
     return (
         np.asarray(

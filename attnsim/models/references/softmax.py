@@ -16,7 +16,7 @@ from attnsim.models.mask.mask import Mask
 
 
 def visible(mask: Mask, seq_q: int, seq_kv: int) -> NDArray[np.bool_]:
-    """The mask as a matrix ``[seq_q, seq_kv]``, straight from its definition."""
+    """The mask as a matrix ``[seq_q, seq_kv]``, evaluated from its definition."""
     return mask.seen(np.arange(seq_q)[:, None], np.arange(seq_kv)[None, :], seq_q, seq_kv)
 
 
@@ -63,7 +63,7 @@ def attention(
 
 
 def windowed_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask) -> Floats:
-    """O of a window by gathering: K and V of every query side by side, as ``unfold`` lays them.
+    """O of a window by gathering: K and V of every query are laid out contiguously, as by ``unfold``.
 
     Parameters
     ----------
@@ -156,12 +156,12 @@ def attention_backward(
 
 
 def read_inputs(q: ArrayLike, k: ArrayLike, v: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Q, K and V in float64, before anything is multiplied: products of 16-bit inputs may overflow their format.
+    """Convert Q, K and V to float64 before any product: products of 16-bit inputs may overflow their format.
 
     Raises
     ------
     InputError
-        When the shapes do not fit together.
+        If the shapes do not fit together.
     """
     arrays = tuple(np.asarray(x, dtype=np.float64) for x in (q, k, v))
     shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip("qkv", arrays, strict=True))
@@ -183,12 +183,12 @@ def default_scale(q: Floats, scale: float | None) -> float:
 
 
 def scores_bytes(heads: int, seq_q: int, seq_kv: int) -> int:
-    """Memory of the scores of so many heads: as they are, without what is masked, and their exponentials."""
+    """Memory of the scores of `heads` heads: all scores, the masked ones, and their exponentials."""
     return 3 * 8 * heads * seq_q * seq_kv
 
 
 def capped(s: Floats, softcap: float) -> Floats:
-    """Scores bounded by `softcap`; as they are where it is 0."""
+    """Scores bounded by `softcap`; unchanged if it is 0."""
     return np.asarray(softcap * np.tanh(s / softcap)) if softcap else s
 
 
@@ -220,7 +220,7 @@ def expanded(x: Floats, q: Floats) -> Floats:
 
 
 def summed(gradient: Floats, x: Floats) -> Floats:
-    """Gradients of the query heads that share a key/value head of `x`, added up."""
+    """Sum of the gradients of the query heads that share a key/value head of `x`."""
     batch, heads, seq, width = gradient.shape
     out: Floats = gradient.reshape(batch, x.shape[1], heads // x.shape[1], seq, width).sum(axis=2)
     return out

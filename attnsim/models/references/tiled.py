@@ -1,9 +1,9 @@
 """Softmax attention tile by tile in float64, in the loop orders of the fused kernels.
 
-All of them keep, for each row, the highest score m, the sum l of exp(S - m) and the output O over the keys seen so far,
-and update the three with each further tile (online softmax: Milakov & Gimelshein, arXiv 1805.02867; Rabe & Staats,
-arXiv 2112.05682). The result does not depend on the order, nor on how the keys are shared out before the parts are
-combined; that is what makes every schedule of :mod:`attnsim.models.implementations` compute the same attention.
+Each form keeps, for each row, the highest score m, the sum l of exp(S - m) and the output O over the keys seen so far,
+and updates the three with each further tile (online softmax: Milakov & Gimelshein, arXiv 1805.02867; Rabe & Staats,
+arXiv 2112.05682). The result depends neither on the order nor on how the keys are distributed before the parts are
+combined. Every schedule of :mod:`attnsim.models.implementations` therefore computes the same attention.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Order = Literal["descending", "ascending"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningSoftmax:
-    """What is kept of the keys that have been seen.
+    """Running state of the online softmax over the keys seen so far.
 
     Parameters
     ----------
     highest : ndarray ``[..., rows]``
-        m, -inf where no key has been seen.
+        m, -inf if no key has been seen.
     total : ndarray ``[..., rows]``
         l, the sum of ``exp(s - m)``.
     o : ndarray ``[..., rows, head_dim_v]``
-        Not yet divided by l.
+        O, not yet divided by l.
     """
 
     highest: Floats
@@ -42,11 +42,11 @@ class RunningSoftmax:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], head_dim_v: int) -> RunningSoftmax:
-        """No key seen, for rows of this shape."""
+        """State before the first key, for rows of this shape."""
         return cls(np.full(shape, -np.inf), np.zeros(shape), np.zeros((*shape, head_dim_v)))
 
     def with_tile(self, s: Floats, v: Floats) -> RunningSoftmax:
-        """After a further tile of keys (Dao, arXiv 2307.08691, algorithm 1, lines 9 and 10).
+        """State after a further tile of keys (Dao, arXiv 2307.08691, algorithm 1, lines 9 and 10).
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class RunningSoftmax:
         return RunningSoftmax(highest, self.total * rescale + p.sum(axis=-1), self.o * rescale[..., None] + p @ v)
 
     def finished(self) -> tuple[Floats, Floats]:
-        """O and log-sum-exp; 0 and -inf of rows that saw no key."""
+        """O and log-sum-exp; 0 and -inf for rows that saw no key."""
         return self.o / _divisor(self.total)[..., None], self.lse
 
     @property
@@ -255,7 +255,7 @@ class _Tiles:
 
 
 def _finite(highest: Floats) -> Floats:
-    """What scores are shifted by: their highest, 0 of rows that have seen no key."""
+    """Shift of the scores: their maximum, or 0 for rows that have seen no key."""
     return np.where(np.isneginf(highest), 0.0, highest)
 
 
