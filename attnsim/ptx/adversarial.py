@@ -1,7 +1,7 @@
-"""Inputs that random normal numbers never are: growing scores, one large outlier, all equal, NaN.
+"""Adversarial inputs for kernels: growing scores, one large outlier, all rows equal, one NaN.
 
-Of normal inputs no score is far from the others: the branch of an online softmax that rescales O is seldom taken, and a
-kernel that does it wrongly passes.
+With random normal inputs, scores lie close together. An online softmax then seldom takes the branch that rescales O,
+and a kernel whose rescaling is wrong passes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest
 
 INPUTS = ("normal", "growing", "outlier", "equal", "nan")
-"""Normal numbers; rows along one direction, longer towards the middle; one row far out; all ones; one NaN."""
+"""Kinds: normal numbers; rows along one direction, longest in the middle; one outlier row; all ones; one NaN."""
 
 GROWTH = by_hand(3.0, "how much longer than the outer rows the middle one is, in their lengths: scores grow 4 fold")
 SPREAD = by_hand(0.1, "deviation of growing rows from their direction, so that no two products are equal")
@@ -24,15 +24,13 @@ PLACE = by_hand(
 
 
 def fill(shape: tuple[int, ...], kind: str, random: np.random.Generator) -> Floats:
-    """Numbers of a kind; rows are the second last dimension, or the elements of an array with one.
+    """Fill an array with numbers of a kind; rows are the second last dimension, or the elements of a 1-D array.
 
     Parameters
     ----------
-    shape : tuple of int
     kind : str
-        One of :data:`INPUTS`. Of two arrays with growing rows, all products of rows are positive, and grow from either
-        end to the middle: for those who walk over them from the first and from the last alike.
-    random : Generator
+        One of :data:`INPUTS`. If Q and K are both "growing", every score is positive, and scores grow from either end
+        to the middle. A kernel that walks over the keys in either direction therefore meets growing scores.
 
     Raises
     ------
@@ -57,11 +55,6 @@ def fill(shape: tuple[int, ...], kind: str, random: np.random.Generator) -> Floa
 
 
 def check_kind(kind: str) -> None:
-    """Refuse a name that is none of :data:`INPUTS`.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError for a name that is not one of :data:`INPUTS`."""
     if kind not in INPUTS:
         raise InputError(f"unknown inputs {kind!r}; {nearest(kind, INPUTS)}; allowed: {', '.join(INPUTS)}")

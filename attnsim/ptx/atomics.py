@@ -16,7 +16,7 @@ from attnsim.ptx.spaces import LOCAL_WINDOW, SHARED_WINDOW, WINDOWS, space_name
 from attnsim.ptx.syntax import Instruction
 
 Update = Callable[..., Values]
-"""From old values and operands to new values."""
+"""An update of memory: (old values, operands) to new values."""
 
 _NAMES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
@@ -66,14 +66,17 @@ def compile_atomic(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _apply_at(update: Update, memory: Values, rows: Values, operands: list[Values]) -> Values:
-    """A reduction: nothing is returned, so equal addresses may be combined."""
+    """Apply a reduction, which returns no old values, so that equal addresses may be combined."""
     assert isinstance(update, np.ufunc)
     update.at(memory, rows, operands[0])
     return operands[0]
 
 
 def _apply_in_order(update: Update, memory: Values, rows: Values, operands: list[Values]) -> Values:
-    """Each lane sees what the lanes before it left: rounds over the first remaining lane of each address."""
+    """Apply an atomic lane after lane; returns the old value of each lane.
+
+    Each round handles the first remaining lane of every address, so a lane sees what the lanes before it wrote.
+    """
     old = np.empty(len(rows), memory.dtype)
     remaining = np.arange(len(rows))
     while len(remaining):
@@ -86,7 +89,7 @@ def _apply_in_order(update: Update, memory: Values, rows: Values, operands: list
 
 
 def _items(instruction: Instruction, machine: Machine) -> Callable[[Values, int, Mask], tuple[Values, Values]]:
-    """A closure that finds the memory that active lanes point into, and their rows in it."""
+    """Return a closure that finds the arrays that active lanes point into, and their rows in these."""
     space = space_name(instruction)
     if space not in ("global", "shared", ""):
         raise unsupported(instruction)

@@ -1,4 +1,4 @@
-"""Barriers of a block: who has arrived, who waits, and who may go on."""
+"""Named barriers of a block (``bar.sync``, ``bar.arrive``, ``bar.red``): arrivals, waiting warps, completion."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attnsim.ptx.machine import Machine
 from attnsim.ptx.ordering import Clock
 
 Groups = list[tuple[int, Mask]]
-"""Lanes that may go on, and the instruction that they go on with."""
+"""Groups of lanes that may proceed: the number of the instruction that they proceed with, and their mask."""
 
 Finish = Callable[[Indices, Indices, Mask], None]
-"""What a barrier that votes gives these lanes: from the threads that voted yes and that voted, by block."""
+"""Writes the result of ``bar.red`` for these lanes, from the number of yes votes and of votes of each block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,17 @@ class Arrival:
     barrier : int
         Its number, 0 to 15.
     threads : int or None
-        How many threads it takes; None for all.
+        Threads that the barrier expects; None for all of the block.
     resume : int
-        Where the lanes go on.
+        Number of the instruction that the lanes proceed with.
     mask : Mask
+        The lanes.
     waits : bool
         False for ``bar.arrive``.
     votes : ndarray of bool ``[lanes]`` or ``[1]``, optional
         Each lane's vote, for ``bar.red``.
     finish : Finish, optional
+        Writes the result of the votes.
     """
 
     barrier: int
@@ -51,7 +53,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class _State:
-    """One barrier of each block: warps that arrived and are expected (-1: all), votes, what it was told, who waits."""
+    """State of one barrier in every block: warps arrived and expected (-1: all), votes, its clock, waiting lanes."""
 
     arrived: Indices
     expected: Indices
@@ -82,11 +84,17 @@ class Barriers:
 
     @property
     def waiting(self) -> bool:
-        """Whether any warp waits."""
+        """True if any warp waits at a barrier."""
         return any(state.waiting for state in self._states.values())
 
     def arrive(self, arrival: Arrival) -> Groups:
-        """Lanes come to a barrier, or DivergentBarrier; returned are those of any block that may go on."""
+        """Record the arrival of lanes at a barrier; returns the lanes of all blocks that may now proceed.
+
+        Raises
+        ------
+        DivergentBarrier
+            If a warp arrives without some of its threads, or the warps name different thread counts.
+        """
         mask = arrival.mask
         self._require_whole_warps(mask)
         plain = arrival.waits and arrival.threads is None and arrival.votes is None
@@ -112,11 +120,11 @@ class Barriers:
         return [(arrival.resume, mask), *self._release(state)]
 
     def after_exit(self) -> Groups:
-        """Threads have exited: returned are lanes that waited for nobody else."""
+        """Complete barriers that only exited threads were missing from; returns the lanes that may now proceed."""
         return [group for state in self._states.values() if state.waiting for group in self._release(state)]
 
     def deadlock(self) -> Deadlock:
-        """The fault when nothing but waiting warps is left."""
+        """Return the fault for a state in which every remaining warp waits at a barrier."""
         number, state = next((n, s) for n, s in self._states.items() if s.waiting)
         first = state.waiting[0]
         lane = int(first.mask.index[0])
@@ -127,7 +135,7 @@ class Barriers:
         return fault
 
     def _release(self, state: _State) -> Groups:
-        """Let go the blocks of which all that are expected have arrived."""
+        """Release the blocks in which all expected warps have arrived."""
         complete = (state.arrived > 0) & (state.arrived >= self._needed(state))
         if not complete.any():
             return []
@@ -152,20 +160,20 @@ class Barriers:
         return released
 
     def _complete(self, blocks: Bools, partly: bool = False) -> None:
-        """Count barriers of these blocks; all their warps have met, or `partly` those that arrived."""
+        """Count and complete the barriers of these blocks; with `partly`, only the arrived warps have met."""
         self._machine.counters.barriers += int(np.count_nonzero(blocks))
         if not (partly and self._ordering):
             self._machine.shared.barrier(None if blocks.all() else blocks)
 
     def _needed(self, state: _State) -> Indices:
-        """Warps that each block's barrier takes."""
+        """Warps that the barrier of each block expects, ``[blocks]``."""
         if (state.expected >= 0).all():
             return state.expected
         live = self._machine.live.reshape(self._lanes.blocks, -1, WARP).any(axis=2)
         return np.where(state.expected < 0, np.count_nonzero(live, axis=1), state.expected)
 
     def _require_one_count(self, state: _State, arrived: Indices, expected: int, arrival: Arrival) -> None:
-        """Warps that meet agree on how many they are, and no more of them come."""
+        """Require that all arriving warps name the same thread count, and that no more warps than that arrive."""
         total = state.arrived + arrived
         if (state.expected == expected).all() and not 0 <= expected < total.max():
             return
@@ -180,7 +188,7 @@ class Barriers:
             )
 
     def _require_whole_warps(self, mask: Mask) -> None:
-        """Every warp comes with all its threads that have not exited."""
+        """Require that every warp arrives with all its threads that have not exited."""
         if mask.whole_warps:
             return
         live = self._machine.live.reshape(-1, WARP)
@@ -195,13 +203,13 @@ class Barriers:
             )
 
     def _is_complete(self, mask: Mask) -> bool:
-        """Whether all live lanes of each block that takes part are here."""
+        """True if every live lane of each participating block is in the mask."""
         if mask.full:
             return True
         absent = self._machine.live & ~mask.lanes
         return not (absent & (self._count(mask.lanes) > 0)[self._lanes.block_of]).any()
 
     def _count(self, lanes: Bools) -> Indices:
-        """How many lanes of each block."""
+        """Lanes of each block that are in the mask, ``[blocks]``."""
         counts: Indices = np.count_nonzero(lanes.reshape(self._lanes.blocks, -1), axis=1)
         return counts

@@ -1,13 +1,16 @@
-"""The copy engine: boxes of tensors to shared memory, and bulk stores and reductions out of it.
+"""The tensor copy engine (TMA): bulk loads of tensor boxes, bulk stores and bulk reductions.
 
-What it loads (PTX ISA 9.0, "cp.async.bulk.tensor") arrives when nothing else can go on.
+A bulk load (PTX ISA 9.0, "cp.async.bulk.tensor") arrives when no thread can proceed: as late as possible.
 
 Bulk stores are "cp.async.bulk.tensor", "cp.async.bulk" and "cp.reduce.async.bulk" with
-``.global.shared::cta.bulk_group``, "cp.async.bulk.commit_group" and "cp.async.bulk.wait_group". Read as follows: a
-thread's stores belong to its open group until it commits; the engine reads through the asynchronous proxy, so that what
-threads have written needs a ``fence.proxy.async``; shared memory belongs to it until the thread has waited with
-``.read``, global memory has the values only once it has waited without. A thread that ends before its stores have read
-is refused. Values arrive here as late as they may: when they are waited for, or with the end of the blocks.
+``.global.shared::cta.bulk_group``, "cp.async.bulk.commit_group" and "cp.async.bulk.wait_group". We read the manual so:
+
+- A thread's stores belong to its open group until it commits the group.
+- The engine reads through the asynchronous proxy: data that threads have written needs a ``fence.proxy.async``.
+- The engine owns the shared memory until the thread has waited with ``.read``.
+- Global memory holds the values only after a wait without ``.read``.
+- A thread that ends before its stores have read is a fault.
+- Values arrive as late as possible: when they are waited for, or at the end of the blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from attnsim.ptx.tensor_maps import TensorMap, swizzled
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Boxes under way that one instruction asked for: values ``[copies, pieces, 8]`` for rows ``[copies, pieces]``."""
+    """Bulk loads in flight from one instruction: values ``[copies, pieces, 8]`` for rows ``[copies, pieces]``."""
 
     mbarrier: int
     lanes: Indices
@@ -47,7 +50,7 @@ class _Copy:
 
 
 class BulkCopies:
-    """Copies under way in a batch of blocks, and the tensor maps among the kernel's arguments."""
+    """Bulk loads in flight in a batch of blocks, and the tensor maps among the kernel's arguments."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -56,15 +59,15 @@ class BulkCopies:
         self._queue: list[_Copy] = []
 
     def start(self) -> None:
-        """No copy under way, no map known."""
+        """Forget all copies and maps."""
         self._maps, self._queue = {}, []
 
     def place(self, address: int, name: str, tensor_map: TensorMap) -> None:
-        """Make a map known by its address; counts go by `name`."""
+        """Register a tensor map at an address; traffic is counted under `name`."""
         self._maps[address] = (name, tensor_map)
 
     def map_at(self, address: int, lane: int) -> tuple[str, TensorMap]:
-        """Name and tensor map that lie at an address; OutOfBounds where none does."""
+        """Return name and tensor map at an address; raises OutOfBounds if there is none."""
         if address not in self._maps:
             raise OutOfBounds(f"there is no tensor map at {address:#x}", lane)
         return self._maps[address]
@@ -72,10 +75,10 @@ class BulkCopies:
     def begin(
         self, address: int, corners: Indices, targets: Values, mbarriers: Values, mask: Mask, to: Values | None = None
     ) -> None:
-        """Start a copy per active lane: the box at a corner ``[active, dimensions]`` of the map at `address`.
+        """Start one copy per active lane: the box at a corner ``[active, dimensions]`` of the map at `address`.
 
-        Where a lane names blocks of its cluster by the bits of `to`, to the same place in each, told to each's mbarrier
-        in the same place; sectors are read once, and bytes count for each block.
+        Multicast: the bits of `to` name blocks of the cluster. The box then goes to the same shared address in each of
+        them and completes on the mbarrier at the same address there. Sectors count once, bytes once per block.
         """
         name, tensor_map = self.map_at(address, mask.lane(0))
         for active, target in enumerate(targets.tolist()):
@@ -102,7 +105,7 @@ class BulkCopies:
                 self._queue.append(_Copy(number, lanes.index, blocks[chosen], rows[chosen], pieces))
 
     def land_oldest(self) -> bool:
-        """The oldest copy of each block arrives; returned is whether there was one."""
+        """Complete the oldest copy of each block; returns False if there was none."""
         queue, self._queue = self._queue, []
         served = np.zeros(self._machine.lanes.blocks, bool)
         for copy in queue:
@@ -120,7 +123,7 @@ class BulkCopies:
         return bool(queue)
 
     def require_landed(self) -> None:
-        """Refuse a kernel that ends with copies under way."""
+        """Raise CopyInFlight if a copy is still in flight when the blocks end."""
         if self._queue:
             raise CopyInFlight("the block has ended, and a bulk copy to it is still under way", self._queue[0].lanes[0])
 
@@ -130,7 +133,7 @@ class BulkCopies:
 
 
 def require_aligned(what: str, address: int, tensor_map: TensorMap, lane: int) -> None:
-    """Refuse a box in shared memory that does not begin where its map's swizzle does: Misaligned."""
+    """Raise Misaligned for a box in shared memory that does not begin at the alignment of its map's swizzle."""
     if address % tensor_map.alignment:
         raise Misaligned(
             f"{what} shared address {address:#x}, not a multiple of {tensor_map.alignment}: with a swizzle of "
@@ -140,13 +143,13 @@ def require_aligned(what: str, address: int, tensor_map: TensorMap, lane: int) -
 
 
 def _first_of(values: Indices) -> Indices:
-    """For each value, where it stands first."""
+    """Index of the first occurrence of each value."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     return first[inverse]
 
 
 def boxes_of(place: TensorAddress, machine: Machine) -> Callable[[Mask], tuple[Values, Indices]]:
-    """A closure that returns the maps of the active lanes, and where in them their boxes begin."""
+    """Return a closure that gives the active lanes' map addresses and the corners of their boxes."""
     maps = machine.read(place.map, "u64")
     coordinates = [machine.read(c, "s32") for c in reversed(place.coordinates)]
 
@@ -160,7 +163,7 @@ def boxes_of(place: TensorAddress, machine: Machine) -> Callable[[Mask], tuple[V
 def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
     """``cp.async.bulk.tensor.Nd.shared::cluster.global.mbarrier::complete_tx::bytes [to], [map, {..}], [mbarrier]``.
 
-    Also ``.multicast::cluster``, with the blocks that it goes to as bits behind these.
+    Also ``.multicast::cluster``, with one more operand: a bit mask of the receiving blocks.
     """
     modifiers = instruction.modifiers
     target, source, mbarrier = instruction.operands[:3]
@@ -182,7 +185,7 @@ def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
 
 
 Join = Callable[[Values, Values], Values]
-"""What is stored, from what was there and what comes."""
+"""A reduction: the stored value from the old value and the new one."""
 
 _JOINS: dict[str, Join] = {
     "add": np.add,
@@ -196,7 +199,7 @@ _JOINS: dict[str, Join] = {
 
 @dataclass(slots=True)
 class _Store:
-    """One thread's store: its group, its number among its warp's, and how its values arrive."""
+    """One thread's bulk store: its group, its number among the warp's stores, and a closure that writes its values."""
 
     lane: int
     group: int
@@ -206,7 +209,7 @@ class _Store:
 
 
 class BulkStores:
-    """Stores under way in a batch of blocks."""
+    """Bulk stores in flight in a batch of blocks."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -214,7 +217,7 @@ class BulkStores:
         self._stores: list[_Store] = []
 
     def start(self) -> None:
-        """None under way."""
+        """Forget all stores."""
         lanes = self._machine.lanes
         self._group = np.zeros(lanes.count, np.int64)
         self._issued = np.zeros(lanes.warps, np.int64)
@@ -225,7 +228,7 @@ class BulkStores:
         self._group = self._group + mask.lanes
 
     def wait(self, pending: int, reading: bool, mask: Mask) -> None:
-        """All but the newest `pending` groups of each active thread have read, and if not only `reading`, arrived."""
+        """Wait for all but the newest `pending` groups of each active thread: read, and unless `reading`, written."""
         for store in self._stores:
             if mask.lanes[store.lane] and store.group < self._group[store.lane] - pending:
                 store.read = True
@@ -240,7 +243,7 @@ class BulkStores:
                 ordering.stores_have_read(warp, min(left, default=int(self._issued[warp]) + 1) - 1)
 
     def finish(self) -> None:
-        """The blocks have ended: what is under way arrives; CopyInFlight where it may not have read all."""
+        """Complete all stores at the end of the blocks; raises CopyInFlight if one may not have read its data."""
         for store in self._stores:
             if not store.read:
                 raise CopyInFlight(
@@ -254,7 +257,7 @@ class BulkStores:
         self._stores = []
 
     def begin_box(self, address: int, corner: list[int], source: int, lane: int, join: str) -> None:
-        """Store a box of shared memory at a corner of the tensor map at an address; outside of the tensor nothing."""
+        """Store a box of shared memory at a corner of a tensor map; the part outside the tensor is dropped."""
         name, tensor_map = self._copies.map_at(address, lane)
         require_aligned("bulk store from", source, tensor_map, lane)
         tensor = self._machine.memory.writeable(tensor_map.array, "bulk store", lane)
@@ -304,7 +307,7 @@ class BulkStores:
         self._stores.append(_Store(lane, int(self._group[lane]), number, arrive))
 
     def _read(self, places: Indices, lane: int) -> Values:
-        """Pieces of the block's shared memory as the engine sees them now, ``[pieces * 8]`` of 16 bits."""
+        """Read 16-byte pieces of the block's shared memory through the asynchronous proxy, ``[pieces * 8]`` uint16."""
         machine, shared = self._machine, self._machine.shared
         self._issued[lane // WARP] += 1
         block = machine.lanes.block_of[lane : lane + 1]
@@ -323,7 +326,7 @@ def _only(lane: int, lanes: int) -> Mask:
 
 
 def _combine(join: str, dtype: Dtype, bf16: bool = False) -> Join:
-    """The reduction on values of a type; bf16 is what its register type says, never what a map of 16 bits holds."""
+    """Return the reduction for a type; `bf16` comes from the instruction, since a map of 16-bit words does not tell."""
     if bf16:
         return lambda old, new: float_to_bf16(_JOINS[join](bf16_to_float(old), bf16_to_float(new)))
     if dtype == np.uint16:

@@ -1,7 +1,7 @@
-"""Clusters: blocks that run at the same time and see each other's shared memory.
+"""Thread block clusters: blocks that run at the same time and access each other's shared memory.
 
-PTX ISA 9.0, "Cluster of Cooperative Thread Arrays", "mapa" and "barrier.cluster". An address that ``mapa`` has made
-holds, above the address in the other block's memory, its rank in the cluster and one.
+PTX ISA 9.0, "Cluster of Cooperative Thread Arrays", "mapa" and "barrier.cluster". An address from ``mapa`` is encoded
+here as the address in the other block's memory, with that block's rank plus one in the bits from 24 on.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from attnsim.ptx.machine import Machine, Step, operation, unsupported
 from attnsim.ptx.syntax import Instruction
 
 RANK_SHIFT = 24
-"""Bits of an address within a block's shared memory, of which no GPU has more than 228 KiB."""
+"""Bits of an address within one block's shared memory; no GPU has more than 228 KiB."""
 
 
 class Clusters:
-    """The clusters of a batch: their barriers, and what their blocks do in each other's memory.
+    """The clusters of a batch: their barriers, and accesses to the shared memory of other blocks.
 
-    A block that is run without the others of its cluster, to see what it does, takes what it does to them itself: they
-    would do as much to it.
+    A block may be run without the others of its cluster, to record what it does. It then receives its own remote
+    arrivals and copies, in place of those that the other blocks would send.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
     def start(self) -> None:
-        """Nobody has arrived."""
+        """Reset: no lane has arrived."""
         lanes = self._machine.lanes
         self._size, self._ordering = self._machine.cluster, self._machine.shared.ordering
         self._alone = lanes.cluster < self._size
@@ -44,12 +44,12 @@ class Clusters:
             self._told, self._over = self._ordering.clock(), self._ordering.clock()
 
     def arrive(self, mask: Mask) -> None:
-        """``barrier.cluster.arrive``: these lanes have come; a phase ends when all of a cluster that live have.
+        """``barrier.cluster.arrive`` of these lanes; a phase ends when all live lanes of the cluster have arrived.
 
         Raises
         ------
         DivergentBarrier
-            When one has arrived before and not waited since.
+            When a lane arrives twice without a wait in between.
         """
         again = self._open[mask.index]
         if again.any():
@@ -65,12 +65,12 @@ class Clusters:
         self._settle()
 
     def over(self, mask: Mask) -> Mask:
-        """``barrier.cluster.wait``: the lanes that all others of their cluster have come to.
+        """``barrier.cluster.wait``: returns the lanes whose cluster has arrived completely.
 
         Raises
         ------
         DivergentBarrier
-            When one has not arrived.
+            When a lane waits that has not arrived.
         """
         absent = ~self._open[mask.index]
         if absent.any():
@@ -79,19 +79,19 @@ class Clusters:
         return mask.select(self._phase[self._of[mask.index]] >= self._due[mask.index])
 
     def go_on(self, mask: Mask) -> None:
-        """These lanes know what those of their cluster knew when they arrived."""
+        """Pass the barrier: these lanes acquire the clocks of all that arrived."""
         self._open &= ~mask.lanes
         if self._ordering:
             self._ordering.acquire(self._over, mask)
 
     def missing(self, mask: Mask) -> str:
-        """What lanes wait for, in words."""
+        """Describe the barrier that these lanes wait at, for a message."""
         here = self._machine.live & (self._of == self._of[mask.lane(0)])
         absent = int(np.count_nonzero(here & ~self._arrived))
         return f"waits at a barrier of its cluster for {absent} of {np.count_nonzero(here)} threads"
 
     def block(self, lanes: Indices, ranks: Indices) -> Indices:
-        """The blocks of these ranks in the lanes' clusters, in whose memory they do something."""
+        """Blocks of these ranks in the lanes' clusters, ``[lanes]``, for an access to their shared memory."""
         own = self._machine.lanes.block_of[lanes]
         if self._alone:
             return own
@@ -100,7 +100,7 @@ class Clusters:
         return blocks
 
     def _touch(self, lanes: Indices, blocks: Indices) -> None:
-        """These lanes reach into the memory of these blocks of their clusters.
+        """Record remote accesses of these lanes to the shared memory of these blocks.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class Clusters:
             self._visits += zip(blocks[others].tolist(), agents[others].tolist(), times[others].tolist(), strict=True)
 
     def receivers(self, mask: Mask, bits: Values | None) -> Iterator[tuple[Values, Indices]]:
-        """Lanes of `mask` and the blocks that they send to: their own, or rank by rank those that bits name."""
+        """Yield lanes of `mask` and their receiving blocks: their own block, or each rank that `bits` names."""
         own = self._machine.lanes.block_of[mask.index]
         if bits is None:
             yield np.ones(mask.count, bool), own
@@ -139,13 +139,13 @@ class Clusters:
                 yield here, self.block(mask.index[here], np.full(np.count_nonzero(here), rank))
 
     def leave(self, mask: Mask) -> None:
-        """These lanes have ended.
+        """Record the exit of these lanes.
 
         Raises
         ------
         MisusedMbarrier
-            When a block ends, and none of its warps knows that another block is through with its memory: one that
-            happened to be slower would find it gone.
+            When a block ends although none of its warps has synchronised with a block that accessed its memory. Had
+            that block been slower, its access would have hit memory that is gone.
         """
         if self._size == 1:
             return
@@ -169,11 +169,11 @@ class Clusters:
                     )
 
     def _living(self) -> Bools:
-        """Which blocks have not ended."""
+        """True for blocks with a live lane, ``[blocks]``."""
         return np.bincount(self._machine.lanes.block_of[self._machine.live], minlength=self._machine.lanes.blocks) > 0
 
     def _settle(self) -> None:
-        """End the phase of every cluster of which all living lanes have arrived."""
+        """End the phase of every cluster whose live lanes have all arrived."""
         clusters = len(self._phase)
         arrived = np.bincount(self._of[self._arrived], minlength=clusters)
         absent = np.bincount(self._of[self._machine.live & ~self._arrived], minlength=clusters)
@@ -189,7 +189,7 @@ class Clusters:
 
 @operation("mapa")
 def compile_mapa(instruction: Instruction, machine: Machine) -> Step:
-    """``mapa.shared::cluster.u32 d, a, b``: address a as block b of the cluster has it."""
+    """``mapa.shared::cluster.u32 d, a, b``: the address in block b of the cluster that corresponds to a."""
     if tuple(instruction.modifiers) != ("shared::cluster", "u32"):
         raise unsupported(instruction)
     target, place, rank = instruction.operands

@@ -1,7 +1,7 @@
-"""Compiled kernels on disk, so that a second run need not compile them: ``$XDG_CACHE_HOME/attnsim/kernels``.
+"""Cache of compiled kernels on disk: ``$XDG_CACHE_HOME/attnsim/kernels``.
 
-An entry is one file, named by the hash of all that decides its content. It is written whole under another name and
-then renamed, so that several processes may write the same one; whatever cannot be read counts as absent.
+An entry is one file, named by the hash of everything that decides its content. It is written under a temporary name and
+then renamed, so that several processes may write the same entry. An unreadable entry counts as absent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from attnsim.ptx.nvrtc import Compiled
 from attnsim.writing import write_whole
 
 KEPT_DAYS = 60
-"""Entries that nobody has read for so long are removed by :func:`prune`."""
+""":func:`prune` removes entries that were not read for so many days."""
 
 
 def folder() -> Path:
-    """Where the entries are (XDG Base Directory Specification)."""
+    """Return the folder of the cache (XDG Base Directory Specification)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return home / "attnsim" / "kernels"

@@ -1,8 +1,8 @@
-"""The inner loops of the interpreter, compiled: what NumPy does in many passes over arrays, done in one.
+"""Compiled inner loops of the interpreter: one pass where NumPy would take many over the same arrays.
 
-Those that check return False where something is wrong or unusual; the caller then goes the long way, in NumPy, which
-says what. All numbers that these functions read stand in this file: numba compiles it anew when the file changes, and
-looks at no other.
+A check returns False (or -1) if something is wrong or unusual; the caller then repeats it in NumPy and reports the
+fault. All constants that these functions read are in this file, since numba recompiles when this file changes and
+watches no other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARP = 32
 BANKS_BYTES = 128
 SEVERAL_READERS = np.uint32(64)
 EPOCH, SYNCED = ~np.uint32(0x7F), ~np.uint32(0x1F)
-"""Of a tag without its warp, and of an author without its lane."""
+"""Masks: a tag without its warp (its epoch), and an author without its lane."""
 UNWRITTEN = np.uint32(0xFFFF_FFFF)
 IN_FLIGHT = np.uint32(0xFFFF_FFFE)
 ATOMIC = np.uint32(32)
@@ -109,9 +109,10 @@ def place(addresses, index, width, starts, size, found):
 
 @in_place
 def locate(addresses, width, bounds, which, rows):
-    """In which array ``[arrays, 2]`` of global memory each access lies, else -1; that of the first, and if of all.
+    """Find the array of global memory ``[arrays, 2]`` that each access lies in, -1 for none.
 
-    Returned is -1 where any lies in none. Where all lie in one, `rows` are theirs in it.
+    Returns the array of the first access, or -1 if any access lies in none, and whether all lie in that array.
+    `rows` are filled if all accesses lie in one array.
     """
     shift = 0
     while width > 1 << shift:
@@ -136,7 +137,7 @@ def locate(addresses, width, bounds, which, rows):
 
 @jit
 def sectors(addresses, index, size):
-    """Sectors that each warp touches, summed; see `memory`."""
+    """32-byte sectors touched, summed over warps; see `memory`."""
     total, start, end, shift = 0, 0, len(addresses), 0
     while size > 1 << shift:
         shift += 1
@@ -190,9 +191,10 @@ def tags_read(rows, index, granules, tags, authors, written, read, author):
 
 @in_place
 def tags_checked(rows, index, granules, tags, written, read, atomic):
-    """Granules of a store or an atomic, -1 for none: the first that another warp has written, that one has read.
+    """Check a store or an atomic; returns two granules, -1 for none.
 
-    A store may be the first there; an atomic may follow those of others.
+    The first was written by another warp since the barrier, the second was read by one.
+    A store may touch unwritten granules; an atomic may follow atomics of other warps.
     """
     period, base, bad, late = len(tags), 0, -1, -1
     for i in range(len(rows)):
@@ -216,7 +218,7 @@ def tags_checked(rows, index, granules, tags, written, read, atomic):
 
 @in_place
 def tags_write(rows, index, granules, tags, authors, written, author):
-    """Note a store; returned is a granule to which two warps store at once, -1 where there is none."""
+    """Note a store; returns a granule that two warps store to at once, -1 for none."""
     period, base, alone = len(tags), 0, True
     for i in range(len(rows)):
         while index[i] - base >= period:
@@ -274,7 +276,7 @@ def put_pieces(pieces, rows, values):
 
 @in_place
 def repeats(rows, instructions, seen):
-    """Whether several instructions name one row; `seen` is zero, and is zero again."""
+    """True if several instructions name the same row; `seen` must be all zero, and is so again on return."""
     each, found = len(rows) // instructions, False
     for one in range(instructions):
         for row in rows[one * each : (one + 1) * each]:

@@ -1,8 +1,8 @@
-"""Arithmetic of registers, compiled: a list of instructions played one after another, each over all its lanes.
+"""Compiled register arithmetic: plays a list of instructions in order, each over all its lanes.
 
-A family of instructions has operands of the same types; an operation is one of it. These are the only implementation of
-the opcodes that `tape` lists; `tests/ptx/reference_arithmetic.py` says in NumPy what each does, bit for bit. As in
-`compiled`, all numbers stand in this file.
+A family is a set of operations with the same operand types. The opcodes that `tape` lists are implemented only here;
+`tests/ptx/reference_arithmetic.py` has the same in NumPy, equal bit for bit. As in `compiled`, all constants are in
+this file.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ F16, BF16 = range(2)
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 WIDE, ONE, AGREED = 0, 1, 2
-"""What a row of the register file holds; see `registers`."""
+"""States of a row of the register file; see `registers`."""
 TARGET, FIRST_SOURCE, COLUMNS = 2, 5, 14
-"""An instruction is its family, its operation, and number, row and width of its target and of three sources."""
+"""Layout of an instruction: family, operation, then number, row and width of its target and of three sources."""
 
 
 @in_place
 def play(code, spans, full, state, u1, u4, s4, f4, u8, s8):
-    """Instructions ``[instructions, columns]`` over the lanes of spans ``[spans, 2]``, as `registers` keeps values."""
+    """Play instructions ``[instructions, columns]`` over spans of lanes ``[spans, 2]``, on the register files."""
     for i in range(len(code)):
         one = code[i]
         agree = full
@@ -62,7 +62,7 @@ def play(code, spans, full, state, u1, u4, s4, f4, u8, s8):
 
 @in_place
 def spread(state, numbers, rows, file):
-    """Put into every place of these rows what so far stands in the first alone."""
+    """Broadcast rows that hold one value in their first place to all their places."""
     for i in range(len(numbers)):
         if state[numbers[i]] == ONE:
             row = file[rows[i]]
@@ -73,7 +73,7 @@ def spread(state, numbers, rows, file):
 
 @in_place
 def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
-    """One instruction over lanes `begin` to ``end - 1``."""
+    """Play one instruction over lanes `begin` to ``end - 1``."""
     family, op, d, a, b, c, lanes = one[0], one[1], one[3], one[6], one[9], one[12], slice(begin, end)
     if family == F32:
         numbers(op, f4[d, lanes], f4[a, lanes], f4[b, lanes])
@@ -141,7 +141,7 @@ def execute(one, begin, end, u1, u4, s4, f4, u8, s8):
 
 @in_place
 def numbers(op, d, a, b):
-    """Arithmetic of floats and of integers, which wrap; beside a NaN the number is the smaller and the larger."""
+    """Arithmetic of floats and wrapping integers; minimum and maximum of a NaN and a number return the number."""
     for i in range(len(d)):
         if op == ADD:
             d[i] = a[i] + b[i]
@@ -161,21 +161,21 @@ def numbers(op, d, a, b):
 
 @in_place
 def fused(d, a, b, c):
-    """Products and sums of float32, rounded once from float64."""
+    """Fused multiply-add of float32, rounded once from float64."""
     for i in range(len(d)):
         d[i] = np.float32(np.float64(a[i]) * np.float64(b[i]) + np.float64(c[i]))
 
 
 @in_place
 def flush(values, found):
-    """Subnormal float32 become zero."""
+    """Flush subnormal float32 to zero."""
     for i in range(len(values)):
         found[i] = values[i] * np.float32(0) if abs(values[i]) < SMALLEST_NORMAL else values[i]
 
 
 @in_place
 def logic(op, d, a, b):
-    """Bits of integers."""
+    """Bitwise logic of integers."""
     for i in range(len(d)):
         if op == AND:
             d[i] = a[i] & b[i]
@@ -191,7 +191,7 @@ def logic(op, d, a, b):
 
 @in_place
 def shift(op, d, a, amount, bits):
-    """Shifts that bring zeros in."""
+    """Logical shifts."""
     for i in range(len(d)):
         if amount[i] >= bits:
             d[i] = 0
@@ -203,14 +203,14 @@ def shift(op, d, a, amount, bits):
 
 @in_place
 def shift_signed(d, a, amount, bits):
-    """To the right, with the sign."""
+    """Arithmetic shift to the right."""
     for i in range(len(d)):
         d[i] = a[i] >> np.int64(min(amount[i], np.uint32(bits - 1)))
 
 
 @in_place
 def compare(op, d, a, b):
-    """Comparisons that do not hold for NaN."""
+    """Ordered comparisons, false if an operand is NaN."""
     for i in range(len(d)):
         if op == EQ:
             d[i] = a[i] == b[i]
@@ -245,28 +245,28 @@ def predicates(op, d, a, b):
 
 @in_place
 def select(d, a, b, chosen):
-    """One of two."""
+    """Select `a` where `chosen` is set, else `b`."""
     for i in range(len(d)):
         d[i] = a[i] if chosen[i] != 0 else b[i]
 
 
 @in_place
 def copy(d, a):
-    """To another width."""
+    """Convert to the width of `d`."""
     for i in range(len(d)):
         d[i] = a[i]
 
 
 @in_place
 def multiply(d, a, b):
-    """The whole product."""
+    """Multiply to the full width of `d`."""
     for i in range(len(d)):
         d[i] = d.dtype.type(a[i]) * d.dtype.type(b[i])
 
 
 @in_place
 def multiply_add(d, a, b, c):
-    """The whole product, and a sum."""
+    """Multiply to the full width of `d`, and add `c`."""
     for i in range(len(d)):
         d[i] = d.dtype.type(a[i]) * d.dtype.type(b[i]) + c[i]
 

@@ -1,6 +1,6 @@
-"""The books of `ordering`, compiled: who knows which work of whom to be over.
+"""Compiled vector clocks for `ordering`: which agent has observed the completion of which other agent's work.
 
-Those that check say where something is wrong.
+Functions that check return the place of the first violation.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ in_place = partial(jit, allocates=False)
 
 @in_place
 def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer, written, read, reading):
-    """Check and note what wgmma read by the clocks of `ordering`; nothing is noted where it returns False.
+    """Check and note reads by wgmma against the clocks of `ordering`; returns False and notes nothing on a violation.
 
-    Places are those of a product of each group, then those of the next product of each.
+    Places are ordered by product, then by warpgroup.
     """
     for i in range(len(places)):
         first, last, latest = groups[i % len(groups)] * 4, writer[0], np.int32(-1)
@@ -42,11 +42,11 @@ def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer
 
 @in_place
 def clocks_written(rows, granules, known, who, told, writer, written, by_atomic, unwritten, atomic):
-    """Granules of an access whose last write is not known to be over, by the clocks of `ordering`; -1 for none.
+    """Return two granules of an access whose last write is not known to be complete, -1 for none.
 
-    Access i goes by the clock ``known[who[i]]``. The second granule is the first whose write is over by
-    ``told[who[i]]``, the first is any other. What nobody has written is fine where `unwritten`, what an atomic has
-    where `atomic`.
+    Access i is checked against the clock ``known[who[i]]``. The second granule is the first one whose write is complete
+    by the clock ``told[who[i]]`` (a fence is missing), the first is any other. Unwritten granules are allowed with
+    `unwritten`, granules written by an atomic with `atomic`.
     """
     bad, unfenced = -1, -1
     for i in range(len(rows)):
@@ -64,7 +64,7 @@ def clocks_written(rows, granules, known, who, told, writer, written, by_atomic,
 
 @in_place
 def clocks_sign(rows, granules, agents, times, writer, written, by_atomic):
-    """Note who has written, access by access."""
+    """Note the writer and time of each access."""
     for i in range(len(rows)):
         for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
             writer[granule] = agents[i]
@@ -74,7 +74,7 @@ def clocks_sign(rows, granules, agents, times, writer, written, by_atomic):
 
 @in_place
 def clocks_taken(rows, granules, by, when, writer, written):
-    """Note that accesses ``rows[i]`` were all by one writer at one time."""
+    """Note that the writes ``rows[i]`` were all made by one writer at one time."""
     for i in range(len(rows)):
         for row in rows[i]:
             for granule in range(row * granules, (row + 1) * granules):
@@ -83,7 +83,7 @@ def clocks_taken(rows, granules, by, when, writer, written):
 
 @in_place
 def clocks_signed(rows, granules, agents, writer):
-    """The first granule of an access that is noted as written by another since; -1 for none."""
+    """Return the first granule that another agent has written since, -1 for none."""
     for i in range(len(rows)):
         for part in range(granules):
             if writer[rows[i] * granules + part] != agents[i]:
@@ -93,7 +93,7 @@ def clocks_signed(rows, granules, agents, writer):
 
 @in_place
 def clocks_note_read(rows, granules, agents, times, read):
-    """Note who has read."""
+    """Note the reader and time of each access."""
     for i in range(len(rows)):
         for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
             read[granule, agents[i]] = times[i]
@@ -101,7 +101,7 @@ def clocks_note_read(rows, granules, agents, times, read):
 
 @in_place
 def clocks_read(rows, granules, agents, who, known, read):
-    """The first granule of an access that one of these agents is not known to have read, -1 for none; and the agent."""
+    """Return the first granule whose read by one of `agents` is not known to be complete (-1: none), and that agent."""
     first, reader = len(rows) * granules, -1
     for agent in agents:
         late = 0
@@ -119,7 +119,7 @@ def clocks_read(rows, granules, agents, who, known, read):
 
 @in_place
 def clocks_told(clock, known, warps, per_block, publish):
-    """Add what these warps know to clocks of their blocks; or else those to what they know."""
+    """Merge the warps' vector clocks into the clocks of their blocks (`publish`), or the reverse."""
     for warp in warps:
         for plane in range(2):
             for agent in range(known.shape[2]):
@@ -132,7 +132,7 @@ def clocks_told(clock, known, warps, per_block, publish):
 
 @in_place
 def clocks_known(clock, known, warps, per_block):
-    """Whether all these warps know what clocks of their blocks say."""
+    """True if the vector clocks of all these warps include the clocks of their blocks."""
     late = 0
     for warp in warps:
         for agent in range(known.shape[2]):

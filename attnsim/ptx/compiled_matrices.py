@@ -1,8 +1,8 @@
-"""Matrices of the tensor cores, compiled: from registers and shared memory to float32 and back, and their products.
+"""Compiled matrix fragments: registers and shared memory to float32 and back, and matrix products.
 
-Products of two 16-bit floats are exact in float32; sums run along k from its beginning and are then added to what is
-there, in float32. That order is this file's, and no GPU's. `floats` are all values of 16 bits by their bits. As in
-`compiled`, all other numbers stand in this file.
+The product of two 16-bit floats is exact in float32. Sums run along k from 0 and are then added to the accumulator, in
+float32; a GPU sums in another order. `floats` is a table of all 16-bit values by their bits. As in `compiled`, all
+other constants are in this file.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ in_place = partial(jit, allocates=False)
 
 WARP = 32
 ROWS, COLUMNS = 16, 8
-"""Of the product of one mma, and half of the rows of each warp in one of wgmma."""
+"""Shape of the product of one mma; a warp has twice as many rows in one of wgmma."""
 GROUP, GROUP_ROWS, DEPTH = 128, 64, 16
 """Threads of a warpgroup, and rows and k of its wgmma."""
 
 
 @in_place
 def columns_of(bits, registers, lane0, floats, found):
-    """B of all matrices ``[matrices, steps]`` of a warp: of two each a tile ``[16 k, 16 columns]``.
+    """Load B of a warp from registers ``[matrices, steps]``: each two matrices become a tile ``[16 k, 16 columns]``.
 
-    Even columns of a matrix come first: then a register of the product has four neighbours in each row.
+    Even columns of a matrix come first, so that a register of the product covers four neighbours in each row.
     """
     for matrix in range(len(registers)):
         for step in range(registers.shape[1]):
@@ -43,7 +43,7 @@ def columns_of(bits, registers, lane0, floats, found):
 
 @in_place
 def rows_of(bits, registers, lane0, floats, found):
-    """A of a warp: its registers one after another, each eight rows of eight."""
+    """Load A of a warp: register after register, each an 8 x 8 matrix by rows."""
     for part in range(len(registers)):
         register, first = bits[registers[part]], 64 * part
         for lane in range(WARP):
@@ -54,7 +54,7 @@ def rows_of(bits, registers, lane0, floats, found):
 
 @in_place
 def multiply(left, right, sums):
-    """Add to a tile ``[16, 16]`` the product of A, as `rows_of` has it, and of a tile of B."""
+    """Add the product of A (as `rows_of` lays it out) and a tile of B to a tile of sums ``[16, 16]``."""
     for row in range(ROWS):
         first = row // 8 * 64 + row % 8 * 8
         for column in range(16):
@@ -66,7 +66,7 @@ def multiply(left, right, sums):
 
 @in_place
 def move(file, registers, lane0, sums, back):
-    """Registers of C ``[rows, columns, 4]`` to their places in tiles of products; `back`: those of D from there."""
+    """Copy registers of C ``[rows, columns, 4]`` into tiles of sums; with `back`, tiles into registers of D."""
     for row in range(registers.shape[0]):
         for column in range(registers.shape[1]):
             for part in range(4):
@@ -83,7 +83,7 @@ def move(file, registers, lane0, sums, back):
 
 @in_place
 def products(bits, file, left, right, before, after, warps, floats, a, b, sums):
-    """Chains of mma of 16-bit floats, each with what the one before it gives as its C.
+    """Play chains of mma on 16-bit floats; each mma takes the result of the one before as its C.
 
     Registers of A are ``[rows, length, 2 steps]``, those of B ``[length, columns, steps]``, the first C and the last D
     in f32 ``[rows, columns, 4]``. The last three arguments are zeros, room for matrices and tiles of products.
@@ -102,7 +102,7 @@ def products(bits, file, left, right, before, after, warps, floats, a, b, sums):
 
 @in_place
 def load_matrices(words, places, count, transposed, warps, targets, bits):
-    """ldmatrix: rows of 8 x 8 matrices at ``[instructions, warps, matrices, 8]`` to registers of 32 bits.
+    """ldmatrix: rows of 8 x 8 matrices at places ``[instructions, warps, matrices, 8]`` to 32-bit registers.
 
     Shared memory is ``[pieces, 4]`` words of 32 bits.
     """
@@ -128,7 +128,7 @@ def load_matrices(words, places, count, transposed, warps, targets, bits):
 
 @in_place
 def pieces_to_floats(pieces, places, transposed, floats, found):
-    """Pieces of shared memory at ``[matrices, rows, 2]`` as float32 ``[matrices, rows, 16]``.
+    """Decode 16-byte pieces of shared memory at ``[matrices, rows, 2]`` to float32 ``[matrices, rows, 16]``.
 
     Transposed, they lie at ``[matrices, 16, rows / 8]``.
     """
@@ -146,9 +146,9 @@ def pieces_to_floats(pieces, places, transposed, floats, found):
 
 @in_place
 def agreed(file, state, numbers, rows, groups, found):
-    """What all threads of each warpgroup share in registers, ``[registers, warpgroups]``.
+    """Return the first warpgroup whose threads disagree on a register, else -1.
 
-    Returned is the first warpgroup where they do not, or -1; see `registers` for what a register's state says.
+    Writes the common values to `found` ``[registers, warpgroups]``; see `registers` for the state of a register.
     """
     for i in range(len(rows)):
         values = file[rows[i]]
@@ -166,7 +166,7 @@ def agreed(file, state, numbers, rows, groups, found):
 
 @in_place
 def group_rows(bits, registers, groups, floats, found):
-    """A of wgmma ``[products * warpgroups, 64, 16]``: each warp has 16 rows, as in mma."""
+    """Load A of wgmma from registers, ``[products * warpgroups, 64, 16]``; each warp has 16 rows, as in mma."""
     for product in range(len(registers)):
         for i in range(len(groups)):
             of = found[product * len(groups) + i]
@@ -183,7 +183,7 @@ def group_rows(bits, registers, groups, floats, found):
 def accumulate(values, groups, keep, flying, file, registers, sign, products):
     """Add products ``[products, warpgroups, 64, n]`` to accumulators ``[warpgroups, 64, n]``, one after another.
 
-    Those hold what flies, what registers hold, or zero if not kept; `flying` is changed.
+    An accumulator starts from the sum in flight, from the registers, or (without `keep`) from zero. Sets `flying`.
     """
     for product in range(len(products)):
         for i in range(len(groups)):
@@ -199,7 +199,7 @@ def accumulate(values, groups, keep, flying, file, registers, sign, products):
 
 @in_place
 def registers_to_accumulator(file, registers, group, found):
-    """Registers ``[n / 2]`` of a warpgroup as ``[64, n]``.
+    """Copy the registers ``[n / 2]`` of a warpgroup to its accumulator ``[64, n]``.
 
     PTX ISA 9.0, "Register Fragments for wgmma.mma_async.m64nNk16": warp w has rows 16 w to 16 w + 15, as mma has them.
     """
@@ -212,7 +212,7 @@ def registers_to_accumulator(file, registers, group, found):
 
 @in_place
 def accumulators_to_registers(values, groups, file, registers):
-    """The reverse, of some warpgroups' accumulators ``[warpgroups, 64, n]``."""
+    """Copy accumulators ``[warpgroups, 64, n]`` of these warpgroups to their registers."""
     for group in groups:
         for part in range(len(registers)):
             half, column = part % 4 // 2, part // 4 * 8 + part % 2

@@ -1,4 +1,4 @@
-"""Where a thread goes on: branches, exits, barriers, trap; and ``setmaxnreg``, by which warpgroups share registers.
+"""Control instructions: branches, exits, barriers, trap; and ``setmaxnreg``, which moves registers between warpgroups.
 
 PTX ISA 9.0, "setmaxnreg"; an SM has 65,536 registers (CUDA Programming Guide, "Compute Capabilities").
 """
@@ -20,9 +20,9 @@ from attnsim.ptx.tensor_cores import require_warpgroups
 
 
 def cluster_barrier(instruction: Instruction, machine: Machine) -> Control:
-    """``barrier.cluster.arrive`` and ``wait``, of which every thread that has not exited does both in turn.
+    """``barrier.cluster.arrive`` and ``wait``; every thread that has not exited does both in turn.
 
-    Without ``.relaxed``: what a thread did before it arrives is seen by all that have waited.
+    Without ``.relaxed``, everything that a thread did before it arrived is visible to all that have waited.
     """
     if instruction.guard or "relaxed" in instruction.modifiers:
         raise unsupported(instruction)
@@ -48,23 +48,23 @@ FEWEST, MOST, STEP = 24, 256, 8
 
 
 class RegisterBudget:
-    """Registers per thread that each warpgroup of a batch has asked for; 0 before it has."""
+    """Registers per thread that each warpgroup of a batch has requested; 0 before its first request."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._asked = np.zeros(0, np.int64)
 
     def start(self) -> None:
-        """Nobody has asked."""
+        """Reset: no warpgroup has made a request."""
         self._asked = np.zeros(-(-self._machine.lanes.warps // 4), np.int64)
 
     def ask(self, registers: int, mask: Mask) -> None:
-        """These warpgroups take so many registers a thread.
+        """Set the registers per thread of these warpgroups.
 
         Raises
         ------
         Deadlock
-            When a block's warpgroups ask for more than an SM has: the last would wait for ever.
+            When a block's warpgroups request more than an SM has: the last one would wait forever.
         """
         self._asked[mask.warpgroups] = registers
         total = self._asked.reshape(self._machine.lanes.blocks, -1).sum(axis=1) * WARPGROUP
@@ -93,7 +93,7 @@ def compile_register_hand_over(instruction: Instruction, machine: Machine) -> St
 
 
 Split = Callable[[Mask], tuple[Mask, Mask | None]]
-"""Lanes where an instruction's predicate holds or there is none, and the others if there are any."""
+"""Splits a mask: lanes whose predicate holds (all without a predicate), and the other lanes, None if there are none."""
 
 
 def _split(instruction: Instruction, machine: Machine) -> Split:
@@ -155,7 +155,7 @@ def _exit(instruction: Instruction, machine: Machine) -> Control:
 
 
 def fall_off(run: Flow, position: int, mask: Mask) -> Go:
-    """The end of the function returns."""
+    """Reaching the end of the function: the lanes exit."""
     run.exit(mask)
     return None
 
@@ -194,7 +194,7 @@ def _barrier(instruction: Instruction, machine: Machine) -> Control | None:
 
 
 def _vote(instruction: Instruction, machine: Machine) -> Finish:
-    """What each thread gets when a barrier that votes completes: ``popc``, ``and`` or ``or`` of the predicates."""
+    """Return the closure that writes the result of ``bar.red``: ``popc``, ``and`` or ``or`` of the predicates."""
     reduction = next(m for m in instruction.modifiers if m in ("popc", "and", "or"))
     write = machine.write(instruction.operands[0], "u32" if reduction == "popc" else "pred")
 

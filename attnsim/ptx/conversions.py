@@ -61,7 +61,7 @@ def _conversion(target: str, source: str, instruction: Instruction) -> Function:
 
 
 def _to_integer(dtype: Dtype, instruction: Instruction) -> Function:
-    """Rounded, then clamped to the integer's range; NaN is 0 (PTX ISA 9.0, section cvt)."""
+    """Return a function that rounds, then clamps to the integer's range; NaN becomes 0 (PTX ISA 9.0, section cvt)."""
     name = next((m for m in instruction.modifiers if m in _TO_INTEGER), None)
     if name is None:
         raise unsupported(instruction)
@@ -90,7 +90,7 @@ def _integer_to_float(target: str, instruction: Instruction) -> Function:
 
 
 def _directed(a: Values, dtype: Dtype, instruction: Instruction) -> Values:
-    """To a float type, in the direction that the instruction names."""
+    """Convert to a float type, rounded in the direction that the instruction names."""
     nearest = a.astype(dtype)
     modifiers = instruction.modifiers
     if not {"rz", "rm", "rp"} & set(modifiers):
@@ -106,7 +106,7 @@ def _directed(a: Values, dtype: Dtype, instruction: Instruction) -> Values:
 
 
 def _to_float(target: str, instruction: Instruction) -> Function:
-    """From float16, float32 or float64 to a float type."""
+    """Return the conversion of float16, float32 or float64 to a float type."""
     modifiers = instruction.modifiers
     if target in ("bf16", "f16"):
         if {"rm", "rp"} & set(modifiers):
@@ -135,7 +135,7 @@ def _bounded(convert: Function, modifiers: tuple[str, ...]) -> Function:
 
 
 def _to_tf32(values: Values, away: bool) -> Values:
-    """Ten mantissa bits in a float32: ties away from zero (``.rna``) or to even."""
+    """Round float32 to the ten mantissa bits of tf32: ties away from zero (``.rna``) or to even."""
     bits = values.view(np.uint32)
     up = np.uint32(0x1000) if away else np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
     rounded = ((bits + up) & np.uint32(0xFFFF_E000)).view(np.float32)

@@ -77,7 +77,10 @@ class _Copy(Alike):
 
 
 def _valid_bytes(operands: Sequence[Operand], width: int, machine: Machine) -> Callable[[Mask], Values] | None:
-    """How many bytes each lane reads: the source size, or none where the predicate says to ignore the source."""
+    """Return a closure for the bytes that each lane reads, ``[active]``; None if every lane reads all of them.
+
+    The instruction gives a source size, or a predicate that says to ignore the source (0 bytes).
+    """
     if not operands:
         return None
     ignoring = isinstance(operands[0], Register) and operands[0].type == "pred"

@@ -1,8 +1,8 @@
-"""What a launch did, as a profiler would count it: sums, what an instruction adds to them, and which pipe it goes to.
+"""Counts of a launch, as a profiler would report them: totals, the cost of each instruction, and its pipe.
 
 Pipes are those of Nsight Compute (Kernel Profiling Guide, "Pipelines"). The assembler joins, splits and drops
-instructions: a product and a sum become one, moves vanish, addresses are computed once. Counts by pipe are those of
-the PTX, not of the machine code.
+instructions: a multiplication and an addition become one, moves vanish, addresses are computed once. Counts by pipe
+here are counts of PTX instructions, not of machine code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Counters:
     flops : int
         Additions and multiplications of floats outside the tensor cores; a fused multiply-add is two.
     tensor_flops : int
-        Of ``mma`` and ``wmma``: 2 m n k each.
+        FLOPs of ``mma`` and ``wmma``: 2 m n k each.
     exponentials : int
         ``ex2``, by thread.
     shuffles : int
@@ -83,7 +83,7 @@ class Counters:
         return sum((stop - start) * warps for (start, stop), warps in self.issued.items())
 
     def requested(self) -> dict[tuple[str, str], int]:
-        """Bytes of global memory by ("load" or "store", tensor), where there are any."""
+        """Return requested bytes of global memory by ("load" or "store", tensor), without zeros."""
         ways = (("load", self.loads), ("store", self.stores))
         return {(way, tensor): count for way, by_tensor in ways for tensor, count in by_tensor.items() if count}
 
@@ -101,7 +101,7 @@ Cost = tuple[int, int, int, int]
 
 
 def cost(instruction: Instruction) -> Cost:
-    """Operations of one lane of an instruction; of ``mma`` and ``wgmma`` a lane's share of 2 m n k."""
+    """Return the operations of one lane; for ``mma`` and ``wgmma`` the lane's share of 2 m n k."""
     kind = instruction.modifiers[-1] if instruction.modifiers else ""
     width = _FLOAT_TYPES.get(kind, 0)
     if instruction.name == "mma":
@@ -120,7 +120,7 @@ def cost(instruction: Instruction) -> Cost:
 
 
 def charge(counters: Counters, each: Iterable[int], lanes: int) -> None:
-    """Count a cost for so many lanes."""
+    """Add the cost of an instruction to the counters, for so many lanes."""
     flops, tensor_flops, exponentials, shuffles = each
     counters.flops += flops * lanes
     counters.tensor_flops += tensor_flops * lanes
@@ -129,9 +129,9 @@ def charge(counters: Counters, each: Iterable[int], lanes: int) -> None:
 
 
 class Costs:
-    """Sums of the costs of a kernel's instructions, so that a run of them is counted at once.
+    """Prefix sums of instruction costs, so that a run of instructions is counted at once.
 
-    Instructions under a predicate are counted when they run; here they only count as issued.
+    Predicated instructions are counted when they run; here they count only as issued.
     """
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
@@ -173,7 +173,7 @@ PIPES = {
     "control": "branches, barriers, fences",
     "moves": "moves, selections, address conversions, parameters; most vanish in machine code",
 }
-"""Names of the pipes and what goes to them."""
+"""The pipes, and what runs on each."""
 
 
 def pipe_of(instruction: Instruction) -> str:

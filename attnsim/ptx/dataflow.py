@@ -1,4 +1,4 @@
-"""Registers that an instruction writes and reads, where variables lie, and who works on shared memory."""
+"""Dataflow of a kernel: registers read and written, addresses of variables, agents that access shared memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from attnsim.ptx.lanes import Meetings
 from attnsim.ptx.syntax import Address, Function, Instruction, TensorAddress, register_names
 
 _NO_RESULT = ("st", "red", "stmatrix", "cp", "bra", "brx", "ret", "exit", "trap", "prefetch", "bar", "barrier", "fence")
-"""Instructions whose first operand is not a result; of a barrier it is where it votes."""
+"""Instructions whose first operand is not a result (that of ``bar.red`` is)."""
 
 _ENDS = ("bra", "brx", "ret", "exit", "trap")
 _LATE = ("wgmma", "tcgen05")
-"""Instructions that work on registers after others have begun."""
+"""Asynchronous instructions, which access registers after later instructions have begun."""
 
 
 def written(one: Instruction) -> frozenset[str]:
-    """Registers of the first operand, where that is a result."""
+    """Registers that an instruction writes: those of its first operand if it is a result."""
     if not one.operands or (one.name in _NO_RESULT and "red" not in one.modifiers):
         return frozenset()
     first = one.operands[0]
@@ -22,13 +22,16 @@ def written(one: Instruction) -> frozenset[str]:
 
 
 def read(one: Instruction) -> frozenset[str]:
-    """Registers of the other operands and of the guard."""
+    """Registers that an instruction reads: those of the other operands and of the guard."""
     operands = one.operands[1:] if written(one) else one.operands
     return frozenset(register_names((*operands, *([one.guard] if one.guard else []))))
 
 
 def passing(function: Function) -> dict[str, int]:
-    """Registers that one stretch between branches writes before it reads them, and no other names: its number."""
+    """Return the registers that are live in one basic block only, with the number of that block.
+
+    Such a register is written before it is read there, and no other block names it.
+    """
     heads = {target for one in function.instructions for target in one.targets}
     stretch, home, others = 0, dict[str, int](), set[str]()
     for position, one in enumerate(function.instructions):
@@ -44,9 +47,9 @@ def passing(function: Function) -> dict[str, int]:
 
 
 def lay_out(function: Function, space: str) -> tuple[dict[str, int], int]:
-    """Addresses of a kernel's shared or local variables by name, and what they take in bytes.
+    """Return the addresses of a kernel's shared or local variables by name, and their total size in bytes.
 
-    They lie in order of declaration; dynamic shared memory comes last and takes nothing.
+    Variables lie in order of declaration; dynamic shared memory comes last and has size 0.
     """
     variables = sorted((v for v in function.variables if v.space == space), key=lambda v: v.size_bytes == 0)
     addresses, end = {}, 0
@@ -58,7 +61,7 @@ def lay_out(function: Function, space: str) -> tuple[dict[str, int], int]:
 
 
 def meetings(function: Function) -> Meetings:
-    """Who works beside the warps of a kernel's blocks."""
+    """Return which agents other than warps access a kernel's shared memory."""
     instructions = function.instructions
     return Meetings(
         pairwise=any(
@@ -73,7 +76,7 @@ def meetings(function: Function) -> Meetings:
 
 
 def _counts_threads(instruction: Instruction) -> bool:
-    """Whether a barrier is for some of the block's threads."""
+    """True if a barrier names a thread count, so that it may be for part of the block."""
     return "warp" not in instruction.modifiers and len(instruction.operands) > (
         3 if "red" in instruction.modifiers else 1
     )

@@ -1,4 +1,4 @@
-"""Instructions that do the same in every lane: a NumPy function of the operands."""
+"""Elementwise instructions: a NumPy function of the operands, applied in every lane."""
 
 from __future__ import annotations
 
@@ -16,23 +16,18 @@ from attnsim.ptx.syntax import Immediate, Instruction, Operand
 Function = Callable[..., Values]
 
 _TRIED: set[Hashable] = set()
-"""Kinds of instructions, and types of operands, that their function takes."""
+"""Kinds of instructions with operand types that their function is known to accept."""
 
 
 class Elementwise(Alike):
-    """One such instruction.
+    """One elementwise instruction.
 
     Parameters
     ----------
-    instruction : Instruction
-    machine : Machine
     function : callable
         On arrays ``[lanes]`` or, where all lanes agree, ``[1]``.
-    target : Operand
-    result : dtype
-    sources : tuple of Operand
     types : tuple of dtype
-        What the operands are read as.
+        Types that the operands are read as.
     """
 
     def __init__(
@@ -57,7 +52,7 @@ class Elementwise(Alike):
         self._write(self._function(*[read() for read in self._reads]), mask)
 
     def together(self, others: Sequence[Self]) -> Step:
-        """A step for all of them: the function of all values at once, one instruction's lanes after another's."""
+        """Return one step for all of them: the function applied once to the lanes of all instructions, concatenated."""
         members, count, function = (self, *others), 1 + len(others), self._function
         targets = [m._target for m in members]
         write = self._registers.write_rows(targets, self._result)
@@ -87,7 +82,7 @@ class Elementwise(Alike):
 
 
 def _flat(values: Values, count: int, width: int) -> Values:
-    """Values ``[count or 1, width or 1]`` as ``[count * width]``."""
+    """Broadcast values ``[count or 1, width or 1]`` and flatten them to ``[count * width]``."""
     if values.shape == (count, width):
         return values.reshape(-1)
     return np.broadcast_to(values, (count, width)).reshape(-1)
@@ -96,12 +91,10 @@ def _flat(values: Values, count: int, width: int) -> Values:
 def elementwise(
     instruction: Instruction, machine: Machine, function: Function, types: tuple[str, ...], result: str
 ) -> Step:
-    """A step that writes a function of all operands but the first to the first.
+    """Return a step that writes a function of all source operands to the first operand.
 
     Parameters
     ----------
-    instruction : Instruction
-    machine : Machine
     function : callable
         On arrays ``[lanes]`` or, where all lanes agree, ``[1]``.
     types : tuple of str

@@ -1,4 +1,4 @@
-"""What a kernel can do wrong. Every fault names the kernel, the instruction, and the block and thread."""
+"""Faults of kernels. Every fault names the kernel, the instruction, the block and the thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST = 50
-"""Different faults of a run that are kept."""
+"""Largest number of different faults that a run keeps."""
 
 
 class Fault(Exception):
@@ -19,9 +19,9 @@ class Fault(Exception):
     what : str
         What happened, with the tensor or the shared address.
     lane : int, optional
-        Lane of the batch that did it; whoever runs the batch turns it into a block and a thread.
+        Lane of the batch that caused it; the runner of the batch translates it into block and thread.
     lanes : ndarray of int, optional
-        All lanes whose access is bad: the others may go on.
+        All lanes whose access is bad; the other lanes may proceed.
 
     Attributes
     ----------
@@ -30,13 +30,13 @@ class Fault(Exception):
     place : str
         Where it happened, in words, once known.
     line : int or None
-        Of the PTX, once known.
+        Line of the PTX, once known.
     times : int
         How often it was found at this instruction.
     others : sequence of Fault
-        The other faults of the run, each kind once for an instruction.
+        The other faults of the run, each kind once per instruction.
     left_out : int
-        Faults of the run that are not among those.
+        Number of faults beyond those that are kept.
     """
 
     def __init__(self, what: str, lane: int | None = None, lanes: NDArray[np.int64] | None = None) -> None:
@@ -70,15 +70,15 @@ class Misaligned(Fault):
 
 
 class DivergentBarrier(Fault):
-    """A warp came to a barrier with only some of its threads."""
+    """A warp reached a barrier with only some of its threads."""
 
 
 class Deadlock(Fault):
-    """Nothing can go on: warps wait at barriers that nobody will complete, or a loop does not end."""
+    """No thread can proceed: warps wait at barriers that will never complete, or a loop does not end."""
 
 
 class StepLimit(Deadlock):
-    """A batch of blocks has run as many instructions as one may."""
+    """A batch of blocks has executed the largest allowed number of instructions."""
 
 
 class Race(Fault):
@@ -86,7 +86,7 @@ class Race(Fault):
 
 
 class UninitialisedRead(Fault):
-    """Shared bytes that nobody has written were read."""
+    """Shared memory was read before it was written."""
 
 
 class CopyInFlight(Fault):
@@ -94,19 +94,19 @@ class CopyInFlight(Fault):
 
 
 class MisusedMbarrier(Fault):
-    """An mbarrier that is not initialised, not visible, told of too much, or taken for ordinary memory."""
+    """An mbarrier is not initialised or visible, gets too many arrivals or bytes, or is used as ordinary memory."""
 
 
 class RegisterInFlight(Fault):
-    """A register that a wgmma works on was touched before wgmma.wait_group, or handed over without wgmma.fence."""
+    """A register in use by wgmma was accessed before wgmma.wait_group, or passed to wgmma without wgmma.fence."""
 
 
 class TensorMemoryInFlight(Fault):
-    """Tensor memory was touched while a load, a store or a product on it was not known to be over."""
+    """Tensor memory was accessed while a load, store or product on it may be in flight."""
 
 
 class MisusedTensorMemory(Fault):
-    """Tensor memory that is not allocated, of another warp's lanes, or kept beyond the end of the block."""
+    """Tensor memory is not allocated, belongs to other warps' lanes, or is still allocated when the block ends."""
 
 
 class InactiveLane(Fault):
@@ -122,16 +122,16 @@ class Trapped(Fault):
 
 
 class Reports:
-    """What becomes of a fault after which a kernel can go on: it is raised, or kept to be told with others.
+    """Handler of recoverable faults: raises them, or collects them to report all together.
 
     Attributes
     ----------
     found : dict of (int, type) to Fault
-        Those that were kept, each kind once for an instruction.
+        The collected faults, each kind once per instruction.
     left_out : set of (int, type)
-        Those that were too many.
+        Faults beyond the limit :data:`MOST`.
     position : int or None
-        The instruction that is executed; None while faults are raised.
+        The current instruction; None while faults are raised at once.
     """
 
     def __init__(self) -> None:
@@ -140,18 +140,18 @@ class Reports:
         self.left_out: set[tuple[int, type[Fault]]] = set()
 
     def start(self) -> None:
-        """Nothing found; raise what comes."""
+        """Forget all faults, and raise the next one."""
         self.position, self.found, self.left_out = None, {}, set()
 
     def __call__(self, fault: Fault) -> None:
-        """Keep a fault, or raise it."""
+        """Collect a fault, or raise it."""
         if self.position is None:
             raise fault
         fault.position = self.position
         self.keep(fault)
 
     def keep(self, fault: Fault) -> None:
-        """Keep a fault whose position is known."""
+        """Collect a fault whose position is known."""
         key = (-1 if fault.position is None else fault.position, type(fault))
         if key in self.found:
             self.found[key].times += fault.times
@@ -161,7 +161,7 @@ class Reports:
             self.left_out.add(key)
 
     def first(self) -> Fault:
-        """The first of those kept, which knows the others."""
+        """Return the first collected fault, with the rest as its `others`."""
         first, *others = self.found.values()
         first.others, first.left_out = others, len(self.left_out)
         return first

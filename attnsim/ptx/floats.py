@@ -1,6 +1,6 @@
-"""Float arithmetic: f32 and f64, and f16 and bf16 alone or in pairs.
+"""Float arithmetic in f32 and f64, and in f16 and bf16, single or packed in pairs.
 
-Rounding is to nearest even, of f32 also down, up and to zero.
+Rounding is to nearest even; f32 also rounds down, up and to zero.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from attnsim.ptx.syntax import Instruction
 
 
 def flush(values: Values) -> Values:
-    """Subnormal float32 become zero, as ``.ftz`` asks."""
+    """Flush subnormal float32 to zero, as ``.ftz`` asks."""
     found = np.empty(values.shape, np.float32)
     compiled_arithmetic.flush(values.reshape(-1), found.reshape(-1))
     return found
 
 
 def _fused(a: Values, b: Values, c: Values) -> Values:
-    """``a b + c`` rounded once, but for the double rounding of float64 to the operands' type."""
+    """``a b + c``, rounded to float64 and then to the operands' type (double rounding)."""
     return (a.astype(np.float64) * b + c).astype(a.dtype)
 
 
 def _fused_double(a: Values, b: Values, c: Values) -> Values:
-    """The same for float64, in the widest type that the machine has."""
+    """``a b + c`` for float64, computed in the machine's longest float type."""
     return (a.astype(np.longdouble) * b + c).astype(np.float64)
 
 
 def _directed(name: str, toward: str) -> Function:
-    """Sums and products of f32 rounded down (``.rm``), up (``.rp``) or to zero (``.rz``).
+    """Return sums and products of f32 rounded down (``.rm``), up (``.rp``) or to zero (``.rz``).
 
-    The product of two is exact in float64, and of a sum in float64 what is rounded off is known too (Knuth, The Art of
-    Computer Programming, volume 2, section 4.2.2, theorem B), so that the result is the exact value's neighbour.
+    A product of two f32 is exact in float64, and the rounding error of a float64 sum is known exactly (Knuth, The Art
+    of Computer Programming, volume 2, section 4.2.2, theorem B). So the result is the exact value's neighbour.
     """
 
     def rounded(*values: Values) -> Values:
@@ -91,7 +91,7 @@ _FUNCTIONS: dict[str, Function] = {
 
 
 _MODIFIERS = ("rn", "approx", "full", "ftz", "sat", "relu", "NaN")
-"""What may stand beside the type; of roundings only the nearest."""
+"""Modifiers that are accepted besides the type; of the rounding modes only the nearest."""
 
 
 @operation("add", "sub", "mul", "mad", "div", "rem", "min", "max", "neg", "abs", "sad")
@@ -128,7 +128,7 @@ def compile_float(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _finished(function: Function, modifiers: tuple[str, ...], single: bool) -> Function:
-    """The function with flushing, saturation to [0, 1] or clamping below at 0 around it."""
+    """Wrap a function with flushing, saturation to [0, 1], or clamping below at 0."""
     if "ftz" in modifiers and single:
         plain = function
         function = lambda *values: flush(plain(*(flush(v) for v in values)))  # noqa: E731
@@ -142,12 +142,12 @@ def _finished(function: Function, modifiers: tuple[str, ...], single: bool) -> F
 
 
 def not_negative(values: Values) -> Values:
-    """``.relu``: zero instead of less; NaN stays."""
+    """``.relu``: negative values become zero; NaN stays."""
     return np.where(values < 0, values.dtype.type(0), values)
 
 
 def _in_type(function: Function, kind: str) -> Function:
-    """The function on raw operands of a type, in float32 for bf16."""
+    """Wrap a function to take raw operands of a type; bf16 is computed in float32."""
     if kind in ("f16x2", "bf16x2"):
         bf16 = kind == "bf16x2"
         return lambda *values: pack(function(*(halves(v, bf16) for v in values)), bf16)
@@ -159,7 +159,7 @@ def _in_type(function: Function, kind: str) -> Function:
 
 
 def _pairs(bits: Values) -> Values:
-    """Both floats of registers of 64 bits, ``[lanes, 2]``, low half first."""
+    """Unpack 64-bit registers into two floats, ``[lanes, 2]``, low half first."""
     return np.ascontiguousarray(bits).view(np.float32).reshape(-1, 2)
 
 

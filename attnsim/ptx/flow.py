@@ -1,4 +1,4 @@
-"""Where lanes go on after a control instruction, and lanes set aside until something else has happened."""
+"""Control flow: the next instruction of a group of lanes, and lanes that are stalled until some event."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class Stall:
     Parameters
     ----------
     mask : Mask
+        The lanes.
     ready : callable
-        Which of the lanes may try the instruction again.
+        Returns the lanes that may retry the instruction.
     fault : callable
-        What is wrong if they never get ready.
+        Returns the fault if they never become ready.
     """
 
     mask: Mask
@@ -34,14 +35,14 @@ class Stall:
 class Stalls:
     """All stalled lanes of a run.
 
-    A loop that spins on ``mbarrier.try_wait`` is one stall: the instruction may suspend its thread until the phase is
-    over (PTX ISA 9.0, "mbarrier.try_wait"), and so the loop costs no turns.
+    A loop that spins on ``mbarrier.try_wait`` is one stall: the instruction may suspend its thread until the phase ends
+    (PTX ISA 9.0, "mbarrier.try_wait"), so the loop executes no iterations here.
 
     Parameters
     ----------
     happen : callable
-        Lets the next thing beside the threads happen, such as the end of a copy; returns whether there was one. Since
-        it is asked only when no thread can run, copies come as late as they may.
+        Completes the next asynchronous event, such as a copy; returns False if there is none. It is called only when no
+        thread can run, so that copies complete as late as possible.
     """
 
     def __init__(self, happen: Callable[[], bool]) -> None:
@@ -49,17 +50,17 @@ class Stalls:
         self._stalls: dict[int, Stall] = {}
 
     def add(self, position: int, stall: Stall) -> None:
-        """Set lanes aside at an instruction, with those that are there already."""
+        """Stall lanes at an instruction, together with those already stalled there."""
         here = self._stalls.get(position)
         self._stalls[position] = Stall(here.mask | stall.mask, stall.ready, stall.fault) if here else stall
 
     def resume(self) -> Groups:
-        """Lanes that may try again, now that no other can run; none when none are stalled.
+        """Return the lanes that may retry, now that no other lane can run; empty if none are stalled.
 
         Raises
         ------
         Fault
-            When none ever will.
+            If stalled lanes can never become ready.
         """
         while self._stalls:
             groups = self._leave()
@@ -88,7 +89,7 @@ class Stalls:
 
 
 Go = tuple[int, Mask] | None
-"""Where a group goes on after a control instruction; None where it was split, parked or has ended."""
+"""The next instruction and the mask of a group; None if it was split, stalled or has exited."""
 
 
 class Flow(Protocol):
@@ -98,21 +99,21 @@ class Flow(Protocol):
     stalls: Stalls
 
     def join(self, groups: Groups) -> None:
-        """Add lanes that are to go on."""
+        """Add groups of lanes to run."""
         ...
 
     def exit(self, mask: Mask) -> None:
-        """These lanes have ended."""
+        """Record the exit of these lanes."""
         ...
 
 
 Control = Callable[[Flow, int, Mask], Go]
-"""A compiled control instruction: of a run, at this instruction number, for these lanes."""
+"""A compiled control instruction, called with the run, its own instruction number, and the lanes."""
 
 CompileControl = Callable[[Instruction, Machine], Control | None]
 
 CONTROLS: dict[str, CompileControl] = {}
-"""How each control instruction is compiled, by the first part of its opcode; to None where its form runs through."""
+"""Compilers of control instructions by the first part of the opcode; None for forms that are not control flow."""
 
 
 def control(*names: str) -> Callable[[CompileControl], CompileControl]:
@@ -126,7 +127,7 @@ def control(*names: str) -> Callable[[CompileControl], CompileControl]:
 
 
 def suspended(ready: Callable[[Mask], Mask], fault: Callable[[Mask], Fault], then: Callable[[Mask], None]) -> Control:
-    """A control instruction at which lanes are set aside until they are ready, and then do something."""
+    """Return a control instruction at which lanes stall until they are ready, and then run `then`."""
 
     def go_on(run: Flow, position: int, mask: Mask) -> Go:
         going = ready(mask)

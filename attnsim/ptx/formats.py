@@ -1,4 +1,4 @@
-"""Formats of elements as NumPy holds them: bf16 and packed pairs, which it has no types for, are bits."""
+"""Element formats in NumPy: bf16 and packed pairs, which NumPy lacks, are held as raw bits."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FORMATS = {
 """Formats of elements and how NumPy holds them; ``uint16`` holds the bits of bf16."""
 
 POISON = 0xFF
-"""Every byte of fresh memory that is to be noticed where nobody wrote: a NaN in each floating-point format."""
+"""Byte that fills fresh memory, so that unwritten elements are noticed: a NaN in each floating-point format."""
 
 
 def bf16_to_float(bits: Values) -> Values:
-    """Exact: bf16 is the upper half of a float32."""
+    """Convert bf16 to float32, exactly: bf16 is the upper half of a float32."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 @functools.cache
 def floats(kind: str) -> Values:
-    """All values of f16 or bf16 as float32, by their bits."""
+    """Return a table of all f16 or bf16 values as float32, indexed by their bits."""
     bits = np.arange(1 << 16, dtype=np.uint16)
     return bf16_to_float(bits) if kind == "bf16" else bits.view(np.float16).astype(np.float32)
 
@@ -59,13 +59,13 @@ def float_to_half(values: Values, toward_zero: bool = False) -> Values:
 
 
 def halves(packed: Values, bf16: bool) -> Values:
-    """Both values of each register, ``[lanes, 2]``, low half first: float16, or float32 for bf16."""
+    """Unpack the two values of each register, ``[lanes, 2]``, low half first: float16, or float32 for bf16."""
     bits = np.ascontiguousarray(packed).view(np.uint16).reshape(-1, 2)
     return bf16_to_float(bits) if bf16 else bits.view(np.float16)
 
 
 def pack(values: Values, bf16: bool) -> Values:
-    """Registers from ``[lanes, 2]`` values, rounded to nearest."""
+    """Pack values ``[lanes, 2]`` into registers, rounded to nearest."""
     bits = float_to_bf16(values) if bf16 else values.astype(np.float16).view(np.uint16)
     return np.ascontiguousarray(bits).view(np.uint32).reshape(-1)
 
@@ -75,7 +75,6 @@ def encode(values: ArrayLike, dtype: str) -> NDArray[Any]:
 
     Parameters
     ----------
-    values : array of float
     dtype : {"fp16", "bf16"}
 
     Returns
@@ -89,7 +88,7 @@ def encode(values: ArrayLike, dtype: str) -> NDArray[Any]:
 
 
 def decode(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Values of a float16, a bf16 (uint16) or a float32 array."""
+    """Decode a float16, bf16 (uint16) or float32 array to float64."""
     if values.dtype == np.uint16:
         return bf16_to_float(values).astype(np.float64)
     return values.astype(np.float64)

@@ -1,9 +1,12 @@
 """Tensor-core instructions: ldmatrix, stmatrix, movmatrix and mma, with the fragment layouts of the PTX ISA.
 
-Everything rests on one fact (PTX ISA 9.0, "Matrix Fragments for mma.m16n8k16" and "ldmatrix"): 32 lanes, two 16-bit
-elements in a register each, are an 8 x 8 matrix by rows, since lane 4 r + c holds row r, columns 2 c and 2 c + 1. So
-one register is one 8 x 8 matrix, A is 2 x 2 of them by columns, B two with rows and columns swapped, and C and D are
-two of 8 x 8 floats with two registers each.
+Everything rests on one fact (PTX ISA 9.0, "Matrix Fragments for mma.m16n8k16" and "ldmatrix"): one register of 32
+lanes, with two 16-bit elements per lane, is an 8 x 8 matrix by rows. Lane 4 r + c holds row r, columns 2 c and 2 c + 1.
+Hence:
+
+- A is 2 x 2 such matrices, by columns.
+- B is two of them, with rows and columns swapped.
+- C and D are two 8 x 8 matrices of floats, with two registers each.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ def compile_store_matrix(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _row_lanes(count: int, mask: Mask, machine: Machine) -> Mask:
-    """The lanes that give the addresses of rows: lane 8 i + r that of row r of matrix i."""
+    """Return the lanes that give row addresses: lane 8 i + r that of row r of matrix i."""
     return mask if count == WARP // ROWS else mask.where(machine.lanes.lane_of < ROWS * count)
 
 
@@ -112,7 +115,7 @@ def compile_transpose(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _by_warp(values: Values, mask: Mask) -> Values:
-    """A register ``[active warps, 32]``, contiguous."""
+    """Return a register's values by warp, ``[active warps, 32]``, contiguous."""
     if values.shape[0] == 1:
         return np.full((mask.warp_count, WARP), values[0])
     values = values.reshape(-1, WARP)
@@ -120,7 +123,7 @@ def _by_warp(values: Values, mask: Mask) -> Values:
 
 
 def _to_lanes(values: Values, mask: Mask) -> Values:
-    """Values ``[..., active lanes]`` of the active warps at their lanes."""
+    """Scatter values ``[..., active lanes]`` to all lanes, ``[..., lanes]``."""
     if mask.full:
         return values
     spread = np.empty((*values.shape[:-1], len(mask.lanes)), values.dtype)
@@ -132,8 +135,8 @@ def _to_lanes(values: Values, mask: Mask) -> Values:
 def compile_mma(instruction: Instruction, machine: Machine) -> Step:
     """``mma.sync.aligned.m16n8k8/k16``: D = A B + C.
 
-    f16 and bf16 with k 8 or 16, tf32 with k 4 or 8; C and D in f32, or for f16 in f16. Products are exact and sums
-    are made in float32; the order of summation is not a GPU's.
+    f16 and bf16 with k 8 or 16, tf32 with k 4 or 8; C and D are f32, with f16 also f16. Products are exact, sums are in
+    float32; a GPU sums in another order.
     """
     shape = next((m for m in instruction.modifiers if m.startswith("m16n8k")), None)
     result_type, a_type, b_type, c_type = instruction.modifiers[-4:]
@@ -163,9 +166,11 @@ class _Product(Alike):
         return in_turn([_of_panel(one, values, registers) for one in self._panels(members)])
 
     def _panels(self, members: Sequence[Self]) -> list[list[list[list[Self]]]]:
-        """The same in chains, ``[panels][rows][columns][length]``: those of a row have equal A, of a column equal B.
+        """Arrange mma instructions in chains, ``[panels][rows][columns][length]``.
 
-        One follows another in a chain where it adds to what nothing but it reads.
+        Chains in a row share A, chains in a column share B.
+
+        An mma extends a chain if it accumulates on a result that no other instruction reads.
         """
         panels: list[list[list[list[Self]]]] = []
         chains: dict[tuple[Operand, ...], list[Self]] = {}
@@ -197,7 +202,7 @@ class _Product(Alike):
 
 
 def _of_panel(panel: Sequence[Sequence[Sequence[_Product]]], values: Values, registers: Registers) -> Step:
-    """Chains of products of 16-bit floats in float32, from registers to registers: all rows with all columns."""
+    """Return a step for chains of mma on 16-bit floats with float32 sums: all rows with all columns."""
     shape, first = (len(panel), len(panel[0])), panel[0]
     a = registers.rows([r for row in panel for one in row[0] for r in one.a], DTYPES["b32"])
     b = registers.rows([r for link in zip(*first, strict=True) for one in link for r in one.b], DTYPES["b32"])
@@ -221,7 +226,7 @@ def _of_panel(panel: Sequence[Sequence[Sequence[_Product]]], values: Values, reg
 
 
 def _by_arrays(members: Sequence[_Product], result: str, kind: str, registers: Registers) -> Step:
-    """Other products, in arrays of all their matrices."""
+    """Return a step for all other mma, as one NumPy product of all their matrices."""
     left, right = (
         _matrices([m.a for m in members], 2, kind, registers),
         _matrices([m.b for m in members], 1, kind, registers),
@@ -243,7 +248,7 @@ def _by_arrays(members: Sequence[_Product], result: str, kind: str, registers: R
 def _matrices(
     operands: Sequence[tuple[Operand, ...]], blocks: int, kind: str, registers: Registers
 ) -> Callable[[Mask], Values]:
-    """A closure that returns the rows of A, or the columns of B, as float32 ``[operands, active warps, 8 blocks, k]``.
+    """Return a closure for the rows of A, or the columns of B, as float32 ``[operands, active warps, 8 blocks, k]``.
 
     Each register is an 8 x 8 matrix (tf32: 8 x 4); they follow one another down the blocks first, then along k.
     """
@@ -261,7 +266,7 @@ def _matrices(
 
 
 def _decode(bits: Values, kind: str) -> Values:
-    """Registers as float32; tensor cores ignore the low 13 bits of a tf32 operand."""
+    """Decode registers to float32; tensor cores ignore the low 13 bits of a tf32 operand."""
     if kind == "tf32":
         return (bits & np.uint32(0xFFFF_E000)).view(np.float32)
     found: Values = floats(kind)[bits.view(np.uint16)]
@@ -269,12 +274,12 @@ def _decode(bits: Values, kind: str) -> Values:
 
 
 def _lanes_of_f32(products: Values) -> Values:
-    """Registers ``[products * 4, active lanes]`` of C: for each eight rows two."""
+    """Arrange C as registers ``[products * 4, active lanes]``: two for each eight rows."""
     count, warps = products.shape[:2]
     return products.reshape(count, warps, 2, WARP, 2).transpose(0, 2, 4, 1, 3).reshape(count * 4, -1)
 
 
 def _lanes_of_f16(products: Values) -> Values:
-    """Registers of pairs ``[products * 2, 2 * active lanes]``: for each eight rows one."""
+    """Arrange C as registers of pairs ``[products * 2, 2 * active lanes]``: one for each eight rows."""
     count, warps = products.shape[:2]
     return products.reshape(count, warps, 2, 2 * WARP).transpose(0, 2, 1, 3).reshape(count * 2, -1)

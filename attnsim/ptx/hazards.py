@@ -1,12 +1,12 @@
-"""Who touched which shared bytes since the last barrier: races, reads of nothing, copies still in flight.
+"""Race detection in shared memory by barrier epochs: races, uninitialised reads, cp.async copies still in flight.
 
-Each granule (the narrowest access so far) carries two tags, of its last write and its last read. A tag is the block's
-barrier epoch and the warp: equal tags, or a tag from before the last barrier, are in order. That holds where all warps
-of a block meet at once; kernels whose warps meet a few at a time are checked by `ordering`.
+Each granule (the width of the narrowest access so far) has two tags, of its last write and its last read. A tag is the
+block's barrier epoch and the warp. Two accesses are ordered if their tags are equal or a barrier lies between. This
+holds if all warps of a block synchronise at once; `ordering` checks kernels in which only some warps synchronise.
 
-Within a warp a granule's author, which is the lane that wrote it and the ``__syncwarp`` of the warp so far, tells a
-load of what another lane has written with no ``__syncwarp`` between. Loads that are overtaken by stores of other lanes
-of the warp are not looked for.
+Within a warp, each granule has an author: the lane that wrote it and the warp's count of ``__syncwarp``. This finds a
+load of data that another lane wrote without a ``__syncwarp`` in between. A store that overtakes another lane's load is
+not found.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class Hazards:
 
     Parameters
     ----------
-    lanes : Lanes
-    bytes_per_block : int
     reports : Reports
         Takes faults.
     """
@@ -57,12 +55,12 @@ class Hazards:
         self._authors: Values = lanes.lane_of.astype(np.uint32)
 
     def barrier(self, blocks: Bools | None) -> None:
-        """All warps of these blocks (None: of every block) have met."""
+        """Record a barrier of all warps of these blocks (None: of every block)."""
         step = np.uint32(1 << _EPOCH_BITS)
         self._tags = self._tags + (step if blocks is None else step * blocks[self._lanes.block_of])
 
     def warp_barrier(self, mask: Mask) -> None:
-        """The active lanes of each warp have met (``__syncwarp``)."""
+        """Record a ``__syncwarp`` of the active lanes of each warp."""
         self._authors = self._authors + np.where(mask.lanes, np.uint32(1 << _LANE_BITS), np.uint32(0))
 
     def read(self, rows: Values, width: int, mask: Mask) -> None:
@@ -88,25 +86,25 @@ class Hazards:
         compiled.tags_issue(rows, width // self._granule, self._written)
 
     def land(self, rows: Values, width: int, mask: Mask) -> None:
-        """Note the end of a cp.async: its thread, and no other before a barrier, may read the bytes."""
+        """Note the end of a cp.async: before a barrier, only its own thread may read the bytes."""
         compiled.tags_write(*self._by(_Access("cp.async", rows, width, mask)), self._written, self._author)
 
     def atomic(self, rows: Values, width: int, mask: Mask) -> None:
-        """Check and note an atomic: in order with other atomics, not with plain accesses."""
+        """Check and note an atomic, which is ordered with other atomics but not with plain accesses."""
         access = _Access("atomic", rows, width, mask)
         self._check(access, atomic=True)
         compiled.tags_atomic(*self._by(access)[:-1], self._written)
 
     def _check(self, access: _Access, atomic: bool) -> None:
-        """What is stored to is in order with its last write and its last read."""
+        """Check that a write is ordered with the last write and the last read of its granules."""
         bad, late = compiled.tags_checked(*self._by(access)[:-1], self._written, self._read, atomic)
         self._refuse(access, bad, self._written)
         self._refuse(access, late, self._read, "read")
 
     def _by(self, access: _Access) -> tuple[Values | int, ...]:
-        """What compiled loops know an access by: where, by which lanes, of how many granules, and who lanes are.
+        """Arguments of the compiled loops: address, lanes, granules per access, and tags and authors of the lanes.
 
-        An access narrower than all before makes granules smaller.
+        If the access is narrower than all before, granules are split first.
         """
         if access.width < self._granule:
             parts, self._granule = self._granule // access.width, access.width
@@ -115,13 +113,13 @@ class Hazards:
         return access.rows, access.mask.index, access.width // self._granule, self._tags, self._authors
 
     def _refuse(self, access: _Access, position: int, tags: Values, other: str = "written") -> None:
-        """Report a granule, by its position in the access, with the tag that it carries; -1 is none."""
+        """Report a violation at a granule, by its position in the access and the tag that it carries; -1 for none."""
         if position >= 0:
             place, lane, granule = self._place(access, position)
             self._reports(_fault(int(tags[granule]), place, other, int(self._tags[lane]) & _WARP, lane))
 
     def _place(self, access: _Access, position: int) -> tuple[str, int, int]:
-        """A granule of an access: in words, by which lane, and its number."""
+        """Locate a granule of an access: description, lane, and number of the granule."""
         which, part = divmod(position, access.width // self._granule)
         start = int(access.rows[which]) * access.width + part * self._granule
         place = f"{access.verb} of {access.width} bytes at shared address {start % self._bytes_per_block:#x}"
@@ -129,7 +127,7 @@ class Hazards:
 
 
 def _fault(tag: int, place: str, other: str, warp: int, lane: int) -> Fault:
-    """What is wrong with touching a granule that carries this tag."""
+    """Return the fault for an access to a granule with this tag."""
     if tag == compiled.UNWRITTEN:
         return UninitialisedRead(f"{place}: nothing has been written there", lane)
     if tag == compiled.IN_FLIGHT:

@@ -12,13 +12,13 @@ from attnsim.ptx.syntax import Instruction
 
 
 def _typed(instruction: Instruction) -> tuple[str, Dtype, int]:
-    """The type that an instruction works in, as PTX and as NumPy have it, and its bits."""
+    """Return an instruction's type in PTX and in NumPy, and its width in bits."""
     kind = value_type(instruction)
     return kind, DTYPES[kind], 8 * DTYPES[kind].itemsize
 
 
 def _divide(a: Values, b: Values) -> Values:
-    """Towards zero; by zero all ones, as NVIDIA's integer division returns."""
+    """Divide, rounding towards zero; a division by zero returns all ones, as NVIDIA's integer division does."""
     safe = np.where(b == 0, b.dtype.type(1), b)
     quotient = a // safe
     if a.dtype.kind == "i":
@@ -169,7 +169,7 @@ def compile_three_input_logic(instruction: Instruction, machine: Machine) -> Ste
 
 
 def _ones(count: Values) -> Values:
-    """So many low bits of a uint64."""
+    """Return a uint64 with so many low bits set."""
     some = (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1)
     return np.where(count >= 64, ~np.uint64(0), some)
 

@@ -22,7 +22,7 @@ LARGEST_BLOCK = (1024, 1024, 64)
 """Threads in x, y and z, and no more than 1,024 in all (from there too)."""
 
 PARTS = 32
-"""Sets of lanes that a larger one keeps in mind."""
+"""Largest number of sub-masks that a mask caches."""
 
 Values = NDArray[Any]
 """One value per lane, shape ``[lanes]``; or ``[1]`` where all lanes agree. Never modified once made."""
@@ -35,17 +35,17 @@ Index = TypeVar("Index", int, Indices)
 
 
 class Meetings(NamedTuple):
-    """Who of a block works beside its warps, so that checks of shared memory need vector clocks.
+    """Agents other than warps that access a block's shared memory; if there are any, checks need vector clocks.
 
     Parameters
     ----------
     pairwise : bool
-        Whether warps meet a few at a time: at mbarriers, or at barriers with a count of threads. The copy engine and
-        tensor cores count as some of those whom they meet.
+        True if only some warps of a block synchronise: at mbarriers, or at barriers with a thread count. Kernels that
+        use the copy engine or asynchronous tensor cores count too.
     stores : bool
-        Whether the copy engine reads shared memory.
+        True if the copy engine reads shared memory.
     products : bool
-        Whether tcgen05.mma reads it.
+        True if tcgen05.mma reads it.
     """
 
     pairwise: bool
@@ -63,11 +63,12 @@ class Lanes:
     blocks : int
         Blocks of the batch.
     cluster : int
-        Blocks that are a cluster, one after the other.
+        Consecutive blocks that form a cluster.
 
     Attributes
     ----------
     count : int
+        Lanes of the batch.
     warps : int
         Warps of the batch.
     block_of, warp_of, thread_of : ndarray ``[lanes]``
@@ -90,7 +91,7 @@ class Lanes:
         self.warp_of = self.thread_of // WARP
 
     def spread(self, values: Values) -> Values:
-        """One value per lane."""
+        """Broadcast values ``[1]`` or ``[lanes]`` to one per lane."""
         return values if values.shape[0] == self.count else np.broadcast_to(values, (self.count,))
 
 
@@ -104,7 +105,7 @@ def position(index: Index, shape: Dim3) -> tuple[Index, Index, Index]:
 
 
 def bits_of(numbers: Indices) -> int:
-    """A number with these bits."""
+    """Return an integer with these bits set."""
     return sum(1 << number for number in numbers.tolist())
 
 
@@ -115,7 +116,7 @@ class Mask:
     ----------
     lanes : ndarray of bool ``[lanes]``
     count : int, optional
-        How many are active, where that is known.
+        Number of active lanes, if known.
     """
 
     def __init__(self, lanes: Bools, count: int | None = None) -> None:
@@ -127,19 +128,19 @@ class Mask:
         self._by_block: Indices | None = None
 
     def times(self, instructions: int) -> Mask:
-        """The active lanes of so many instructions that are executed as one."""
+        """Return the mask for so many instructions executed as one."""
         if instructions not in self._times:
             self._times[instructions] = _Repeated(np.tile(self.lanes, instructions), len(self.lanes))
         return self._times[instructions]
 
     def where(self, predicate: Bools) -> Mask:
-        """Those active lanes where a predicate holds."""
+        """Return the active lanes for which a predicate holds."""
         if predicate.shape[0] == 1:
             return self if predicate[0] else self.none
         return self._part(predicate & self.lanes)
 
     def _part(self, lanes: Bools) -> Mask:
-        """Some of the active lanes: of lately asked ones the same mask, which knows what it has been asked."""
+        """Return a sub-mask; recent ones are cached, with the properties already computed for them."""
         count = int(np.count_nonzero(lanes))
         if count == self.count:
             return self
@@ -156,17 +157,17 @@ class Mask:
         return Mask(np.zeros_like(self.lanes), 0)
 
     def select(self, chosen: Bools) -> Mask:
-        """Those active lanes that booleans ``[active]``, or places among them, choose."""
+        """Return the active lanes chosen by booleans ``[active]``, or by indices into the active lanes."""
         lanes = np.zeros_like(self.lanes)
         lanes[self.index[chosen]] = True
         return self._part(lanes)
 
     def without(self, other: Mask) -> Mask:
-        """Active lanes that are not in the other."""
+        """Return the active lanes that are not in the other mask."""
         return self._part(self.lanes & ~other.lanes)
 
     def apart(self, values: Values) -> Iterator[tuple[int, Mask, Bools | slice]]:
-        """Active lanes by integers ``[active]`` or ``[1]``: each of these, its lanes, and their places among all."""
+        """Group active lanes by integers ``[active]`` or ``[1]``: yields each value, its lanes, and their indices."""
         if (values == values[:1]).all():
             for value in values[:1].tolist():
                 yield value, self, slice(None)
@@ -176,28 +177,28 @@ class Mask:
             yield value, self.select(chosen), chosen
 
     def __or__(self, other: Mask) -> Mask:
-        """Lanes of either."""
+        """Union of two masks."""
         return Mask(self.lanes | other.lanes)
 
     def of(self, values: Values) -> Values:
-        """Values of the active lanes alone."""
+        """Return the values of the active lanes only, ``[active]``."""
         if values.shape[0] == 1 and len(self.lanes) != 1:
             return values.repeat(self.count)
         return values if self.full else values[self.index]
 
     def first(self, values: Values) -> Any:
-        """The value of the first active lane."""
+        """Return the value of the first active lane."""
         return values[0 if len(values) == 1 else self.lane(0)]
 
     def common(self, values: Values) -> int | None:
-        """The integer that all active lanes have; None where they differ."""
+        """Return the integer that all active lanes share; None if they differ."""
         if len(values) == 1:
             return int(values[0])
         first = self.first(values)
         return int(first) if (self.of(values) == first).all() else None
 
     def take(self, rows: Values) -> Values:
-        """The active lanes' part of ``[rows, lanes]`` or ``[rows, 1]``, by whole warps where that is enough."""
+        """Return the active lanes' part of ``[rows, lanes]`` or ``[rows, 1]``; by whole warps if possible."""
         rows = np.broadcast_to(rows, (len(rows), len(self.lanes)))
         if self.full:
             return rows
@@ -206,62 +207,62 @@ class Mask:
         return rows.reshape(len(rows), -1, WARP)[:, self.warp_index].reshape(len(rows), -1)
 
     def put(self, rows: Values, values: Values) -> None:
-        """Change the active lanes' part of ``[rows, lanes]``."""
+        """Write the active lanes' part of ``[rows, lanes]``."""
         if self.whole_warps:
             rows.reshape(len(rows), -1, WARP)[:, self.warp_index] = values.reshape(len(rows), -1, WARP)
         else:
             rows[:, self.index] = values
 
     def lane(self, position: int) -> int:
-        """Lane of the active lane at that position."""
+        """Return the lane number of the active lane at that position."""
         return int(position if self.full else self.index[position])
 
     @cached_property
     def index(self) -> Indices:
-        """Active lanes, ascending."""
+        """Numbers of the active lanes, ascending."""
         return np.flatnonzero(self.lanes)
 
     @cached_property
     def spans(self) -> Indices:
-        """Where active lanes stand together, ``[spans, 2]``: the first of them, and the one after the last."""
+        """Runs of adjacent active lanes, ``[spans, 2]``: first lane, and one past the last."""
         edges: Indices = np.flatnonzero(np.diff(self.lanes, prepend=False, append=False))
         return edges.reshape(-1, 2)
 
     @cached_property
     def by_warp(self) -> Indices:
-        """Active lanes of each warp of the batch."""
+        """Number of active lanes of each warp of the batch."""
         counts: Indices = np.count_nonzero(self.lanes.reshape(-1, WARP), axis=1)
         return counts
 
     def by_block(self, blocks: int) -> Indices:
-        """Warps with an active lane of each block of the mask's batch, which has so many."""
+        """Number of warps with an active lane in each block, ``[blocks]``."""
         if self._by_block is None:
             self._by_block = np.count_nonzero(self.by_warp.reshape(blocks, -1), axis=1)
         return self._by_block
 
     @cached_property
     def warp_count(self) -> int:
-        """Warps with an active lane."""
+        """Number of warps with an active lane."""
         return self.count // WARP if self.full else int(np.count_nonzero(self.by_warp))
 
     @cached_property
     def warp_index(self) -> Indices:
-        """Warps with an active lane, ascending."""
+        """Numbers of the warps with an active lane, ascending."""
         return np.flatnonzero(self.by_warp)
 
     @cached_property
     def whole_warps(self) -> bool:
-        """Whether every warp is active with all lanes or none."""
+        """True if every warp has all its lanes active, or none."""
         return self.full or self.count == WARP * self.warp_count
 
     @cached_property
     def warpgroups(self) -> Indices:
-        """Warpgroups of the batch with an active lane, ascending."""
+        """Numbers of the warpgroups with an active lane, ascending."""
         return np.flatnonzero(np.add.reduceat(self.by_warp, np.arange(0, len(self.by_warp), 4)))
 
     @cached_property
     def part_of_warpgroup(self) -> int | None:
-        """The first warpgroup with an active lane and not all of them, or with fewer than four warps."""
+        """The first partially active warpgroup, or one with fewer than four warps; None if there is none."""
         whole = len(self.by_warp) % 4 == 0
         active = self.by_warp.reshape(-1, 4).sum(axis=1) if whole else self.by_warp
         partial = np.flatnonzero((active > 0) & (active < WARPGROUP))
@@ -269,12 +270,12 @@ class Mask:
 
     @cached_property
     def warpgroup_bits(self) -> int:
-        """The same as bits of a number."""
+        """The warpgroups with an active lane, as bits of an integer."""
         return bits_of(self.warpgroups)
 
 
 class _Repeated(Mask):
-    """Active lanes of several instructions one after another, as if they were those of a larger batch.
+    """Active lanes of several instructions, concatenated as if they were a larger batch.
 
     Parameters
     ----------
@@ -291,11 +292,11 @@ class _Repeated(Mask):
         return _Repeated(lanes, self._period)
 
     def of(self, values: Values) -> Values:
-        """Values of the active lanes alone, the same in each instruction."""
+        """Return the values of the active lanes only, repeated for each instruction."""
         if values.shape[0] != self._period:
             return super().of(values)
         return np.tile(values, len(self.lanes) // self._period) if self.full else values[self.index % self._period]
 
     def lane(self, position: int) -> int:
-        """Lane of the batch of the active lane at that position."""
+        """Return the lane of the batch of the active lane at that position."""
         return super().lane(position) % self._period

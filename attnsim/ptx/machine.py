@@ -1,4 +1,4 @@
-"""What compiled instructions work on: the registers and memories of one batch of blocks."""
+"""The state that compiled instructions work on: registers and memories of one batch of blocks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Step = Callable[[Mask], None]
 Compile = Callable[[Instruction, "Machine"], Step]
 
 OPERATIONS: dict[str, Compile] = {}
-"""How each instruction is compiled, by the first part of its opcode."""
+"""Compilers of instructions by the first part of the opcode."""
 
 
 class Unit(Protocol):
-    """Something that only some kernels need, such as mbarriers."""
+    """A unit that only some kernels need, such as mbarriers."""
 
     def start(self) -> None:
-        """As before any instruction of a batch."""
+        """Reset to the state before the first instruction of a batch."""
         ...
 
 
@@ -39,23 +39,20 @@ AnyUnit = TypeVar("AnyUnit", bound=Unit)
 
 
 class Machine:
-    """Registers and memories of a kernel, for whichever batch of blocks runs.
-
-    Parameters
-    ----------
-    function : Function
+    """Registers and memories of a kernel, reused for every batch of blocks.
 
     Attributes
     ----------
     lanes : Lanes
-        Of the batch.
+        Lanes of the batch.
     live : ndarray of bool ``[lanes]``
         Threads that have not exited.
     addresses : dict of str to int
-        Of the kernel's shared and local variables.
+        Addresses of the kernel's shared and local variables.
     parameters : dict of str to bytes
+        Bytes of each kernel parameter.
     reports : Reports
-        Takes the faults after which a kernel can go on.
+        Receives the recoverable faults.
     cluster : int
         Blocks of a cluster.
     """
@@ -81,13 +78,13 @@ class Machine:
         self._units: dict[Callable[[Machine], Unit], Unit] = {}
 
     def unit(self, kind: Callable[[Machine], AnyUnit]) -> AnyUnit:
-        """The machine's unit of that kind, made when it is first asked for."""
+        """Return the machine's unit of that kind, created on first use."""
         if kind not in self._units:
             self._units[kind] = kind(self)
         return cast(AnyUnit, self._units[kind])
 
     def start(self, lanes: Lanes, dynamic_bytes: int, checks: bool, counters: Counters) -> None:
-        """Get ready for a batch: registers and memories as before any instruction."""
+        """Reset registers, memories and units for a batch."""
         self.lanes, self.counters = lanes, counters
         self.live = lanes.thread_of < lanes.threads
         self.reports.start()
@@ -99,28 +96,28 @@ class Machine:
             unit.start()
 
     def forget(self) -> None:
-        """Let go of the batch's arrays and registers."""
+        """Release the batch's arrays and registers."""
         self.registers.start(0)
         self.memory.clear(self.counters)
 
     def mentions(self, registers: Sequence[Operand]) -> int:
-        """How many instructions name these registers, added up."""
+        """Number of instructions that name each of these registers, summed."""
         return sum(self._mentions[name] for name in register_names(registers))
 
     def read(self, operand: Operand, ptx_type: str) -> Read:
-        """A closure that returns an operand's value."""
+        """Return a closure that reads an operand's value."""
         return self.registers.read(operand, DTYPES[ptx_type])
 
     def write(self, operand: Operand, ptx_type: str) -> Write:
-        """A closure that stores a value into a destination."""
+        """Return a closure that writes a value to a destination."""
         return self.registers.write(operand, DTYPES[ptx_type])
 
     def address(self, operand: Operand) -> Callable[[Mask], Values]:
-        """A closure that returns the active lanes' addresses, int64 ``[active]``."""
+        """Return a closure for the active lanes' addresses, int64 ``[active]``."""
         return self.address_rows([operand])
 
     def address_rows(self, operands: Sequence[Operand]) -> Callable[[Mask], Values]:
-        """A closure that returns the active lanes' addresses by many operands, int64 ``[operands * active]``."""
+        """Return a closure for the active lanes' addresses of many operands, int64 ``[operands * active]``."""
         places = [operand for operand in operands if isinstance(operand, Address)]
         if len(places) < len(operands):
             raise UnsupportedInstruction(f"address {', '.join(map(str, operands))}")
@@ -153,12 +150,12 @@ def operation(*names: str) -> Callable[[Compile], Compile]:
 
 
 def items(operand: Operand) -> tuple[Operand, ...]:
-    """Elements of a vector operand, or the operand alone."""
+    """Return the elements of a vector operand, or the operand alone."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def value_type(instruction: Instruction) -> str:
-    """The type that an instruction works in: the last modifier that is one."""
+    """Return the type of an instruction: its last modifier that is a type."""
     for modifier in reversed(instruction.modifiers):
         if modifier in DTYPES:
             return modifier
@@ -166,6 +163,6 @@ def value_type(instruction: Instruction) -> str:
 
 
 def unsupported(instruction: Instruction) -> UnsupportedInstruction:
-    """The exception for an instruction, or a form of one, that the interpreter does not know."""
+    """Return the exception for an instruction, or a form of one, that the interpreter does not know."""
     opcode = ".".join((instruction.name, *instruction.modifiers))
     return UnsupportedInstruction(f"'{opcode}' is not known to the interpreter ('{instruction.text}')")

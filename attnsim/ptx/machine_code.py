@@ -1,15 +1,17 @@
-"""Machine code, read from a cubin: instructions, the pipes that run them, loops, and what one turn of a loop runs.
+"""Reads machine code from a cubin: instructions, their pipes, loops, and the path of one loop iteration.
 
 The pipes are those of a partition of an SM (NVIDIA Nsight Compute documentation, "Metrics Decoder": pipelines). Control
 bits are bits 105 to 121 of an instruction (Jia et al., arXiv 1804.06826, section 2.1: control information, which has
 kept its place since Volta).
 
 A cubin is an ELF file with the code of each kernel in a section ``.text.NAME`` (CUDA Binary Utilities, "What is a CUDA
-Binary?"). Since Volta an instruction has 128 bits (Jia et al., arXiv 1804.06826, section 2.1): the lowest nine tell the
-operation whatever its operands, three before the twelfth their form, four from there on the predicate. A branch goes
-so many bytes from the next instruction as the 48 bits from the 34th on say in fours, from sm_90 on with eight more bits
-from the 16th on below them. The operations are those that ``nvdisasm`` names in our own kernels and in
-Triton's for sm_80 and sm_90.
+Binary?"). Since Volta an instruction has 128 bits (Jia et al., arXiv 1804.06826, section 2.1):
+
+- Bits 0 to 8: the operation, whatever its operands. Bits 9 to 11: the form of the operands. From bit 12: the predicate.
+- The offset of a branch from the next instruction: 48 bits from bit 34 on, in units of 4 bytes. From sm_90 on, eight
+  more bits from bit 16 on extend it below.
+
+The operations are those that ``nvdisasm`` names in our own kernels and in Triton's for sm_80 and sm_90.
 """
 
 from __future__ import annotations
@@ -34,34 +36,38 @@ PIPES = {
     "load_store": "LDS STS LDG STG LDGSTS SHFL ATOM ATOMG ATOMS RED REDG LDL STL LDC LD ST LDTM STTM STSM REDUX",
     "copy": "UTMALDG UTMASTG UTMAPF UBLKCP SYNCS",
 }
-"""Opcodes by pipe, the parts after a dot left out; all others take an issue slot alone (control, uniform registers).
-`copy`: copies of whole tiles, and the barriers in shared memory that wait for them."""
+"""Opcodes by pipe, without modifiers; all other opcodes only take an issue slot (control, uniform registers).
+`copy`: bulk copies of tiles, and the mbarriers that wait for them."""
 PIPE_OF = {opcode: pipe for pipe, opcodes in PIPES.items() for opcode in opcodes.split()}
 OTHER = "other"
 NEEDED = ("tensor", "matrix_load", "load_store", "copy")
-"""Pipes whose instructions no piece has that is seldom needed."""
+"""Pipes that no rarely executed piece uses."""
 PIECE = by_hand(4, "instructions from which on a compiler jumps over a piece, and does not run it under a predicate")
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction with its control bits: stall clocks, barriers that it sets, and those that it waits for.
+    """One instruction with its control bits: stall clocks, scoreboards that it sets, and scoreboards that it waits for.
 
     Parameters
     ----------
     address : int
         In bytes.
     opcode : str
-        With its modifiers where they are known.
+        With its modifiers if known.
     pipe : str
-        Where it goes to.
+        The pipe that executes it.
     predicate, conditional : bool
-        Whether all lanes might not run it; and of a branch, whether it has a further condition.
+        True if it is predicated; for a branch, true if it has a further condition.
     target : int or None
-        The place where a branch goes, but for what warps do whose lanes have parted.
+        Index of the instruction that a branch jumps to; None for other instructions, and for branches that only
+        diverged warps take.
     stall : int
+        Clocks before the warp's next instruction may issue.
     written, read : int or None
+        Scoreboards that it sets until its result is written, and until its operands are read.
     waits : tuple of int
+        Scoreboards that it waits for.
     """
 
     address: int
@@ -82,12 +88,12 @@ class Instruction:
 
 
 def pipe_of(opcode: str) -> str:
-    """Where an instruction goes to, by its opcode."""
+    """Return the pipe of an opcode."""
     return PIPE_OF.get(opcode.partition(".")[0], OTHER)
 
 
 def controlled(bits: int) -> tuple[int, int | None, int | None, tuple[int, ...]]:
-    """Stall, barriers written and read, and barriers waited for, in the upper 64 bits of an instruction."""
+    """Decode stall, scoreboards written, read and waited for, from the upper 64 bits of an instruction."""
     bits >>= 41
     written, read = bits >> 5 & 7, bits >> 8 & 7
     waits = tuple(number for number in range(6) if bits >> 11 + number & 1)
@@ -100,8 +106,6 @@ class Code:
 
     Parameters
     ----------
-    name : str
-    instructions : tuple of Instruction
     capability : int
         80 for compute capability 8.0; 0 for PTX.
     """
@@ -111,19 +115,20 @@ class Code:
     capability: int = 0
 
     def target(self, index: int) -> int | None:
-        """The place where a branch goes; None for other instructions."""
+        """Return the index that a branch jumps to; None for other instructions."""
         return self.instructions[index].target
 
     def loops(self) -> list[range]:
-        """Loops with tensor instructions, those inside others included."""
+        """Return the loops with tensor instructions, nested ones included."""
         return [one for one in self.every_loop if self.counts(one)["tensor"]]
 
     @functools.cached_property
     def every_loop(self) -> list[range]:
-        """From where a loop begins to its last branch back.
+        """All loops, each as the range from its head to its last backward branch.
 
-        A branch back from a piece that lies behind the loop, such as a wait that is seldom needed, ends no loop: it can
-        be come to without the beginning. A loop that is entered behind its beginning is one: nothing else leads there.
+        A backward branch from a piece behind the loop, such as a rarely needed wait, ends no loop: the branch can be
+        reached without passing the head. A loop that is entered after its head counts, if nothing else leads to the
+        head.
         """
         ahead = {to for index in range(len(self.instructions)) if (to := self.target(index)) is not None and to > index}
         ends: dict[int, int] = {}
@@ -139,7 +144,7 @@ class Code:
         return [range(start, end + 1) for start, end in sorted(ends.items())]
 
     def _reached_without(self, start: int | None) -> set[int]:
-        """The instructions that the kernel comes to without the one at `start`."""
+        """Return the instructions that are reachable without passing the one at `start`."""
         found, pending = set[int](), [0]
         while pending:
             index = pending.pop()
@@ -149,7 +154,7 @@ class Code:
         return found
 
     def following(self, index: int) -> list[int]:
-        """Where a warp may go from a place; from before the first to it."""
+        """Return the possible next instructions of a warp; -1 stands for the state before the first."""
         if index < 0:
             return [0]
         one, to = self.instructions[index], self.target(index)
@@ -160,25 +165,27 @@ class Code:
         ]
 
     def counts(self, where: Iterable[int]) -> Counter[str]:
-        """Instructions by pipe."""
+        """Count instructions by pipe."""
         return Counter(self.instructions[index].pipe for index in where)
 
     def path(
         self, loop: range, turns: Sequence[int] = (1,), *, whole: bool = False, needed: Sequence[str] = NEEDED
     ) -> Iterator[int]:
-        """What one turn of a loop runs: its inner loops so many times, and no piece that is seldom needed.
+        """Yield the instructions of one loop iteration: inner loops repeated, rarely executed pieces left out.
 
-        Such a piece is jumped over and has neither products nor accesses of memory: the rescaling of O, a mask.
+        A rarely executed piece is one that a branch skips and that has neither products nor memory accesses, such as
+        the rescaling of O, or a mask.
 
         Parameters
         ----------
         loop : range
+            The loop, as a range of instructions.
         turns : sequence of int
-            Of the inner loops in their order; the last holds for all that follow. None is left out.
+            Iterations of the inner loops in order; the last number holds for all further ones. 0 leaves a loop out.
         whole : bool
-            With the pieces that are seldom needed.
+            Include the rarely executed pieces.
         needed : sequence of str
-            Pipes that a piece which is often needed has some instruction of.
+            A piece with an instruction of one of these pipes is always executed.
         """
         inner = [one for one in self.every_loop if inside(one, loop)]
         each = [*turns, *[turns[-1]] * len(inner)]
@@ -204,7 +211,10 @@ class Code:
                 index += 1
 
     def _skipped(self, index: int, stop: int) -> range:
-        """What a branch ahead jumps over; of one over a lone branch ahead, as compilers write too, what that does."""
+        """Return the range that a forward branch skips.
+
+        Compilers also write a branch over a lone branch; then it is the range that the second branch skips.
+        """
         to = self.instructions[index].target or 0
         following = self.instructions[index + 1]
         beyond = following.target if to == index + 2 and not (following.predicate or following.conditional) else None
@@ -212,11 +222,11 @@ class Code:
         return range(first, min(end, stop))
 
     def step(self, products: int) -> list[int] | None:
-        """The shortest turn of a loop with so many products, its inner loops run as often as that takes."""
+        """Return the shortest loop iteration with so many products; inner loops repeat as often as that takes."""
         return min(self._turns(products), key=len, default=None)
 
     def hiding(self, products: int) -> list[int] | None:
-        """The longest, with the pieces that are seldom needed: a mask and what comes with it."""
+        """Return the longest loop iteration with so many products, with its rarely executed pieces such as a mask."""
         return max(self._turns(products, whole=True), key=len, default=None)
 
     def _turns(self, products: int, *, whole: bool = False) -> Iterator[list[int]]:
@@ -227,19 +237,19 @@ class Code:
                 yield list(self.path(loop, [1 + more], whole=whole))
 
     def turn(self, parts: Sequence[int], *, whole: bool = False) -> list[int] | None:
-        """One turn of a loop whose loops inside have different products.
+        """Return one iteration of a loop whose inner loops have different numbers of products.
 
         Parameters
         ----------
         parts : sequence of int
-            Products of the parts of a turn, in order: each is a loop of its own or stands outside of them.
+            Products of the parts of an iteration, in order. Each part is an inner loop or code outside of them.
         whole : bool
-            As of :meth:`path`.
+            As in :meth:`path`.
 
         Returns
         -------
         list of int or None
-            None where no loop has these.
+            None if no loop has these parts.
         """
         for loop in self.loops():
             inner = [one for one in self.every_loop if inside(one, loop)]
@@ -257,7 +267,7 @@ class Code:
         return one.pipe in pipes and one.name != "LDC"
 
     def _longer(self, piece: range, *, shorter: bool = False) -> bool:
-        """Whether a piece ends with a jump over another that is longer, or `shorter`, which runs in its place."""
+        """True if a piece ends with a jump over its alternative, and the alternative is longer (or `shorter`)."""
         last = piece.stop - 1
         end = self.target(last) if piece and not self.instructions[last].predicate else None
         if end is None or end <= piece.stop:
@@ -265,7 +275,7 @@ class Code:
         return end - piece.stop < len(piece) if shorter else end - piece.stop > len(piece)
 
     def pieces(self, where: range) -> list[range]:
-        """Stretches that are jumped over and access memory, the outermost, but for what ends the kernel."""
+        """Return the outermost ranges that branches skip and that access memory, except those that end the kernel."""
         found, index = [], where.start
         while index < where.stop:
             to = self.target(index)
@@ -279,13 +289,13 @@ class Code:
         return found
 
     def _closed(self, piece: range) -> bool:
-        """Whether no branch leads out of a piece but to its end."""
+        """True if every branch in a piece stays inside it or goes to its end."""
         targets = [to for index in piece if (to := self.target(index)) is not None]
         return all(piece.start <= to <= piece.stop for to in targets)
 
 
 def inside(inner: range, outer: range) -> bool:
-    """Whether a loop lies in another."""
+    """True if `inner` is a proper part of `outer`."""
     return inner != outer and inner.start >= outer.start and inner.stop <= outer.stop
 
 
@@ -301,25 +311,25 @@ _TABLE = """
 """
 _WORDS = _TABLE.split()
 NAMES = dict(zip((int(number, 16) for number in _WORDS[::2]), _WORDS[1::2], strict=True))
-"""Operations by their nine bits; those that are not here issue, on no pipe that is counted."""
+"""Operations by their nine bits; all others count as issued on no pipe."""
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _PREFIX = ".text."
 _ALWAYS = 7  # the predicate that is true
 _PLAIN = 4  # the form of a branch that no uniform register decides; marked, it is taken where lanes have parted
 _WIDTHS = ("U8", "S8", "U16", "S16", "", "64", "128", "")
-"""Modifiers for what a thread accesses of global memory, by bits 73 to 75; none: 32 bits."""
+"""Access widths in global memory per thread, by bits 73 to 75; "" for 32 bits."""
 _LOW_BITS = 8
 _FLAGS_SHIFTED = 8  # the version of the ABI from which on the architecture is in the second byte of the flags
 
 
 def kernels_in(cubin: bytes) -> dict[str, Code]:
-    """The kernels of a cubin by name.
+    """Return the kernels of a cubin by name.
 
     Raises
     ------
     InputError
-        Where it is none.
+        If the bytes are not a cubin.
     """
     if cubin[:5] != b"\x7fELF\x02":
         raise InputError("a cubin is a 64-bit ELF file; this is none")

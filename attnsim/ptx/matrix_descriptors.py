@@ -1,4 +1,4 @@
-"""Operands of wgmma and tcgen05.mma in shared memory: from a matrix descriptor to the pieces of the matrix, and those.
+"""Matrix descriptors of wgmma and tcgen05.mma: addresses of an operand's pieces in shared memory, and their values.
 
 PTX ISA 9.0, "Asynchronous wgmma: Matrix Descriptor Format" and "Strides", "tcgen05: Shared memory descriptor" and
 "Canonical layouts"; the layouts are those that CUTLASS writes out beside ``make_gmma_desc`` and ``make_umma_desc``
@@ -26,16 +26,16 @@ DEPTH = 16
 
 @dataclass(frozen=True)
 class Form:
-    """What the bits of a descriptor mean beside its address and strides.
+    """Meaning of a descriptor's bits other than address and strides.
 
     Parameters
     ----------
     name : str
-        Of the instruction.
+        Name of the instruction.
     mode_at : int
-        Where the number of the swizzle mode begins.
+        First bit of the swizzle mode.
     span_bytes : mapping of int to int
-        Bytes that each mode permutes; 16 where it does not permute.
+        Bytes that each swizzle mode permutes; 16 for no swizzle.
     fixed : int
         Bits that are always set.
     """
@@ -46,7 +46,7 @@ class Form:
     fixed: int = 0
 
     def span_of(self, descriptor: int, lane: int) -> int:
-        """Bytes that its swizzle permutes; Fault for bits that mean nothing, a base offset or another mode."""
+        """Return the bytes that the swizzle permutes; raises Fault for unknown bits or modes, or a base offset."""
         mode = descriptor >> self.mode_at
         strange = descriptor & ~(_PLACES | -1 << self.mode_at) ^ self.fixed
         if strange or mode not in self.span_bytes:
@@ -60,25 +60,24 @@ class Form:
 
 
 _PLACES = 0x3FFF_3FFF_3FFF
-"""Address and strides; of the other bits, only the base offset (49 to 51) and modes have a meaning."""
+"""Bits of address and strides; of the others only the base offset (49 to 51) and the mode have a meaning."""
 
 WGMMA = Form("wgmma", 62, {0: 16, 1: 128, 2: 64, 3: 32})
 TCGEN05 = Form("tcgen05.mma", 61, {0: 16, 2: 128, 4: 64, 6: 32}, fixed=1 << 46)
 
 
 def piece_addresses(descriptors: Indices, rows: int, transposed: bool, lanes: Indices, form: Form = WGMMA) -> Values:
-    """Shared addresses of the pieces of A or B, `rows` along m or n and 16 along k.
+    """Return shared addresses of the 16-byte pieces of A or B, `rows` along m or n and 16 along k.
 
     Parameters
     ----------
     descriptors : ndarray of uint64 ``[matrices]``
-    rows : int
     transposed : bool
         False where k is contiguous, True where m or n is.
     lanes : ndarray ``[matrices]``
-        Whom to blame.
+        Lane to name in a fault.
     form : Form
-        Of which instruction they are.
+        The instruction's descriptor format.
 
     Returns
     -------
@@ -105,18 +104,20 @@ def _pieces(descriptor: int, rows: int, transposed: bool, span: int) -> Values:
 
 
 def _along_rows(rows: int, span: int, leading: int, stride: int) -> Values:
-    """Along k: rows of `span` bytes in groups of eight, `stride` apart; a second piece of k follows the first.
+    """Offsets if k is contiguous: rows of `span` bytes in groups of eight, `stride` apart; k takes two adjacent pieces.
 
-    Without swizzle a row is one piece, and the second piece of k lies `leading` away.
+    Without swizzle, a row is one piece, and the second piece of k is `leading` bytes away.
     """
     row, piece = np.arange(rows)[:, None], np.arange(2)
     return row % 8 * span + row // 8 * stride + piece * (leading if span == PIECE else PIECE)
 
 
 def _across_rows(rows: int, span: int, leading: int, stride: int) -> Values:
-    """Along m or n: each k has a row of `span` bytes, the next span lies `leading` away, the next eight k `stride`.
+    """Offsets if m or n is contiguous: a row of `span` bytes for each k.
 
-    Without swizzle the two strides swap their parts.
+    The next span is `leading` bytes away, the next eight k are `stride` bytes away.
+
+    Without swizzle the two strides swap their roles.
     """
     k, piece = np.arange(DEPTH)[:, None], np.arange(rows // 8)
     per_span = span // PIECE
@@ -126,7 +127,7 @@ def _across_rows(rows: int, span: int, leading: int, stride: int) -> Values:
 
 
 def matrices(memory: Values, places: Indices, rows: int, transposed: bool, kind: str) -> Values:
-    """Matrices of f16 or bf16 as float32 ``[matrices, rows, 16]``, from pieces of shared memory ``[pieces, 8]``."""
+    """Decode f16 or bf16 matrices to float32 ``[matrices, rows, 16]``, from pieces of shared memory ``[pieces, 8]``."""
     result = np.empty((len(places), rows, DEPTH), np.float32)
     compiled_matrices.pieces_to_floats(memory, places, transposed, floats(kind), result)
     return result

@@ -1,4 +1,4 @@
-"""Mbarriers: phases that end when enough threads have arrived and all announced bytes have come; and fences.
+"""Mbarriers: phases that end when enough threads have arrived and all expected bytes have landed; and fences.
 
 PTX ISA 9.0, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
@@ -20,16 +20,16 @@ from attnsim.ptx.spaces import space_name
 from attnsim.ptx.syntax import Immediate, Instruction, Symbol
 
 MOST_BYTES = 2**20 - 1
-"""Largest count of bytes that a phase can wait for (PTX ISA 9.0, "Contents of the mbarrier object")."""
+"""Largest number of bytes that a phase can expect (PTX ISA 9.0, "Contents of the mbarrier object")."""
 
 MASKS = 256
-"""Most sets of lanes of which is kept that they know an mbarrier."""
+"""Size of the cache of lanes that are known to have seen an mbarrier's initialisation."""
 
 
 class Mbarriers:
-    """The mbarriers of a batch of blocks, by number, in the order of their first initialisation, and block.
+    """The mbarriers of a batch of blocks, ``[number, block]``, numbered in the order of their first initialisation.
 
-    A thread is ordered after all that arrived in a phase, and after the copies that completed in it, by waiting for it.
+    A thread that waits for a phase is ordered after all arrivals and all copies that completed in that phase.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -38,7 +38,7 @@ class Mbarriers:
         self._ends = [0] * MBARRIERS
 
     def start(self) -> None:
-        """None yet."""
+        """Reset: no mbarrier exists."""
         lanes, self._ordering = self._machine.lanes, self._machine.shared.ordering
         self._numbers = {}
         self._block_of = lanes.block_of
@@ -53,7 +53,7 @@ class Mbarriers:
         self._over: list[Clock] = []
 
     def init(self, addresses: Values, counts: Values, mask: Mask) -> None:
-        """``mbarrier.init``: phase 0 begins, and takes so many arrivals."""
+        """``mbarrier.init``: start phase 0, with so many expected arrivals."""
         self._machine.shared.place_mbarrier(addresses, mask)
         self._forget()
         for address, part, chosen in mask.apart(addresses):
@@ -71,18 +71,18 @@ class Mbarriers:
                 self._ordering.stamp(self._made[number], part)
 
     def invalidate(self, addresses: Values, mask: Mask) -> None:
-        """``mbarrier.inval``: ordinary memory again."""
+        """``mbarrier.inval``: turn the mbarrier back into ordinary memory."""
         for number, _, _, blocks in self._each(addresses, mask):
             self._expected[number, blocks] = 0
         self._forget()
         self._machine.shared.remove_mbarrier(addresses, mask)
 
     def show(self, mask: Mask) -> None:
-        """These warps' mbarriers can be seen by the copy engine from now on."""
+        """Make the mbarriers that these warps initialised visible to the copy engine."""
         self._visible |= mask.by_warp[self._maker] > 0
 
     def arrive(self, addresses: Values, counts: Values, announced: Values, mask: Mask) -> Values:
-        """Announce bytes, then arrive so many times; returned is the number of each lane's phase."""
+        """Add expected bytes, then arrive so many times; returns the number of each lane's phase."""
         phases = np.zeros(mask.count, np.uint64)
         addresses, owners = self._home(addresses, mask)
         for number, part, chosen, blocks in self._each(addresses, mask, owners):
@@ -103,9 +103,9 @@ class Mbarriers:
         return phases
 
     def over(self, addresses: Values, phases: Values, parity: bool, mask: Mask) -> tuple[Mask, list[int]]:
-        """The lanes for which the phase of that number, or the last one of that parity, is over.
+        """Return the lanes whose phase (by its number, or the last one of a parity) has ended.
 
-        The second value are the mbarriers that they asked, for :meth:`ends`.
+        Also returns the numbers of the mbarriers that were tested, for :meth:`ends`.
         """
         done, numbers = np.zeros(mask.count, bool), []
         for number, _, chosen, blocks in self._each(addresses, mask):
@@ -115,27 +115,27 @@ class Mbarriers:
         return mask.select(done), numbers
 
     def ends(self, numbers: list[int]) -> int:
-        """How often phases of these mbarriers have ended in any block, or an mbarrier was made or unmade."""
+        """Count the ended phases of these mbarriers in all blocks, plus initialisations and invalidations."""
         return sum(self._ends[number] for number in numbers)
 
     def learn(self, addresses: Values, mask: Mask) -> None:
-        """These lanes have seen a phase end: they know what was told before its end."""
+        """Record that these lanes have seen a phase end: they acquire the clocks published before that."""
         for number, part, _, _ in self._each(addresses, mask):
             if self._ordering:
                 self._ordering.acquire(self._over[number], part)
 
     def deadlock(self, address: int, lane: int) -> Deadlock:
-        """The fault when a lane waits for a phase, and nothing is left that could end it."""
+        """Return the fault for a lane that waits for a phase that nothing can end."""
         waited = self.described(self._numbers[address], int(self._block_of[lane]))
         return Deadlock(f"waits at {waited}; no thread can go on, and no copy is under way", lane)
 
     def for_copies(self, addresses: Values, mask: Mask, owners: Indices) -> Iterator[tuple[int, Mask, Bools | slice]]:
-        """The mbarriers of blocks `owners` that copies by these lanes tell: number, lanes, and their places in `mask`.
+        """Yield the mbarriers in blocks `owners` that copies of these lanes complete on: number, lanes, indices.
 
         Raises
         ------
         MisusedMbarrier
-            Where the copy engine cannot see one yet.
+            If an mbarrier is not yet visible to the copy engine.
         """
         for number, part, chosen, blocks in self._each(addresses, mask, owners):
             hidden = ~self._visible[number, blocks]
@@ -148,7 +148,7 @@ class Mbarriers:
             yield number, part, chosen
 
     def end_copies(self, number: int, blocks: Indices, count: int, rows: Values) -> None:
-        """Copies of `count` bytes each have come to these blocks, to these pieces ``[copies, pieces]``."""
+        """Complete copies of `count` bytes each in these blocks, to pieces ``[copies, pieces]``."""
         np.subtract.at(self._bytes[number], blocks, count)
         if self._ordering:
             phases = self._phase[number, blocks] + 1
@@ -156,7 +156,7 @@ class Mbarriers:
         self._settle(number)
 
     def end_products(self, number: int, block: int, agent: int, count: int) -> None:
-        """The products of an agent are over, up to its number `count`: an arrival."""
+        """Complete the products of an agent up to its number `count`: one arrival."""
         self._pending[number, block] -= 1
         if self._pending[number, block] < 0:
             lane = int(np.flatnonzero(self._block_of == block)[0])
@@ -166,16 +166,16 @@ class Mbarriers:
         self._settle(number)
 
     def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Bools | slice]]:
-        """The mbarriers that tcgen05.commit of these lanes are to tell: number, lanes, and their places in `mask`."""
+        """Yield the mbarriers on which ``tcgen05.commit`` of these lanes arrives: number, lanes, indices in `mask`."""
         return ((number, part, chosen) for number, part, chosen, _ in self._each(addresses, mask))
 
     def _home(self, addresses: Values, mask: Mask) -> tuple[Values, Indices | None]:
-        """Addresses in the memory of one block each, and these blocks: None for all lanes' own, without ``mapa``.
+        """Split addresses from ``mapa`` into local addresses and their blocks; None if all are in the lanes' own block.
 
         Raises
         ------
         MisusedMbarrier
-            When the block has ended.
+            If the block has ended.
         """
         ranks = addresses >> RANK_SHIFT
         if not ranks.any():
@@ -185,7 +185,7 @@ class Mbarriers:
         return addresses & ((1 << RANK_SHIFT) - 1), blocks
 
     def described(self, number: int, block: int) -> str:
-        """An mbarrier of a block in words."""
+        """Describe an mbarrier of a block, for messages."""
         return (
             f"the mbarrier at {self._address(number):#x}: phase {self._phase[number, block]} lacks "
             f"{self._pending[number, block]} of {self._expected[number, block]} arrivals and "
@@ -198,12 +198,12 @@ class Mbarriers:
     def _each(
         self, addresses: Values, mask: Mask, owners: Indices | None = None
     ) -> Iterator[tuple[int, Mask, Bools | slice, Indices]]:
-        """Number, lanes, places in `mask`, and blocks, of each mbarrier that active lanes name; default: of their own.
+        """Yield each mbarrier that active lanes name: number, lanes, indices in `mask`, blocks (default: their own).
 
         Raises
         ------
         MisusedMbarrier
-            Where there is none that the lane could know of.
+            If there is no mbarrier at the address, or the lane cannot have seen its initialisation.
         """
         for address, part, chosen in mask.apart(addresses):
             key = address, part, b"" if owners is None else owners[chosen].tobytes()
@@ -215,12 +215,12 @@ class Mbarriers:
             yield number, part, chosen, blocks
 
     def _forget(self) -> None:
-        """Mbarriers are no longer those that lanes have met."""
+        """Clear the cache of mbarriers that lanes have seen, after an mbarrier was initialised or invalidated."""
         self._met.clear()
         self._ends = [ends + 1 for ends in self._ends]
 
     def _meet(self, address: int, mask: Mask, owners: Indices | None) -> tuple[int, Indices]:
-        """Number of the mbarrier that these lanes name by its address, and the blocks that it is one of."""
+        """Return the number of the mbarrier that these lanes name by its address, and the blocks of its instances."""
         number, blocks = self._numbers.get(address), self._block_of[mask.index] if owners is None else owners
         if number is None or not self._expected[number, blocks].all():
             raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", mask.lane(0))
@@ -236,7 +236,7 @@ class Mbarriers:
         return number, blocks
 
     def _settle(self, number: int) -> None:
-        """End the phase of every block in which nothing is missing."""
+        """End the phase in every block where no arrivals and no bytes are missing."""
         over = (self._expected[number] > 0) & (self._pending[number] == 0) & (self._bytes[number] == 0)
         if over.any():
             self._ends[number] += 1
@@ -253,7 +253,7 @@ _NONE, _ONE = Immediate("0"), Immediate("1")
 def compile_mbarrier(instruction: Instruction, machine: Machine) -> Step:
     """``mbarrier.init``, ``inval``, ``arrive``, ``arrive.expect_tx`` and ``expect_tx``.
 
-    The last three also in another block of the cluster, by an address from ``mapa``; such arrivals return no state.
+    The last three take addresses from ``mapa`` too, in another block of the cluster; such arrivals return no state.
     """
     kind, operands = instruction.modifiers[0], instruction.operands
     if kind in ("arrive", "expect_tx"):
@@ -291,7 +291,7 @@ def _arrive(instruction: Instruction, machine: Machine) -> Step:
 
 @control("mbarrier")
 def compile_wait(instruction: Instruction, machine: Machine) -> Control | None:
-    """``mbarrier.try_wait(.parity) p, [a], phase``: the lanes whose phase is not over are suspended until it is."""
+    """``mbarrier.try_wait(.parity) p, [a], phase``: suspends the lanes until their phase has ended."""
     if "wait" not in instruction.modifiers[0]:
         return None
     _require_own_memory(instruction)
@@ -331,7 +331,7 @@ def _require_own_memory(instruction: Instruction) -> None:
 
 @operation("fence", "membar")
 def compile_fence(instruction: Instruction, machine: Machine) -> Step:
-    """Fences; those towards the asynchronous proxy matter here, the others do not: every store is visible at once."""
+    """Fences; only proxy fences to the asynchronous proxy matter, since every store is visible at once here."""
     modifiers = instruction.modifiers
     barriers, shared = machine.unit(Mbarriers), machine.shared
     if "mbarrier_init" in modifiers:

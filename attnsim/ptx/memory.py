@@ -1,4 +1,4 @@
-"""Global memory, the caller's arrays with gaps between, and each thread's own stack; checked on every access."""
+"""Global memory (the caller's arrays, with gaps in between) and local memory of threads; every access is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnsim.ptx.registers import row_type
 
 BASE = 0x4000_0000_0000
 GAP = 1 << 20
-"""Bytes of no array after each array: an index that is out of range hits nothing else."""
+"""Unmapped bytes after each array, so that an index out of range hits no other array."""
 SECTOR = 32
 
 Bytes = NDArray[np.uint8]
@@ -28,8 +28,6 @@ class Tensor:
 
     Parameters
     ----------
-    name : str
-    address : int
     array : ndarray
         C-contiguous; the kernel works on it in place.
     """
@@ -46,21 +44,21 @@ class Tensor:
         self._before: Bytes | None = None
 
     def keep(self) -> None:
-        """Remember the array as it is, before the first change."""
+        """Save the array's contents before its first change."""
         if self._before is None:
             self._before = self._bytes.copy()
 
     def restore(self) -> None:
-        """Take back all changes."""
+        """Undo all changes."""
         if self._before is not None:
             self._bytes[:] = self._before
 
     def pieces(self) -> Values:
-        """The array as rows of eight words of 16 bits."""
+        """View the array as rows of eight 16-bit words."""
         return self._bytes[: self.size_bytes // 16 * 16].view(np.uint16).reshape(-1, 8)
 
     def rows(self, width: int) -> Values:
-        """The array as rows of `width` bytes each."""
+        """View the array as elements of `width` bytes."""
         return self._bytes[: self.size_bytes // width * width].view(row_type(width))
 
 
@@ -70,7 +68,7 @@ class GlobalMemory:
     Parameters
     ----------
     counters : Counters
-        Where traffic is counted.
+        Counters of the traffic.
     """
 
     def __init__(self) -> None:
@@ -79,17 +77,17 @@ class GlobalMemory:
         self._places: Values = np.zeros((0, 2), np.int64)
 
     def clear(self, counters: Counters) -> None:
-        """Forget all arrays; count into `counters` from now on."""
+        """Remove all arrays, and use these counters from now on."""
         self.counters = counters
         self._tensors, self._places = [], np.zeros((0, 2), np.int64)
 
     def restore(self) -> None:
-        """Take back all stores since the arrays were placed."""
+        """Undo all stores since the arrays were placed."""
         for tensor in self._tensors:
             tensor.restore()
 
     def writeable(self, array: NDArray[np.generic], verb: str, lane: int) -> Tensor:
-        """The tensor that an array was placed as; OutOfBounds if it may not be stored to."""
+        """Return the tensor of an array, before a store to it; raises OutOfBounds if it is read-only."""
         tensor = next(tensor for tensor in self._tensors if tensor.array is array)
         self._prepare(tensor, verb, lane)
         return tensor
@@ -115,7 +113,7 @@ class GlobalMemory:
         return result
 
     def load_bytes(self, addresses: Values, length: int, mask: Mask) -> NDArray[np.uint8]:
-        """``[active, length]`` bytes, which need no alignment."""
+        """Load bytes ``[active, length]``, without any alignment."""
         result = np.empty((len(addresses), length), np.uint8)
         for i in range(length):
             for tensor, selection, rows in self.parts(addresses + i, 1, mask, "load"):
@@ -126,14 +124,20 @@ class GlobalMemory:
         return result
 
     def store(self, addresses: Values, values: Values, width: int, mask: Mask) -> None:
-        """Write rows ``[active]`` of `width` bytes; of lanes with equal addresses the last wins."""
+        """Write rows ``[active]`` of `width` bytes; if lanes have equal addresses, the last lane wins."""
         for tensor, selection, rows in self.parts(addresses, width, mask, "store"):
             self.counters.stores[tensor.name] += len(rows) * width
             self.counters.store_sectors[tensor.name] += sectors(addresses, mask, selection)
             tensor.rows(width)[rows] = values[selection]
 
     def parts(self, addresses: Values, width: int, mask: Mask, verb: str) -> Iterator[tuple[Tensor, Selection, Values]]:
-        """Tensors that an access touches: active lanes, and their rows of `width` bytes; Misaligned or OutOfBounds."""
+        """Yield the tensors that an access touches, with the active lanes and their rows of `width` bytes.
+
+        Raises
+        ------
+        Misaligned, OutOfBounds
+            For an address that is no multiple of `width`, or lies in no array.
+        """
         if len(addresses) == 0:
             return
         if int(np.bitwise_or.reduce(addresses)) & (width - 1):
@@ -162,7 +166,7 @@ class GlobalMemory:
                 yield tensor, selected, (addresses[selected] - tensor.address) >> shift
 
     def _bounds(self) -> Values:
-        """Where each array begins and ends, ``[arrays, 2]``."""
+        """Start and end address of each array, ``[arrays, 2]``."""
         if len(self._places) < len(self._tensors):
             self._places = np.array([(t.address, t.address + t.size_bytes) for t in self._tensors]).reshape(-1, 2)
         return self._places
@@ -174,7 +178,7 @@ class GlobalMemory:
             tensor.keep()
 
     def _describe(self, address: int) -> str:
-        """An address in words: its tensor, or the nearest one, and the offset."""
+        """Describe an address by its tensor (or the nearest one) and the offset."""
         if not self._tensors:
             return f"{address % 2**64:#x}, and the kernel has no arrays"
         nearest = min(
@@ -193,17 +197,15 @@ class GlobalMemory:
 
 
 def sectors(addresses: Values, mask: Mask, selection: Selection = slice(None)) -> int:
-    """32-byte sectors of a part of an access that each warp touches, summed; each touches one, by at most 16 bytes."""
+    """Count the 32-byte sectors that each warp touches in a part of an access, summed over warps.
+
+    A lane touches one sector: it accesses at most 16 bytes.
+    """
     return int(compiled.sectors(np.ascontiguousarray(addresses[selection]), mask.index[selection], SECTOR))
 
 
 class LocalMemory:
-    """Local memory of a batch of blocks.
-
-    Parameters
-    ----------
-    bytes_per_thread : int
-    """
+    """Local memory of a batch of blocks."""
 
     def __init__(self, bytes_per_thread: int) -> None:
         self.counters = Counters()
@@ -213,7 +215,7 @@ class LocalMemory:
         self._bytes = np.zeros(0, np.uint8)
 
     def start(self, lanes: Lanes, counters: Counters) -> None:
-        """Garbage for every thread of a batch; counts go to `counters` from now on."""
+        """Allocate local memory for the threads of a batch, filled with 0xFF, and use these counters from now on."""
         self.counters = counters
         self._start = np.arange(lanes.count) * self._stride
         self._bytes = np.full(lanes.count * self._stride, 0xFF, np.uint8)
@@ -237,7 +239,7 @@ class LocalMemory:
 def require_inside(
     addresses: Values, width: int, mask: Mask, what: str, owner: str, space: str, size_bytes: int
 ) -> None:
-    """Refuse accesses that are Misaligned, or OutOfBounds: outside a block's or thread's `size_bytes`."""
+    """Raise Misaligned for unaligned accesses, and OutOfBounds for those outside a block's or thread's `size_bytes`."""
     outside, has = (addresses < 0) | (addresses > size_bytes - width), f"{size_bytes} bytes of {space} memory"
     for fault, refused, why in (
         (Misaligned, addresses & (width - 1) != 0, f" is not aligned to {width} bytes"),

@@ -1,4 +1,4 @@
-"""NVRTC, the compiler as a library, through whichever binding is installed: NVIDIA's, or the one inside CuPy."""
+"""NVRTC, NVIDIA's runtime compiler, through either binding: NVIDIA's own, or the one inside CuPy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ NONE: Mapping[str, str] = {}
 
 
 class CompileError(Exception):
-    """A source that the compiler refuses; the message is the first error of its log.
-
-    Attributes
-    ----------
-    log : str
-    """
+    """The compiler rejected a source; the message is the first error of its log."""
 
     def __init__(self, log: str) -> None:
         self.log = log
@@ -29,7 +24,7 @@ class CompileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the assembler gave one kernel, from its own report.
+    """Resources of one kernel, from the assembler's report.
 
     Parameters
     ----------
@@ -51,17 +46,18 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What came out of one compilation.
+    """The result of one compilation.
 
     Parameters
     ----------
     ptx : str
+        PTX text.
     cubin : bytes
-        Empty for a virtual architecture (``compute_80``).
+        Machine code; empty for a virtual architecture (``compute_80``).
     log : str
         Messages of the compiler and of the assembler.
     names : mapping of str to str
-        Of the kernels that were asked for by name: theirs in the PTX.
+        Mangled names of the kernels that were asked for by name.
     """
 
     ptx: str
@@ -70,12 +66,12 @@ class Compiled:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def resources(self, entry: str) -> Resources:
-        """The assembler's report on one entry point.
+        """Parse the assembler's report on one entry point.
 
         Raises
         ------
         InputError
-            When the log has no such entry.
+            If the log has no such entry.
         """
         report = re.search(rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry|\Z)", self.log, re.S)
         if report is None:
@@ -94,12 +90,12 @@ class Compiled:
 
 
 class Compile(Protocol):
-    """Text to PTX and machine code."""
+    """A compiler of CUDA text to PTX and machine code."""
 
     def __call__(
         self, text: str, file: str, options: Sequence[str], headers: Mapping[str, str] = ..., names: Sequence[str] = ...
     ) -> Compiled:
-        """Compile `text`, called `file`, with headers by name, and the templates that `names` instantiates.
+        """Compile `text`, named `file`, with headers by name, and with the template instances in `names`.
 
         Raises
         ------
@@ -117,10 +113,11 @@ class Nvrtc:
     binding : str
         "cuda-bindings" or "CuPy".
     version : (int, int)
-        Of the library.
+        Version of the library.
     architectures : tuple of int
         Compute capabilities that it compiles for.
     compile : Compile
+        Compiles CUDA text.
     """
 
     binding: str
@@ -131,12 +128,12 @@ class Nvrtc:
 
 @functools.cache
 def find_nvrtc() -> Nvrtc:
-    """The binding that works here, NVIDIA's own first.
+    """Return the first binding that works, NVIDIA's own first.
 
     Raises
     ------
     InputError
-        When there is none; says what to install.
+        If there is none; the message says what to install.
     """
     for binding in (_from_cuda_bindings, _from_cupy):
         try:

@@ -1,12 +1,17 @@
-"""Which work each warp knows to be over: races in kernels whose warps meet a few at a time.
+"""Race detection by vector clocks, for kernels in which only some warps of a block synchronise at a time.
 
-Named barriers and mbarriers order some warps and not others, so that counting barriers (hazards.py) says too little.
-Here each warp has a vector clock: how much of every agent's work it knows to be over (FastTrack: Flanagan and Freund,
-PLDI 2009). Agents are the warps, the tensor cores of each warpgroup, the copy engine once for each mbarrier, and for
-each warp the copy engine and the tensor cores that read late what that warp told them to.
+Named barriers and mbarriers order some warps and not others, so that barrier epochs (hazards.py) are not enough. Here
+each warp has a vector clock: how much of every agent's work it has observed to be complete (FastTrack: Flanagan and
+Freund, PLDI 2009). The agents are:
 
-The clock has a second plane for the asynchronous proxy, through which wgmma and bulk copies see shared memory: what
-threads have written is on it only after ``fence.proxy.async`` (PTX ISA 9.0, "Async proxy").
+- the warps;
+- the tensor cores of each warpgroup (wgmma);
+- for each warp, the copy engine for its bulk stores, and the tensor cores for its tcgen05.mma: both read shared memory
+  later than the warp issues;
+- the copy engine for bulk loads, once for each mbarrier.
+
+The clock has a second plane for the asynchronous proxy, through which wgmma and bulk copies access shared memory. Data
+that threads have written reaches it only after ``fence.proxy.async`` (PTX ISA 9.0, "Async proxy").
 """
 
 from __future__ import annotations
@@ -21,28 +26,27 @@ from attnsim.ptx.faults import CopyInFlight, Fault, MisusedMbarrier, Race, Repor
 from attnsim.ptx.lanes import WARP, Bools, Indices, Lanes, Mask, Meetings, Values
 
 MBARRIERS = 64
-"""Most mbarriers of a block that are told apart."""
+"""Largest number of mbarriers in a block."""
 
 
 class Agents:
-    """The agents of a cluster by number, in this order; every cluster of a batch has the same.
+    """Numbers of the agents of a cluster, in this order; every cluster of a batch has the same agents.
 
     Parameters
     ----------
-    lanes : Lanes
     meetings : Meetings
-        Who works on shared memory beside the warps.
+        Agents other than warps that access shared memory.
 
     Attributes
     ----------
     per_block, cluster, warps : int
-        Warps of a block, blocks of a cluster, warps of a cluster: the first agents, and the tensor cores of each
-        warpgroup come behind them.
+        Warps of a block, blocks of a cluster, warps of a cluster. The warps are the first agents; the tensor cores of
+        each warpgroup follow.
     stores, products, readers, count : int
-        The first number of what stores in bulk for each warp and of the tensor cores that work for each warp, how many
-        agents read, and how many there are with the copies of each mbarrier.
+        First number of the bulk stores of each warp; first number of the tensor cores (tcgen05) of each warp; number of
+        agents that read; number of all agents, with the bulk loads of each mbarrier.
     own : ndarray of int ``[warps of the batch]``
-        The agent that a warp is.
+        Agent of each warp.
     """
 
     def __init__(self, lanes: Lanes, meetings: Meetings) -> None:
@@ -55,16 +59,16 @@ class Agents:
         self.own = np.arange(lanes.warps) % self.warps
 
     def no_reads(self, granules: int) -> NDArray[np.int32]:
-        """Zeros ``[granules, readers]`` of which most are never touched; what is one agent's lies together.
+        """Return zeros ``[granules, readers]``, most of which are never touched; each agent's values are contiguous.
 
-        In pages of 4 KiB, where NumPy would ask for 2 MiB at a time.
+        Allocated in pages of 4 KiB; NumPy would take 2 MiB at a time.
         """
         pages = mmap(-1, 4 * self.readers * granules)
         found: NDArray[np.int32] = np.frombuffer(pages, np.int32).reshape(self.readers, granules).T
         return found
 
     def described(self, agent: int) -> str:
-        """An agent in words."""
+        """Describe an agent, for messages."""
         if agent < self.warps:
             rank, warp = divmod(agent, self.per_block)
             return f"warp {warp}" + (f" of the cluster's block {rank}" if self.cluster > 1 else "")
@@ -76,37 +80,34 @@ class Agents:
 
 
 Clock = NDArray[np.int32]
-"""Vector clocks ``[rows, 2, agents]``: what ordinary accesses, and what the asynchronous proxy, may rely on."""
+"""Vector clocks ``[rows, 2, agents]``: plane 0 for ordinary accesses, plane 1 for the asynchronous proxy."""
 
 PIECE = 16
-"""Bytes of shared memory that the copy engine and wgmma move as a whole, and the most that a lane does."""
+"""Bytes of shared memory that the copy engine and wgmma move at once; also the largest access of a lane."""
 
 _GENERIC, _ASYNC = 0, 1
 _UNWRITTEN, _IN_FLIGHT, _MBARRIER = -1, -2, -3
-"""Writers that are no agents; their time is `_NEVER`, which nobody knows to be over."""
+"""Pseudo-writers; their time is `_NEVER`, which no clock reaches."""
 _NEVER = np.iinfo(np.int32).max
 
 
 class Ordering:
-    """Vector clocks of a batch of blocks, and each granule of shared memory's last write and last reads.
+    """Vector clocks of a batch of blocks, and the last write and last reads of each granule of shared memory.
 
-    A granule is as wide as the narrowest access so far.
-
-    Accesses are given as `rows`: where in the batch's shared memory, in units of the access's width.
+    A granule has the width of the narrowest access so far. Accesses are given as `rows`: their place in the batch's
+    shared memory, in units of the access's width.
 
     Parameters
     ----------
-    lanes : Lanes
-    bytes_per_block : int
     meetings : Meetings
-        Who works on it beside the warps.
+        Agents other than warps that access it.
     reports : Reports
-        Takes faults.
+        Receives faults.
 
     Attributes
     ----------
     agents : Agents
-        Who reads and writes.
+        The agents that read and write.
     """
 
     def __init__(self, lanes: Lanes, bytes_per_block: int, meetings: Meetings, reports: Reports) -> None:
@@ -128,49 +129,49 @@ class Ordering:
     # Meetings of warps.
 
     def clock(self) -> Clock:
-        """What a barrier has been told, by block: nothing."""
+        """Return the clocks of a new barrier, one per block, all zero."""
         return np.zeros((self._blocks, *self._known.shape[1:]), np.int32)
 
     def publish(self, clock: Clock, mask: Mask) -> None:
-        """These warps tell a barrier all that they know, themselves included."""
+        """Publish these warps' clocks at a barrier of their blocks (a release), then advance the warps' own time."""
         warps = mask.warp_index
         compiled_clocks.clocks_told(clock, self._known, warps, self._per_block, True)
         self._tick(warps)
 
     def publish_to(self, clock: Clock, blocks: Indices, lanes: Indices) -> None:
-        """The warps of these lanes tell it to a barrier of other blocks of their clusters."""
+        """Publish the clocks of these lanes' warps at a barrier of other blocks of their clusters."""
         np.maximum.at(clock, blocks, self._known[lanes // WARP])
         self._tick(np.unique(lanes // WARP))
 
     def acquire(self, clock: Clock, mask: Mask) -> None:
-        """These warps learn what a barrier has been told."""
+        """Merge a barrier's clock into the clocks of these warps (an acquire)."""
         compiled_clocks.clocks_told(clock, self._known, mask.warp_index, self._per_block, False)
 
     def barrier(self, blocks: Bools | None) -> None:
-        """All warps of these blocks (None: of every block) have met."""
+        """Synchronise all warps of these blocks (None: of every block)."""
         known = self._known.reshape(self._blocks, self._per_block, *self._known.shape[1:])
         chosen = np.arange(self._blocks) if blocks is None else np.flatnonzero(blocks)
         known[chosen] = known[chosen].max(axis=1, keepdims=True)
         self._tick((chosen[:, None] * self._per_block + np.arange(self._per_block)).reshape(-1))
 
     def stamp(self, clock: Clock, mask: Mask) -> None:
-        """Note in a clock that these warps have come here, and nothing else that they know."""
+        """Enter only these warps' own time into a clock, not what they have observed of others."""
         warps = mask.warp_index
         own = self._own[warps]
         clock[warps // self._per_block, _GENERIC, own] = self._known[warps, _GENERIC, own]
 
     def fence(self, mask: Mask) -> None:
-        """``fence.proxy.async``: what these warps know, the asynchronous proxy sees too."""
+        """``fence.proxy.async``: copy these warps' clocks to the plane of the asynchronous proxy."""
         warps = mask.warp_index
         self._known[warps, _ASYNC] = self._known[warps, _GENERIC]
         self._tick(warps)
 
     def knows(self, clock: Clock, mask: Mask) -> bool:
-        """Whether these warps know all that a barrier has been told."""
+        """True if these warps' clocks include the barrier's clock."""
         return bool(compiled_clocks.clocks_known(clock, self._known, mask.warp_index, self._per_block))
 
     def know_of(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
-        """Whether the warps of these lanes know what a barrier of other blocks of their clusters has been told."""
+        """True if the clocks of these lanes' warps include the barrier's clock in other blocks of their clusters."""
         return bool((clock[blocks, _GENERIC] <= self._known[lanes // WARP, _GENERIC]).all())
 
     # Accesses of threads.
@@ -199,11 +200,11 @@ class Ordering:
         self._take(rows, width, _IN_FLIGHT)
 
     def land(self, rows: Values, width: int, mask: Mask) -> None:
-        """Note the end of a cp.async, which its own thread has waited for."""
+        """Note the end of a cp.async that its own thread has waited for."""
         self._sign(rows, width, mask.index // WARP)
 
     def atomic(self, rows: Values, width: int, mask: Mask) -> None:
-        """Check and note an atomic: in order with other atomics, not with plain accesses."""
+        """Check and note an atomic, which is ordered with other atomics but not with plain accesses."""
         self._refine(width)
         warps, what = mask.index // WARP, f"atomic of {width} bytes"
         self._check_written(rows, width, self._known[:, _GENERIC], warps, mask.index, what, atomic=True)
@@ -214,10 +215,9 @@ class Ordering:
     # Accesses of tensor cores and of the copy engine, by pieces of 16 bytes: rows ``[.., pieces]``.
 
     def read_by_wgmma(self, rows: Values, groups: Indices, numbers: Indices) -> None:
-        """Check and note what the wgmma of warpgroups `groups` read, in their groups of such numbers (from 1).
+        """Check and note the reads of wgmma by warpgroups `groups`, in their wgmma groups of these numbers (from 1).
 
-        Rows are those of a product of each, then of the next product of each. All four warps of a warpgroup must know
-        that what is read has been written.
+        Rows are ordered by product, then by warpgroup. All four warps of a warpgroup must have observed the writes.
         """
         books = self._known, self._writer, self._written, self._read, self._reading
         granules = PIECE // self._granule
@@ -232,13 +232,13 @@ class Ordering:
         self._note_read(flat, PIECE, agents[which], numbers[which])
 
     def wgmma_done(self, groups: Indices, numbers: Indices) -> None:
-        """The warps of these warpgroups have waited for their wgmma groups up to such numbers."""
+        """Record that the warps of these warpgroups have waited for their wgmma groups up to these numbers."""
         warps = (groups[:, None] * 4 + np.arange(4)).reshape(-1)
         agents = self._warps + self._own[warps] // 4
         self._known[warps, :, agents] = np.maximum(self._known[warps, :, agents], np.repeat(numbers, 4)[:, None])
 
     def read_by_store(self, rows: Values, lane: int, number: int) -> None:
-        """Check and note what a bulk store of a lane reads, the warp's of that number (from 1)."""
+        """Check and note the reads of a lane's bulk store, the warp's store of that number (from 1)."""
         warp = np.full(len(rows), lane // WARP)
         known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
         self._check_written(rows, PIECE, known, warp, warp * WARP + lane % WARP, "read by bulk store", told=told)
@@ -246,12 +246,12 @@ class Ordering:
         self._of(self._read, PIECE)[rows, :, self._stores + self._own[lane // WARP]] = number
 
     def stores_have_read(self, warp: int, number: int) -> None:
-        """A warp's bulk stores up to that number have read what they store."""
+        """Record that a warp's bulk stores up to that number have read their data."""
         agent = self._stores + self._own[warp]
         self._known[warp, :, agent] = np.maximum(self._known[warp, :, agent], number)
 
     def read_by_product(self, rows: Values, warps: Indices, numbers: Indices) -> None:
-        """Check and note what tcgen05.mma of threads of these warps read ``[products, pieces]``, as of such numbers."""
+        """Check and note the reads ``[products, pieces]`` of tcgen05.mma with these numbers, by warp."""
         flat, which = rows.reshape(-1), np.repeat(warps, rows.shape[1])
         known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
         self._check_written(flat, PIECE, known, which, which * WARP, "read by tcgen05.mma", told=told)
@@ -259,21 +259,21 @@ class Ordering:
         self._note_read(flat, PIECE, agents, np.repeat(numbers, rows.shape[1]))
 
     def product_of(self, warps: Indices) -> Indices:
-        """The agents that are the tensor cores working for these warps."""
+        """Return the agents that stand for the tensor cores working for these warps."""
         agents: Indices = self._products + self._own[warps]
         return agents
 
     def products_done(self, clock: Clock, block: int, agent: int, number: int) -> None:
-        """Tell an mbarrier that the products of that agent are over, up to such a number."""
+        """Enter into an mbarrier's clock that the agent's products up to this number are complete."""
         clock[block, :, agent] = np.maximum(clock[block, :, agent], number)
 
     def time_of(self, warps: Indices) -> tuple[Indices, Values]:
-        """These warps as agents, and what they do now as others may come to know it."""
+        """Return the agents of these warps, and their present times."""
         own = self._own[warps]
         return own, self._known[warps, _GENERIC, own]
 
     def knowledge(self, warps: Indices) -> Values:
-        """What these warps know to be over of every agent that reads or writes, ``[warps, agents]``."""
+        """Return these warps' clocks over all agents that read or write, ``[warps, agents]``."""
         known: Values = self._known[warps, _GENERIC]
         return known
 
@@ -287,29 +287,29 @@ class Ordering:
         self._take(flat, PIECE, _IN_FLIGHT)
 
     def end_copy(self, clock: Clock, rows: Values, mbarrier: int, blocks: Indices, phases: Indices) -> None:
-        """Bulk copies have arrived in such phases of the mbarrier with that number of these blocks, and tell it so."""
+        """Record that bulk copies completed in these phases of an mbarrier in these blocks, also in its clock."""
         agents = self._readers + mbarrier + MBARRIERS * (blocks % self._cluster)
         granules = PIECE // self._granule
         compiled_clocks.clocks_taken(rows, granules, agents, phases, self._writer, self._written)
         clock[blocks, :, agents] = phases[:, None]
 
     def place_mbarrier(self, rows: Values, mask: Mask) -> None:
-        """Eight bytes that become an mbarrier: no business of any other access."""
+        """Reserve eight bytes for an mbarrier; any other access to them is a fault."""
         self.write(rows, 8, mask, "mbarrier.init")
         self._take(rows, 8, _MBARRIER)
 
     def remove_mbarrier(self, rows: Values) -> None:
-        """Eight bytes that an mbarrier no longer takes."""
+        """Turn the eight bytes of an mbarrier back into unwritten memory."""
         self._take(rows, 8, _UNWRITTEN)
 
     # The books, and checks against them.
 
     def _of(self, tracked: Values, width: int) -> Values:
-        """Something of every granule, by accesses of `width` bytes: ``[accesses, granules, ...]``."""
+        """View an array over granules by accesses of `width` bytes: ``[accesses, granules, ...]``."""
         return tracked.reshape(-1, max(width // self._granule, 1), *tracked.shape[1:])
 
     def _refine(self, width: int) -> None:
-        """Make granules smaller where an access is narrower than any before it."""
+        """Split granules if an access is narrower than any before."""
         if width >= self._granule:
             return
         parts, self._granule = self._granule // width, width
@@ -320,16 +320,16 @@ class Ordering:
             self._read[:, agent] = np.repeat(before[:, agent], parts)
 
     def _tick(self, warps: Indices) -> None:
-        """What these warps do from now on comes after what they have told."""
+        """Advance these warps' own time: later work comes after the published clock."""
         self._known[warps, _GENERIC, self._own[warps]] += 1
 
     def _note_read(self, rows: Values, width: int, agents: Indices, times: Values) -> None:
-        """These agents are the last that read."""
+        """Note these agents as the last readers."""
         self._reading[agents] = True
         compiled_clocks.clocks_note_read(rows, width // self._granule, agents, times, self._read)
 
     def _sign(self, rows: Values, width: int, warps: Indices) -> None:
-        """These warps are the last that wrote."""
+        """Note these warps as the last writers."""
         own, granules = self._own[warps], width // self._granule
         now = self._known[warps, _GENERIC, own]
         compiled_clocks.clocks_sign(rows, granules, own, now, self._writer, self._written, self._by_atomic)
@@ -343,7 +343,7 @@ class Ordering:
         self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
         told: Clock | None = None, unwritten: bool = False, atomic: bool = False,
     ) -> None:  # fmt: skip
-        """The last writes are over by the clocks `known[who]`; where they are only by `told`, a fence is missing."""
+        """Check that clocks `known[who]` include the last writes; if only `told` includes them, a fence is missing."""
         books = self._writer, self._written, self._by_atomic
         bad, unfenced = compiled_clocks.clocks_written(
             rows, width // self._granule, known, who, known if told is None else told, *books, unwritten, atomic
@@ -352,7 +352,7 @@ class Ordering:
         self._refuse(bad, rows, width, lanes, what)
 
     def _check_read(self, rows: Values, width: int, warps: Indices, lanes: Indices, what: str) -> None:
-        """These warps know the last reads to be over."""
+        """Check that these warps have observed the last reads."""
         agents, granules = np.flatnonzero(self._reading), width // self._granule
         position, reader = compiled_clocks.clocks_read(rows, granules, agents, warps, self._known, self._read)
         if position >= 0:
@@ -365,7 +365,7 @@ class Ordering:
             self._reports(Race(f"{place}, read by {who} with no {missing} between", int(lanes[access])))
 
     def _refuse(self, position: int, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
-        """Report a granule, by its position in the access; -1 is none."""
+        """Report a violation at a granule, by its position in the access; -1 for none."""
         if position >= 0:
             granules = width // self._granule
             access, piece = divmod(position, granules)

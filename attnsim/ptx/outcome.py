@@ -1,4 +1,4 @@
-"""What a kernel computed beside what it should have, as a function of its inputs says, and how far apart they are."""
+"""Compares the outputs of a kernel with a reference function of its inputs."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ TOLERANCE = {"fp16": 2e-3, "bf16": 1.6e-2}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outputs of one run of an operation, as float64, beside the float64 reference.
+    """Outputs of one run of an operation and their float64 reference, both as float64.
 
     Parameters
     ----------
     outputs, expected : mapping of str to ndarray
-        By the tensor's name, in the same shapes.
+        Arrays by the tensor's name, with equal shapes.
     """
 
     outputs: Mapping[str, Floats]
     expected: Mapping[str, Floats]
 
     def errors(self) -> dict[str, float]:
-        """Largest difference over the largest expected magnitude, by tensor; infinities and NaN must agree exactly.
+        """Return each tensor's largest difference divided by its largest expected magnitude.
 
-        A tensor with a NaN or an infinity where none belongs, or without one where it does, has error ``inf``.
+        Infinities and NaN must agree exactly, else the tensor's error is ``inf``.
         """
         return {name: _error(self.outputs[name], want) for name, want in self.expected.items()}
 
     def largest_error(self) -> float:
-        """The worst tensor's error."""
+        """Return the largest error of all tensors."""
         return max(self.errors().values())
 
 
@@ -55,20 +55,19 @@ def _error(got: Floats, want: Floats) -> float:
 
 
 TOLERANCE_FP32 = 1e-5
-"""Where no argument has 16 bits: 2^-17, for sums of some thousand terms in fp32 (2^-24 each)."""
+"""Tolerance if no argument has 16 bits: 2^-17, for sums of some thousand terms in fp32 (2^-24 each)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One output beside the reference's.
+    """The difference between one output and the reference.
 
     Parameters
     ----------
-    output : str
     max_abs : float
-        Largest difference; infinite where a NaN or an infinity is on one side alone.
+        Largest absolute difference; infinite if only one side has a NaN or an infinity.
     max_rel : float
-        The same over the reference's largest magnitude.
+        `max_abs` divided by the reference's largest magnitude.
     """
 
     output: str
@@ -77,7 +76,7 @@ class Difference:
 
 
 def values_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of the arguments as a reference wants them: floats in float64 (uint16 as bf16), integers as they are."""
+    """Copy the arguments for a reference: floats to float64 (uint16 as bf16), integers unchanged."""
     return {name: _value(given) for name, given in arguments.items()}
 
 
@@ -90,7 +89,7 @@ def _value(given: Any) -> Any:
 
 
 def tolerance_of(arguments: Mapping[str, Any]) -> float:
-    """Allowed relative difference: that of the coarsest format among the arrays."""
+    """Return the allowed relative difference: the tolerance of the coarsest format among the arrays."""
     kinds = {str(given.dtype) for given in arguments.values() if isinstance(given, np.ndarray)}
     return TOLERANCE["bf16"] if "uint16" in kinds else TOLERANCE["fp16"] if "float16" in kinds else TOLERANCE_FP32
 
@@ -98,22 +97,22 @@ def tolerance_of(arguments: Mapping[str, Any]) -> float:
 def expected_of(
     reference: Callable[..., Any], inputs: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> dict[str, Floats]:
-    """What a reference says the outputs are.
+    """Call a reference and return the expected outputs by name.
 
     Parameters
     ----------
     reference : callable
-        Its parameters are names of arguments, or ``**inputs`` for all. It returns a mapping of output to array, an
-        array where there is one output, or as many as there are in the order of the arguments.
+        Its parameters are names of arguments, or ``**inputs`` for all of them. It returns a mapping of output to array,
+        or one array if there is one output, or a tuple of arrays in the order of the arguments.
     inputs : mapping of str to array or number
-        From :func:`values_of`, before the run.
+        Values before the run, from :func:`values_of`.
     outputs : mapping of str to array
-        After it.
+        Values after the run.
 
     Raises
     ------
     InputError
-        When it asks for what is no argument, fails, or returns something else.
+        If the reference names an unknown argument, fails, or returns something else.
     """
     name = getattr(reference, "__name__", "the reference")
     try:
@@ -152,7 +151,7 @@ def _asked(reference: Callable[..., Any], name: str, inputs: Mapping[str, Any]) 
 
 
 def differences(outputs: Mapping[str, Any], expected: Mapping[str, Floats]) -> list[Difference]:
-    """How far outputs are from what was expected."""
+    """Return the difference of each output from its expected values."""
     got = values_of({name: outputs[name] for name in expected})
     relative = Outcome(got, expected).errors()
     found = []

@@ -1,4 +1,4 @@
-"""PTX text to functions of instructions: the subset of the grammar that NVRTC emits, inline assembly included.
+"""Parses PTX text: the subset of the grammar that NVRTC emits, including inline assembly.
 
 Grammar: PTX ISA 9.0, chapters 4 (Syntax) and 5 (State Spaces, Types and Variables).
 """
@@ -50,7 +50,7 @@ _NUMBER = re.compile(r"-?\s*(0[fFdD][0-9a-fA-F]+|0[xX][0-9a-fA-F]+U?|0[bB][01]+U
 
 @functools.lru_cache(maxsize=64)
 def parse(ptx: str) -> Mapping[str, Function]:
-    """The entry points of a translation unit by name; the result is kept by its text."""
+    """Parse the entry points of a translation unit, by name; results are cached by text."""
     # What goes leaves its line ends, so that lines keep their numbers.
     text = _LINE_DIRECTIVE.sub("", _COMMENT.sub(lambda found: " " + "\n" * found[0].count("\n"), ptx))
     outside, bodies = [], []
@@ -70,7 +70,7 @@ def parse(ptx: str) -> Mapping[str, Function]:
 
 
 def _cluster(directives: str) -> int:
-    """Blocks of a cluster: a row of them, or an UnsupportedInstruction."""
+    """Return the blocks of a cluster; raises UnsupportedInstruction unless they form a row in x."""
     found = _CLUSTER.search(directives)
     x, *others = [int(size or 1) for size in found.groups()] if found else [1]
     if any(size > 1 for size in others):
@@ -90,7 +90,7 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def _variable(statement: str) -> Variable | None:
-    """The variable that a statement declares, if it declares one."""
+    """Return the variable that a statement declares, else None."""
     start = re.search(r"(?:\.(?:visible|extern|weak|common)\s+)?\.(?:shared|local|global|const)\s", statement)
     found = _VARIABLE.match(statement[start.start() :].strip()) if start else None
     if found is None:
@@ -122,7 +122,7 @@ def _parameter(text: str) -> Parameter:
 
 
 class _Body:
-    """A function's body while it is parsed; scopes ``{ }`` of inline assembly have their own registers and labels."""
+    """Parser of one function body; scopes ``{ }`` of inline assembly have their own registers and labels."""
 
     def __init__(self, text: str, line: int) -> None:
         self._line = line
@@ -137,7 +137,7 @@ class _Body:
         self._parse(text)
 
     def function(self, name: str, parameters: str, variables: tuple[Variable, ...], cluster: int) -> Function:
-        """The whole function; of the module's variables it keeps those that it names."""
+        """Return the parsed function, with the module variables that it names."""
         return Function(
             name,
             tuple(_parameter(p) for p in parameters.split(",") if p.strip()),
@@ -205,7 +205,7 @@ class _Body:
         )
 
     def _operand(self, text: str) -> Operand:
-        """An operand; outside of scopes, where a name means one thing, each is read once."""
+        """Parse an operand; results are cached outside of inner scopes, where a name has one meaning."""
         if len(self._scopes) > 1:
             return self._read_operand(text)
         if text not in self._operands:
@@ -240,7 +240,7 @@ class _Body:
         return Address(base, int((found[2] or "0").replace(" ", ""), 0))
 
     def _name(self, text: str) -> Register | Symbol:
-        """A register of the innermost scope that declares it, a special register, or the name of something else."""
+        """Resolve a name: a register of the innermost scope that declares it, a special register, or a symbol."""
         for scope in reversed(self._scopes):
             for declared in (text, text.rstrip("0123456789")):
                 if (kind := self._registers.get((scope, declared))) is not None:
@@ -251,7 +251,7 @@ class _Body:
         return Symbol(text)
 
     def _resolved(self, instruction: Instruction, scopes: tuple[int, ...]) -> Instruction:
-        """The instruction with its branch targets."""
+        """Fill in an instruction's branch targets."""
         if instruction.name not in ("bra", "brx"):
             return instruction
         last = instruction.operands[-1] if instruction.operands else None

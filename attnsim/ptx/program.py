@@ -1,7 +1,7 @@
-"""A kernel compiled to closures, and its run over a batch of blocks: branches, reconvergence, barriers, exits.
+"""Compiles a kernel to closures and runs it over a batch of blocks: branches, reconvergence, barriers, exits.
 
-Lanes at different instructions are groups; the group with the lowest instruction number runs until it meets the next
-one and joins it. For code without backward jumps into the middle of a loop that is where a GPU reconverges too.
+Lanes at the same instruction form a group. The group with the lowest instruction number runs until it reaches the next
+group and joins it. A GPU reconverges at the same place if the code has no backward jumps into the middle of a loop.
 """
 
 from __future__ import annotations
@@ -49,28 +49,23 @@ LOOKED_UP_EVERY = 5_000
 """Instructions of one batch after which a kernel is taken to be in an endless loop."""
 
 _NOT_READ = (ValueError, LookupError, TypeError, AttributeError, AssertionError, StopIteration)
-"""What the compiler of one instruction raises on a form of it that nobody has taught it."""
+"""Exceptions that an instruction's compiler raises on a form of it that it does not handle."""
 
 
 class Program:
     """A compiled kernel.
 
-    Parameters
-    ----------
-    function : Function
-
     Raises
     ------
     UnsupportedInstruction
-        By name, for the first instruction that is not known.
+        For the first instruction that is not known; the message names it.
     InputError
-        When numba is not installed.
+        If numba is not installed.
 
     Attributes
     ----------
-    machine : Machine
     steps : list of Step
-        One per instruction; those of control instructions do nothing.
+        One step per instruction; steps of control instructions do nothing.
     runs : dict of int to Straight
         The same in fewer steps, by the first instruction.
     controls : dict of int to Control
@@ -78,9 +73,9 @@ class Program:
     next_control : list of int
         For each instruction the nearest control instruction from there on.
     exits : frozenset of int
-        The instructions that end a thread whatever its predicates.
+        The instructions that end a thread unconditionally.
     costs : Costs
-        Costs up to each instruction.
+        Prefix sums of the instructions' costs.
     """
 
     def __init__(self, function: Function) -> None:
@@ -105,7 +100,7 @@ class Program:
         self.machine.unit(Clusters)
 
     def _line(self, position: int, watch: Watch) -> Line:
-        """Compile one instruction; a control instruction is noted, and its step does nothing."""
+        """Compile one instruction; a control instruction is registered in `controls`, and its step does nothing."""
         instruction = self.function.instructions[position]
         try:
             compiler = CONTROLS.get(instruction.name)
@@ -138,7 +133,7 @@ def _nothing(mask: Mask) -> None:
 
 
 def _guarded(step: Step, instruction: Instruction, machine: Machine) -> Step:
-    """A step under its predicate, which counts its own cost since it may not run in every lane."""
+    """Return a predicated step, which counts its own cost since it may not run in every lane."""
     assert instruction.guard is not None
     predicate, price = machine.read(instruction.guard, "pred"), cost(instruction)
 
@@ -156,9 +151,8 @@ class Run:
 
     Parameters
     ----------
-    program : Program
     grouped : bool, optional
-        Whether instructions of one kind are executed as one. A fault then has no position if it came in one of them.
+        Execute instructions of one kind together. A fault in one of them then has no position.
     """
 
     def __init__(self, program: Program, grouped: bool = True) -> None:
@@ -177,7 +171,7 @@ class Run:
         Raises
         ------
         Fault
-            With the place where it happened.
+            If the kernel does something wrong; with the place where it happened.
         """
         with np.errstate(all="ignore"):
             while self._groups or self._resume():
@@ -190,12 +184,12 @@ class Run:
         self.machine.unit(TensorMemory).require_released()
 
     def _happen(self) -> bool:
-        """The oldest copies and products beside the threads end; returned is whether there were any."""
+        """Complete the oldest asynchronous copies and products; returns False if there were none."""
         landed = self.machine.unit(BulkCopies).land_oldest()
         return self.machine.unit(TensorMemory).arrive_oldest() or landed
 
     def _resume(self) -> bool:
-        """Whether lanes that had stalled go on."""
+        """Resume stalled lanes; returns True if any lane can run."""
         try:
             self.join(self.stalls.resume())
         except Deadlock as fault:
@@ -205,7 +199,7 @@ class Run:
         return bool(self._groups)
 
     def join(self, groups: Groups) -> None:
-        """Add lanes that are to go on; those that come to an exit are not kept waiting for it."""
+        """Add groups of lanes to run; lanes at an exit end at once."""
         for position, mask in groups:
             if position in self.program.exits:
                 self.program.costs.charge(self.machine.counters, position, position + 1, mask)
@@ -215,18 +209,18 @@ class Run:
             self._groups[position] = self._same(mask if here is None else here | mask)
 
     def _same(self, mask: Mask) -> Mask:
-        """The first mask of these lanes, which knows already what has been asked of it."""
+        """Return the cached mask of these lanes, with the properties already computed for it."""
         return self._masks.setdefault(mask.lanes.tobytes(), mask)
 
     def exit(self, mask: Mask) -> None:
-        """These lanes have ended."""
+        """Record the exit of these lanes."""
         self.machine.live = self.machine.live & ~mask.lanes
         self.machine.unit(Clusters).leave(mask)
         if self.barriers.waiting:
             self.join(self.barriers.after_exit())
 
     def _advance(self, position: int, mask: Mask) -> None:
-        """Run one group until it ends, splits, waits, or meets or passes the next group."""
+        """Run one group until it ends, splits, stalls, or reaches or passes the next group."""
         program, machine = self.program, self.machine
         steps, runs, end = program.steps, program.runs, len(program.steps)
         while True:
@@ -262,7 +256,7 @@ class Run:
                 return self.join([go])
 
     def _alone(self, at: int, step: Step, mask: Mask) -> None:
-        """One instruction; lanes whose access is bad are told of, and the others go on without them."""
+        """Run one instruction; lanes whose access is bad are reported, and the other lanes proceed."""
         reports = self.machine.reports
         reports.position = at
         while mask.count:

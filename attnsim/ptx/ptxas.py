@@ -1,4 +1,4 @@
-"""``ptxas``, NVIDIA's assembler of PTX, wherever it is installed; no GPU and no driver is needed."""
+"""Runs ``ptxas``, NVIDIA's assembler of PTX, from any installation; needs no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from attnsim.errors import InputError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Assembler:
-    """One installed assembler; the newer is the greater.
+    """One installed assembler, ordered by version.
 
     Parameters
     ----------
     version : tuple of int
+        Version, as (12, 8, 93).
     path : str
+        The program.
     """
 
     version: tuple[int, ...]
@@ -35,7 +37,7 @@ class Assembler:
 
 @functools.cache
 def assemblers() -> tuple[Assembler, ...]:
-    """All that are here, the newest first: on the path, in toolkits, in packages of NVIDIA and of Triton."""
+    """Return all installed assemblers, the newest first: on PATH, in toolkits, in packages of NVIDIA and Triton."""
     found: dict[tuple[int, ...], Assembler] = {}
     for path in dict.fromkeys(_places()):
         ran = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -59,18 +61,17 @@ def _places() -> Iterator[str]:
 
 
 def assemble(ptx: str, arch: str) -> tuple[str, bytes]:
-    """What the newest assembler that takes the PTX says of it (``-v``), and the cubin.
+    """Assemble PTX with the newest assembler that accepts it; returns its report (``-v``) and the cubin.
 
     Parameters
     ----------
-    ptx : str
     arch : str
         "80", "90a".
 
     Raises
     ------
     InputError
-        When there is none, or none takes the PTX: with the first message of the newest.
+        If no assembler is installed, or none accepts the PTX (with the first message of the newest).
     """
     if not assemblers():
         raise InputError("ptxas is not here (pip install nvidia-cuda-nvcc, or Triton brings it)")

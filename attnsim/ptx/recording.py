@@ -1,6 +1,6 @@
-"""One block of a kernel in the interpreter, with every instruction that it executes written down.
+"""Records every instruction that one block of a kernel executes in the interpreter.
 
-A recorder compiles the kernel for itself, so that whoever runs a kernel without one pays nothing for it.
+A recorder compiles its own copy of the kernel, so that other runs of it pay nothing for recording.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attnsim.ptx.run import Arguments, preset
 from attnsim.ptx.syntax import Address, Function, Instruction
 
 GLOBAL = ("ld", "st", "cp", "red", "atom")
-"""Names of instructions that may ask global memory for something."""
+"""Names of instructions that may access global memory."""
 
 
 class Row(NamedTuple):
@@ -31,15 +31,15 @@ class Row(NamedTuple):
     Parameters
     ----------
     position : int
-        Of the instruction in the function.
+        Number of the instruction in the function.
     lanes : tuple of int
-        Active lanes of each warp of the block; of a guarded instruction those whose predicate holds.
+        Active lanes of each warp of the block; of a predicated instruction, those whose predicate holds.
     shared_bytes : int
-        Loaded from and stored to shared memory.
+        Bytes loaded from and stored to shared memory.
     moved : tuple of (str, int)
         Bytes of global memory by argument.
     mbarrier : int
-        Its address in shared memory; -1 for instructions without one.
+        Address of its mbarrier in shared memory; -1 for instructions without one.
     """
 
     position: int
@@ -50,11 +50,7 @@ class Row(NamedTuple):
 
 
 class Recorder:
-    """Runs blocks of a kernel one by one and returns what each executed.
-
-    Parameters
-    ----------
-    function : Function
+    """Runs blocks of a kernel one by one and returns the instructions that each executed.
 
     Raises
     ------
@@ -75,20 +71,17 @@ class Recorder:
                 self._program.steps[position] = self._watched(self._program.steps[position], position, machine)
 
     def block(self, index: int, grid: Dim3, block: Dim3, arguments: Arguments, shared_memory_bytes: int) -> list[Row]:
-        """What block `index` of a grid executed, in order.
+        """Run block `index` of a grid; returns the instructions that it executed, in order.
 
         Parameters
         ----------
-        index : int
-        grid, block : (int, int, int)
-        arguments : mapping of str to ndarray or NumPy scalar
         shared_memory_bytes : int
             Dynamic, of a block.
 
         Raises
         ------
         Fault
-            What the block did wrong; bounds and alignment are looked at, races are not.
+            If the block does something wrong; bounds and alignment are checked, races are not.
         """
         if not 0 <= index < math.prod(grid):
             raise IndexError(index)
@@ -102,12 +95,12 @@ class Recorder:
         return self._rows
 
     def _own(self, addresses: Values) -> int:
-        """The first of these that is in the block's own memory; -1 where all are in others' of its cluster."""
+        """Return the first address in the block's own memory; -1 if all are in other blocks of its cluster."""
         own = addresses[(addresses >> RANK_SHIFT == 0) | (addresses >> RANK_SHIFT == self._rank + 1)]
         return int(own[0] & ((1 << RANK_SHIFT) - 1)) if len(own) else -1
 
     def _watched(self, step: Step, position: int, machine: Machine) -> Step:
-        """A step that writes down what it moved."""
+        """Wrap a step to record what it executed and moved."""
         instruction = self.function.instructions[position]
         predicate = machine.read(instruction.guard, "pred") if instruction.guard else None
         place = _mbarrier(instruction, machine)
@@ -131,7 +124,7 @@ class Recorder:
         return watched
 
     def _watched_control(self, control: Control, instruction: Instruction, machine: Machine) -> Control:
-        """A control instruction that writes down who got past it, or who came to it where it is a barrier."""
+        """Wrap a control instruction to record the lanes that passed it, or that arrived if it is a barrier."""
         if control is fall_off or instruction.name in ("bra", "brx", "ret", "exit", "trap"):
             return control
         place = _mbarrier(instruction, machine)
@@ -148,12 +141,12 @@ class Recorder:
 
 
 def finish(program: Program) -> None:
-    """Run what a program's machine is ready for; one instruction after another.
+    """Run a program on the batch that its machine is set up for, one instruction after another.
 
     Raises
     ------
     Fault
-        The first, with its line.
+        The first fault, with its line.
     """
     machine = program.machine
     try:
@@ -167,7 +160,7 @@ def finish(program: Program) -> None:
 
 
 def _mbarrier(instruction: Instruction, machine: Machine) -> Callable[[Mask], Values] | None:
-    """What gives the address of the mbarrier that an instruction names last, if it names one."""
+    """Return a closure for the address of the mbarrier that an instruction names last; None without one."""
     named = instruction.name == "mbarrier" or any("mbarrier::complete_tx" in m for m in instruction.modifiers)
     places = [one for one in instruction.operands if isinstance(one, Address)]
     return machine.address(places[-1]) if named and places else None

@@ -1,4 +1,4 @@
-"""The register file: a row per register, and closures that read and write it by type."""
+"""The register file: one row per register, and closures that read and write it by type."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WriteRows = Callable[[Values, Mask], None]
 Dtype = np.dtype[Any]
 
 UNSIGNED: dict[int, Dtype] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
-"""Raw bits, by bytes."""
+"""Unsigned types by their size in bytes."""
 
 
 def row_type(width: int) -> Dtype:
-    """The NumPy type of `width` bytes that one lane loads or stores at once."""
+    """Return the NumPy type for `width` bytes that one lane loads or stores at once."""
     return UNSIGNED.get(width) or np.dtype(f"V{width}")
 
 
@@ -46,14 +46,14 @@ DTYPES: dict[str, Dtype] = {
         for size in (1, 2, 4, 8)
     },
 }
-"""NumPy's type of each PTX type; bf16 and packed pairs are bits."""
+"""NumPy type of each PTX type; bf16 and packed pairs are raw bits."""
 
 
 SYMBOL_BYTES = 8
 
 
 class Place(NamedTuple):
-    """A register's number among all of a kernel's, its row among those of its width, and that width in bytes."""
+    """A register's number in the kernel, its row in the file of its width, and that width in bytes."""
 
     number: int
     row: int
@@ -61,42 +61,42 @@ class Place(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Places of registers of one width."""
+    """Places of several registers of one width."""
 
     numbers: Indices
     rows: Indices
     size: int
 
     def joined(self, other: Rows) -> Rows:
-        """These, then others."""
+        """Concatenate with other places."""
         return Rows(np.append(self.numbers, other.numbers), np.append(self.rows, other.rows), self.size)
 
 
 _BY_NAME = {dtype.str: dtype for dtype in DTYPES.values()}
 
 ONE, AGREED, WIDE = 1, 2, 0
-"""What a row of the register file holds: one value for all lanes, in its first place; that value in every place; or a
-value of each lane's own."""
+"""State of a row of the register file: one value for all lanes, in its first place; that value in every place; or a
+different value in each lane."""
 
 
 class Registers:
-    """Registers of a batch of lanes: a row each, in one array for all registers of a width.
+    """Registers of a batch of lanes: one row each, in one array per register width.
 
-    A register costs next to nothing while all lanes agree, as loop counters, parameters and addresses of tiles do: then
-    only the first place of its row is read and written. One that was never written holds all ones (NaN, -1). What is
-    read is a view of the register, and changes with it.
+    While all lanes agree (loop counters, parameters, addresses of tiles) only the first place of a row is read and
+    written, which costs almost nothing. A register that was never written holds all ones (NaN, -1). A read returns a
+    view of the register, which changes with it.
 
     Parameters
     ----------
     passing : mapping of str to int
-        Registers that live in one stretch of a kernel alone, by its number: stretches share their rows.
+        Registers that are live in one basic block only, and the number of that block: blocks share these rows.
 
     Attributes
     ----------
     files : dict of str to ndarray ``[registers, lanes]``
-        By NumPy's name of a type; those of one width are the same memory.
+        Register files by the name of a NumPy type; types of one width share memory.
     state : ndarray of uint8
-        What each row holds, in the order in which they were first named.
+        State of each register, in the order in which they were first named.
     """
 
     def __init__(self, passing: Mapping[str, int]) -> None:
@@ -112,7 +112,7 @@ class Registers:
         self.state: Values = np.zeros(0, np.uint8)
 
     def start(self, lanes: int) -> None:
-        """As before any instruction, for so many lanes; none give the memory back."""
+        """Reset all registers, for so many lanes; 0 releases the memory."""
         self._preset.clear()
         self.state = np.full(self._count, ONE, np.uint8)
         for size, initial in self._initial.items():
@@ -121,7 +121,7 @@ class Registers:
             self.files |= {name: file.view(dtype) for name, dtype in _BY_NAME.items() if dtype.itemsize == size}
 
     def place(self, operand: Operand, size: int) -> Place | None:
-        """Where an operand of so many bytes is kept; None where it is none, or of another width."""
+        """Return the place of an operand of so many bytes; None if it is not a register of that width."""
         match operand:
             case Register() if size_of(operand.type) != size:
                 return None
@@ -134,7 +134,7 @@ class Registers:
         return None
 
     def constant(self, text: str, dtype: Dtype) -> Place:
-        """A register that holds a constant and is never written."""
+        """Return the place of a register that holds a constant and is never written."""
         bits = int(immediate(text, dtype).view(UNSIGNED[dtype.itemsize])[0])
         return self._place(f"{bits} of {dtype.itemsize}", dtype.itemsize, bits)
 
@@ -150,7 +150,7 @@ class Registers:
         return Place(self._count - 1, len(self._initial[size]) - 1, size)
 
     def _lent(self, stretch: int, size: int) -> Place:
-        """A place that registers of other stretches have as well."""
+        """Return a place that is shared with registers of other basic blocks."""
         taken = self._taken[stretch, size]
         self._taken[stretch, size] += 1
         if (taken, size) not in self._shared:
@@ -158,7 +158,7 @@ class Registers:
         return self._shared[taken, size]
 
     def preset(self, name: str, values: Values) -> None:
-        """Give a special register or a symbol its value, if the kernel uses it."""
+        """Set a special register or a symbol, if the kernel uses it."""
         if name in self._places:
             number, row, _ = self._places[name]
             self.files[values.dtype.str][row, : len(values)] = values
@@ -166,11 +166,11 @@ class Registers:
             self._preset.add(name)
 
     def without_preset(self) -> list[str]:
-        """Special registers and symbols that the kernel reads and nobody has preset."""
+        """Return the special registers and symbols that the kernel reads but nobody has preset."""
         return sorted(self._outside - self._preset)
 
     def read(self, operand: Operand, dtype: Dtype) -> Read:
-        """A closure that returns the operand's value as `dtype`; wider registers are truncated."""
+        """Return a closure that reads an operand as `dtype`; wider registers are truncated."""
         if isinstance(operand, Immediate):
             constant = immediate(operand.text, dtype)
             return lambda: constant
@@ -194,7 +194,7 @@ class Registers:
         return lambda: read().astype(bits).view(dtype)
 
     def write(self, operand: Operand, dtype: Dtype) -> Write:
-        """A closure that stores values of `dtype`; into a wider register they are extended by their sign."""
+        """Return a closure that writes values of `dtype`, sign-extended into a wider register."""
         if isinstance(operand, Symbol) and operand.name == "_":
             return lambda _values, _mask: None
         if not isinstance(operand, Register) or operand.special:
@@ -221,7 +221,7 @@ class Registers:
         return write
 
     def write_active(self, operand: Operand, dtype: Dtype) -> Write:
-        """A closure that stores one value per *active* lane, as loads return them."""
+        """Return a closure that writes one value per *active* lane, as loads return them."""
         write = self.write(operand, dtype)
 
         def step(values: Values, mask: Mask) -> None:
@@ -234,9 +234,9 @@ class Registers:
         return step
 
     def read_rows(self, operands: Sequence[Operand], dtype: Dtype) -> ReadRows:
-        """A closure that returns many operands' values, new, ``[operands, lanes]``, or ``[operands, 1]``.
+        """Return a closure that copies many operands' values, ``[operands, lanes]``, or ``[operands, 1]`` if all agree.
 
-        Those that are not the same in all lanes make all of them wide.
+        If one operand differs between lanes, all are returned at full width.
         """
         rows = self.rows(operands, dtype)
         if rows:
@@ -260,7 +260,7 @@ class Registers:
         return one_by_one
 
     def write_rows(self, operands: Sequence[Operand], dtype: Dtype) -> WriteRows:
-        """A closure that stores values ``[operands, lanes]`` or ``[operands, 1]`` of `dtype`."""
+        """Return a closure that writes values ``[operands, lanes]`` or ``[operands, 1]`` of `dtype`."""
         places = self.rows(operands, dtype)
         if not places:
             writes = [self.write(operand, dtype) for operand in operands]
@@ -285,7 +285,7 @@ class Registers:
         return write
 
     def write_active_rows(self, operands: Sequence[Operand], dtype: Dtype) -> WriteRows:
-        """A closure that stores values of the *active* lanes, ``[operands, active]``."""
+        """Return a closure that writes values of the *active* lanes, ``[operands, active]``."""
         places, write = self.rows(operands, dtype), self.write_rows(operands, dtype)
 
         def active(rows: Values, mask: Mask) -> None:
@@ -305,18 +305,18 @@ class Registers:
         return active
 
     def spread(self, of: Rows) -> None:
-        """Put into every place of these rows what so far stands in the first alone."""
+        """Broadcast rows that hold one value in their first place to all their places."""
         compiled_arithmetic.spread(self.state, of.numbers, of.rows, self.files[UNSIGNED[of.size].str])
 
     def claim(self, of: Rows, mask: Mask) -> Values:
-        """The bits of all registers of a width, for someone who writes every active lane of these rows."""
+        """Return the register file of a width, to a caller that then writes every active lane of these rows."""
         if not mask.full:
             self.spread(of)
         self.state[of.numbers] = WIDE
         return self.files[UNSIGNED[of.size].str]
 
     def rows(self, operands: Sequence[Operand], dtype: Dtype) -> Rows | None:
-        """Where these operands are kept; None unless all are registers or constants as wide as `dtype`."""
+        """Return the places of these operands; None unless all are registers or constants as wide as `dtype`."""
         size = dtype.itemsize
         places = [self.constant(o.text, dtype) if isinstance(o, Immediate) else self.place(o, size) for o in operands]
         known = [place for place in places if place]
@@ -327,7 +327,7 @@ class Registers:
 
 @functools.lru_cache(maxsize=4096)
 def immediate(text: str, dtype: Dtype) -> Values:
-    """A constant as an array ``[1]``."""
+    """Parse a constant to an array ``[1]``."""
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
     kind = digits[:2].lower()
     if kind in ("0f", "0d"):

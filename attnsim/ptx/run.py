@@ -1,4 +1,4 @@
-"""Run a kernel on the CPU from its PTX: what a batch of blocks starts with, and batch after batch."""
+"""Runs a kernel on the CPU from its PTX: sets up a batch of blocks, and runs batch after batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Arguments = Mapping[str, NDArray[Any] | np.generic | TensorMap]
 def preset(
     machine: Machine, function: Function, arguments: Arguments, grid: Dim3, first: int, dynamic_bytes: int
 ) -> None:
-    """Parameters, addresses and special registers of the batch whose first block is `first`."""
+    """Set the parameters, addresses and special registers of the batch that begins with block `first`."""
     machine.parameters = _parameters(machine, function, arguments)
     addresses = dict(machine.addresses)
     for variable in function.variables:
@@ -49,7 +49,7 @@ def preset(
 
 
 def _parameters(machine: Machine, function: Function, arguments: Arguments) -> dict[str, bytes]:
-    """The bytes of each kernel parameter; arrays get an address."""
+    """Return the bytes of each kernel parameter; arrays are placed in global memory and passed as addresses."""
     if len(arguments) != len(function.parameters):
         raise InputError(
             f"{function.name} takes {len(function.parameters)} arguments, {len(arguments)} given: "
@@ -66,7 +66,7 @@ def _parameters(machine: Machine, function: Function, arguments: Arguments) -> d
 
 
 def _place_map(machine: Machine, function: Function, parameter: Parameter, name: str, tensor_map: TensorMap) -> None:
-    """A tensor map is never read, only pointed to: it gets an address, and no bytes."""
+    """Place a tensor map: kernels only point to it, so it has an address but no bytes."""
     if parameter.size_bytes != MAP_BYTES:
         raise InputError(f"{function.name}: {name} is a tensor map, its parameter takes {parameter.size_bytes} bytes")
     address = PARAMETER_WINDOW + MAP_BYTES * function.parameters.index(parameter)
@@ -85,7 +85,7 @@ def _bytes_of(kernel: str, parameter: Parameter, name: str, value: np.generic) -
 
 
 def _special_registers(lanes: Lanes, grid: Dim3, first: int, size: int) -> dict[str, Values]:
-    """PTX ISA 9.0, chapter 10, those that say where a thread is."""
+    """Return the special registers that locate a thread (PTX ISA 9.0, chapter 10)."""
 
     def of(values: Values | int) -> Values:
         return np.atleast_1d(np.asarray(values)).astype(np.uint32)
@@ -120,10 +120,10 @@ def _special_registers(lanes: Lanes, grid: Dim3, first: int, size: int) -> dict[
 
 
 MOST_THREADS = 1024
-"""Of a block, on every GPU."""
+"""Largest number of threads of a block, on every GPU."""
 
 LANES = 16384
-"""Lanes that run together: enough to hide Python's overhead, at 100 registers 6 MiB of them."""
+"""Lanes that run together: enough to hide Python's overhead; 100 registers take 6 MiB."""
 
 
 def run(
@@ -141,7 +141,6 @@ def run(
 
     Parameters
     ----------
-    ptx : str
     entry : str
         Name of the kernel.
     grid, block : int or tuple of 1 to 3 int
@@ -150,10 +149,10 @@ def run(
     shared_memory_bytes : int
         Dynamic shared memory of a block.
     checks : bool
-        Whether to look for races, reads of uninitialised shared memory, and missing waits for cp.async. Bounds and
-        alignment are checked always.
+        Check for races, reads of uninitialised shared memory, and missing waits for cp.async. Bounds and alignment are
+        always checked.
     lanes : int
-        Threads to run together; bounds the memory that the interpreter takes.
+        Threads to run together; limits the interpreter's memory.
 
     Returns
     -------
@@ -166,11 +165,11 @@ def run(
     Raises
     ------
     Fault
-        The first thing that the kernel did wrong, and where; ``others`` are those that came after.
+        The first fault of the kernel, with its place; ``others`` are the later ones.
     UnsupportedInstruction
-        By name.
+        If the kernel has an instruction that is not known; the message names it.
     InputError
-        When entry or arguments do not fit the PTX.
+        If entry or arguments do not fit the PTX.
     """
     grid3, block3 = sizes(grid, "grid"), sizes(block, "block")
     if math.prod(block3) > MOST_THREADS:
@@ -204,7 +203,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Blocks that run together, from the grid's block `first` on."""
+    """Blocks that run together, starting with block `first` of the grid."""
 
     first: int
     lanes: Lanes
@@ -213,9 +212,9 @@ class _Batch:
     checks: bool
 
     def play(self, program: Program, arguments: Arguments) -> tuple[Counters, list[Fault]]:
-        """Play the batch; where something goes wrong play it once more, for all its faults.
+        """Run the batch; after a fault, run it once more to find all its faults.
 
-        The second time goes one instruction after another, and past faults that a kernel can go on from.
+        The second run executes one instruction after another, and continues after recoverable faults.
         """
         machine = program.machine
         try:
@@ -245,12 +244,7 @@ def _program(ptx: str, entry: str) -> Program:
 
 
 def sizes(given: Sequence[int] | int, what: str) -> Dim3:
-    """Sizes of a grid or a block in x, y and z.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check sizes of a grid or a block, and extend them to x, y and z; raises InputError unless 1 to 3 sizes >= 1."""
     shape = (given,) if isinstance(given, int) else tuple(given)
     if not 1 <= len(shape) <= 3 or min(shape) < 1:
         raise InputError(f"{what} is {' x '.join(map(str, shape)) or 'empty'}; give one to three sizes of 1 or more")
@@ -259,7 +253,7 @@ def sizes(given: Sequence[int] | int, what: str) -> Dim3:
 
 
 def _place(fault: Fault, function: Function, lanes: Lanes, grid: Dim3, first: int) -> str:
-    """Kernel, instruction, block and thread of a fault."""
+    """Describe the place of a fault: kernel, instruction, block and thread."""
     where = ""
     if fault.position is not None:
         where = f", instruction {fault.position} {function.instructions[fault.position].place}"

@@ -1,12 +1,17 @@
-"""A scheduler of an SM and its warps, which issue machine code in order and wait for scoreboards.
+"""Model of a warp scheduler: warps issue machine code in order and wait for scoreboards.
 
-An instruction issues once its warp has waited for the stall count of the one before and for the scoreboards that its
-control bits name, and once its pipe takes it; of several warps that may, the one that has waited longest. A scoreboard
-is free once all that was issued on it is done (Jia et al., arXiv 1804.06826, section 2.1; Huerta et al., arXiv
-2503.20481, for Ampere). Every scheduler of the SM does the same at the same time, so that what they share, shared
-memory and the load/store units, is a quarter of each.
+An instruction issues when all of these hold (Jia et al., arXiv 1804.06826, section 2.1; Huerta et al., arXiv
+2503.20481, for Ampere):
 
-Global memory, tile copies and products of ``wgmma`` take no time here, as they are operations of a schedule themselves.
+- The stall count of the warp's previous instruction has passed.
+- The scoreboards that its control bits name are free: all instructions issued on them are complete.
+- Its pipe accepts it.
+
+If several warps are ready, the one that has waited longest issues. Every scheduler of the SM does the same at the same
+time, so each gets a quarter of the shared memory and load/store units.
+
+Global memory accesses, tile copies and ``wgmma`` products take no time here, since they are separate operations of a
+schedule.
 """
 
 from __future__ import annotations
@@ -18,14 +23,14 @@ from attnsim.by_hand import by_hand
 from attnsim.ptx.machine_code import Instruction
 
 TURNS = 4
-"""Of a loop that are played; the first is left out."""
+"""Simulated loop iterations; the first is left out."""
 QUEUED = by_hand(5, "instructions that memory and exponential units take of a scheduler before the next waits to issue")
-"""Of memory instructions, on an A6000 (Huerta et al., arXiv 2503.20481)."""
+"""Queue length for memory instructions, measured on an A6000 (Huerta et al., arXiv 2503.20481)."""
 QUEUES = ("matrix_load", "load_store", "exp")
 ELSEWHERE = frozenset(
     "LDG STG LDGSTS LDGDEPBAR DEPBAR RED REDG ATOM ATOMG HGMMA QGMMA UTCHMMA WARPGROUP".split()  # noqa: SIM905
 )
-"""What a schedule has as operations of their own: copies, and products that run beside their warp."""
+"""Opcodes that a schedule models as separate operations: copies, and products that run asynchronously."""
 LATENCIES = by_hand(
     {"MUFU": 20, "SHFL": 25, "LDL": 35, "LDC": 30},
     "clocks until the result of an instruction is there, about as microbenchmarks of an A100 found it; LDL: in the L1",
@@ -36,18 +41,18 @@ READ = by_hand(10, "clocks until an instruction has read its operands")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a turn of a loop takes a scheduler's warps together, in clocks.
+    """Time of one loop iteration for all warps of a scheduler, in clocks.
 
     Parameters
     ----------
     products : float
-        From the issue before each product or matrix load to its own, summed.
+        Time from the previous issue to the issue of each product or matrix load, summed.
     others : float
-        The same of all other instructions.
+        The same sum for all other instructions.
     held : float
-        For which products and matrix loads hold the busier of their pipes.
+        Busy time of the busier pipe of products and matrix loads.
     held_by_others : float
-        The same of the others, or for which they issue.
+        Busy time of the busiest pipe of all other instructions, or of their issue slots.
     """
 
     products: float
@@ -57,26 +62,27 @@ class Turn:
 
     @property
     def products_wait(self) -> float:
-        """Clocks of products beyond those of their pipes."""
+        """Clocks of products beyond the busy time of their pipes."""
         return max(0.0, self.products - self.held)
 
     @property
     def others_wait(self) -> float:
-        """Clocks of all else beyond those of its busiest pipe."""
+        """Clocks of the other instructions beyond the busy time of their busiest pipe."""
         return max(0.0, self.others - self.held_by_others)
 
 
 def turn_of(path: Sequence[Instruction], warps: int, costs: Mapping[str, float]) -> Turn:
-    """Play what a turn of a loop runs, over and over, by the warps of one scheduler; they meet at barriers.
+    """Simulate iterations of a loop on the warps of one scheduler; the warps meet at barriers.
 
     Parameters
     ----------
     path : sequence of Instruction
+        Instructions of one iteration.
     warps : int
-        Of the scheduler that go in step.
+        Warps of the scheduler that run in step.
     costs : mapping of str to float
-        Clocks that a warp instruction holds the scheduler's share of each pipe, ``mma latency`` and
-        ``shared memory latency``.
+        Clocks that a warp instruction occupies the scheduler's share of each pipe; also ``mma latency`` and
+        ``shared memory latency``, in clocks.
     """
     players = [_Warp(path) for _ in range(warps)]
     free: dict[str, float] = {}
@@ -107,7 +113,7 @@ def _multiplies(one: Instruction) -> bool:
 
 
 def _held(ran: Sequence[Instruction], costs: Mapping[str, float]) -> float:
-    """Clocks for which instructions hold the busiest pipe, the issue among them."""
+    """Return the busy time of the busiest pipe, or of the issue slot if that is longer, in clocks."""
     each = {"issue": float(len(ran))}
     for one in ran:
         each[one.pipe] = each.get(one.pipe, 0.0) + _cost(one, costs)
@@ -119,7 +125,7 @@ def _cost(one: Instruction, costs: Mapping[str, float]) -> float:
 
 
 class _Warp:
-    """One warp: where it is, and when what it waits for is done."""
+    """One warp: its position, and when the results that it waits for are ready."""
 
     def __init__(self, path: Sequence[Instruction]) -> None:
         self.path, self.place, self.turns = path, 0, 0
@@ -129,13 +135,13 @@ class _Warp:
         self.spent = {True: 0.0, False: 0.0}
 
     def ready(self, costs: Mapping[str, float], free: Mapping[str, float]) -> float:
-        """When it may issue its next instruction."""
+        """Return the clock at which its next instruction may issue."""
         one = self.path[self.place]
         queue = (QUEUED - 1) * _cost(one, costs) if one.pipe in QUEUES else 0.0
         return max(self.next, free.get(one.pipe, 0.0) - queue, *(self.scoreboards[number] for number in one.waits))
 
     def issue(self, at: float, costs: Mapping[str, float], free: dict[str, float]) -> None:
-        """Issue it."""
+        """Issue the next instruction."""
         one = self.path[self.place]
         begins = max(at, free.get(one.pipe, 0.0))
         free[one.pipe] = begins + _cost(one, costs)

@@ -1,4 +1,4 @@
-"""Shared memory of a batch of blocks: bytes, bounds, counts, and asynchronous copies that land when waited for."""
+"""Shared memory of a batch of blocks: contents, bounds checks, counts, and cp.async copies."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from attnsim.ptx.ordering import PIECE, Ordering
 from attnsim.ptx.registers import row_type
 
 ROW_BYTES = 128
-"""What a block's memory is a multiple of here."""
+"""A block's memory is rounded up to a multiple of this, in bytes."""
 
 SMALLEST_COPY = 4
-"""Bytes of a cp.async."""
+"""Smallest size of a cp.async, in bytes."""
 
 NAMES = 64
-"""Operands and copies of which is kept where they lie."""
+"""Size of the cache of operands' and copies' rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Copies by cp.async that one instruction began: values for rows of `width` bytes."""
+    """cp.async copies in flight from one instruction: values for rows of `width` bytes."""
 
     mask: Mask
     groups: Values
@@ -47,18 +47,18 @@ class SharedMemory:
     Parameters
     ----------
     static_bytes : int
-        What a block declares.
+        Shared memory that the kernel declares, per block.
     meetings : Meetings
-        Who works on it beside the warps.
+        Agents other than warps that access it.
     reports : Reports
-        Takes faults.
+        Receives faults.
 
     Attributes
     ----------
     bytes_per_block : int
-        With dynamic shared memory.
+        Static and dynamic shared memory of a block.
     ordering : Ordering or None
-        The vector clocks, where there are any.
+        The vector clocks, if the kernel needs them.
     meetings : Meetings
         As given.
     """
@@ -80,17 +80,16 @@ class SharedMemory:
         self._seen: Values = np.zeros(0, np.int64)
 
     def start(self, lanes: Lanes, dynamic_bytes: int, checks: bool, counters: Counters) -> None:
-        """Garbage for every block of a batch.
+        """Allocate the shared memory of a batch, filled with 0xFF.
 
         Parameters
         ----------
-        lanes : Lanes
         dynamic_bytes : int
-            Beside what the kernel declares.
+            Dynamic shared memory of a block.
         checks : bool
-            Whether to look for races, uninitialised reads and missing waits.
+            Check for races, uninitialised reads and missing waits.
         counters : Counters
-            Where to count from now on.
+            Counters to use from now on.
         """
         self.counters = counters
         self.bytes_per_block = self._static_bytes + dynamic_bytes
@@ -112,7 +111,7 @@ class SharedMemory:
         return self._bytes.view(row_type(width))[self.read(addresses, width, mask)]
 
     def read(self, addresses: Values, width: int, mask: Mask) -> Indices:
-        """Where in the batch's shared memory, in rows of `width` bytes, active lanes load from."""
+        """Check and count a load; returns the rows of `width` bytes in the batch's shared memory, ``[active]``."""
         rows = self._rows(addresses, width, mask, "load")
         if self._hazards:
             self._hazards.read(rows, width, mask)
@@ -128,7 +127,7 @@ class SharedMemory:
         self._bytes.view(row_type(width))[rows] = values
 
     def atomic(self, addresses: Values, width: int, mask: Mask) -> tuple[Values, Values]:
-        """Shared memory as rows of `width` bytes, and each active lane's row."""
+        """Check and count an atomic; returns shared memory as rows of `width` bytes, and each active lane's row."""
         rows = self._rows(addresses, width, mask, "atomic")
         if self._hazards:
             self._hazards.atomic(rows, width, mask)
@@ -141,7 +140,7 @@ class SharedMemory:
         Raises
         ------
         Fault
-            Without saying which, where one of several instructions copies to where another does.
+            If two of several instructions copy to the same place; it does not name the instruction.
         """
         rows = self._rows(addresses, width, mask, "cp.async")
         if instructions > 1 and compiled.repeats(rows, instructions, self._seen):
@@ -156,7 +155,7 @@ class SharedMemory:
         self._group = self._group + mask.lanes
 
     def wait_copies(self, pending: int, mask: Mask) -> None:
-        """Land each active thread's groups but the newest `pending` committed ones; at -1 the open one too."""
+        """Land all but the newest `pending` committed groups of each active thread; -1 also lands the open group."""
         if not self._copies:
             return
         newest = np.where(mask.lanes, self._group - pending, 0)
@@ -173,22 +172,22 @@ class SharedMemory:
         self._copies = kept
 
     def barrier(self, blocks: Values | None) -> None:
-        """All warps of these blocks (None: of every block) have met."""
+        """Record a barrier of all warps of these blocks (None: of every block)."""
         if self._hazards:
             self._hazards.barrier(blocks)
 
     def warp_barrier(self, mask: Mask) -> None:
-        """The active lanes of each warp have met (``__syncwarp``)."""
+        """Record a ``__syncwarp`` of the active lanes of each warp."""
         if isinstance(self._hazards, Hazards):
             self._hazards.warp_barrier(mask)
 
     def pieces(self, addresses: Values, blocks: Indices, lanes: Indices, verb: str) -> Indices:
-        """Rows of :meth:`by_piece` of aligned addresses ``[n, ...]`` in blocks ``[n]``.
+        """Return the rows of :meth:`by_piece` for aligned addresses ``[n, ...]`` in blocks ``[n]``.
 
         Raises
         ------
         OutOfBounds
-            Blamed on one of the lanes ``[n]``.
+            If an address is outside; the fault names one of the lanes ``[n]``.
         """
         outside = (addresses < 0) | (addresses + PIECE > self.bytes_per_block)
         if outside.any():
@@ -201,7 +200,7 @@ class SharedMemory:
         return (addresses + (blocks * self._stride).reshape(-1, *(1,) * (addresses.ndim - 1))) // PIECE
 
     def once(self, key: Hashable, pieces: Callable[[], Indices]) -> Indices:
-        """Rows of :meth:`by_piece` that an operand or a copy names by `key`, worked out once for batches of a size."""
+        """Return the rows of :meth:`by_piece` for a `key`, computed once for batches of equal size."""
         if key not in self._known:
             if len(self._known) == NAMES:
                 self._known.clear()
@@ -209,17 +208,17 @@ class SharedMemory:
         return self._known[key]
 
     def by_piece(self) -> Values:
-        """Shared memory of all blocks, ``[pieces, 8]`` words of 16 bits."""
+        """View shared memory of all blocks as pieces of 16 bytes, ``[pieces, 8]`` uint16."""
         return self._bytes.view(np.uint16).reshape(-1, PIECE // 2)
 
     def place_mbarrier(self, addresses: Values, mask: Mask) -> None:
-        """Give eight bytes per active lane to an mbarrier."""
+        """Reserve eight bytes per active lane for an mbarrier."""
         rows = self._rows(addresses, 8, mask, "mbarrier.init")
         if self.ordering:
             self.ordering.place_mbarrier(rows, mask)
 
     def remove_mbarrier(self, addresses: Values, mask: Mask) -> None:
-        """Take them back."""
+        """Free the eight bytes of an mbarrier per active lane."""
         rows = self._rows(addresses, 8, mask, "mbarrier.inval")
         if self.ordering:
             self.ordering.remove_mbarrier(rows)
@@ -230,7 +229,7 @@ class SharedMemory:
             self._hazards.land(copy.rows, copy.width, copy.mask)
 
     def _rows(self, addresses: Values, width: int, mask: Mask, verb: str) -> Values:
-        """Rows of `width` bytes of the batch's shared memory that active lanes access, after checks and counts."""
+        """Check and count an access; returns its rows of `width` bytes in the batch's shared memory, ``[active]``."""
         if mask.count == 0:
             return np.zeros(0, np.int64)
         rows = np.empty(len(addresses), np.int64)

@@ -1,11 +1,11 @@
-"""Every block of a grid without its arithmetic: which way it goes, and what it asks global memory for.
+"""Runs every block of a grid without its arithmetic: its control flow, and its accesses to global memory.
 
-Where a block goes and what it addresses seldom depends on the values of its tensors. So only the instructions that
-branches, predicates and addresses come from are run, thousands of threads at once; products, exponentials and copies
-are not. What depends on values that were never computed is named.
+Control flow and addresses seldom depend on the values of tensors. So only the instructions from which branches,
+predicates and addresses follow are run (a program slice), for thousands of threads at once. Products, exponentials and
+copies are not run. Branches and accesses that depend on values that were not computed are listed.
 
-A register is needed that a branch, a predicate or an address comes from. Where it comes out of shared memory, what is
-stored there is needed too, unless that is a value that the kernel computed by products or exponentials.
+The slice keeps each register that a branch, a predicate or an address depends on. If such a register is loaded from
+shared memory, the slice also keeps the values stored there, unless they are results of products or exponentials.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ BRANCHES = ("bra", "brx", "ret", "exit", "trap")
 LOADS = ("ld", "ldu")
 _ASKS = (*LOADS, "st", "red", "atom", "cp")
 _VALUES = ("mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "ex2", "lg2", "atom", "tcgen05")
-"""Instructions whose results are values, not places."""
+"""Instructions whose results are tensor values, not addresses."""
 _BARRIERS = ("bar", "barrier")
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Part of a kernel.
+    """A program slice of a kernel.
 
     Parameters
     ----------
     kept : frozenset of int
-        Its instructions.
+        Numbers of its instructions.
     needed : frozenset of str
-        Registers that have their true values.
+        Registers whose values the slice computes.
     guessed : tuple of int
-        Branches that depend on values which are not computed.
+        Branches that depend on values that the slice does not compute.
     unknown : tuple of int
-        Accesses to global memory that do.
+        Accesses to global memory that depend on such values.
     """
 
     kept: frozenset[int]
@@ -62,7 +62,7 @@ class Slice:
 
 
 def slice_of(function: Function) -> Slice:
-    """The part that decides where blocks go and what they ask for."""
+    """Return the slice that determines control flow and global memory accesses."""
     kept = {place for place, one in enumerate(function.instructions) if one.name in BRANCHES or asks_global(one)}
     needed = {name for place in kept for name in places_of(function.instructions[place])}
     computed = _closure(function, {n for one in function.instructions if one.name in _VALUES for n in written(one)})
@@ -95,14 +95,14 @@ def slice_of(function: Function) -> Slice:
 
 
 def asks_global(one: Instruction) -> bool:
-    """Whether an instruction may ask global memory for something."""
+    """True if an instruction may access global memory."""
     if one.name == "cp":
         return not {"commit_group", "wait_group", "wait_all"} & set(one.modifiers)
     return one.name in _ASKS and space_name(one) in ("global", "")
 
 
 def places_of(one: Instruction) -> set[str]:
-    """Registers that decide whether and where an instruction goes or asks."""
+    """Return the registers that decide an instruction's predicate, branch or addresses."""
     guard = [one.guard] if one.guard else []
     if not asks_global(one):
         return register_names([*guard, *one.operands]) if one.name in BRANCHES else set()
@@ -112,7 +112,7 @@ def places_of(one: Instruction) -> set[str]:
 
 
 def _closure(function: Function, names: Collection[str], kept: Collection[int] | None = None) -> set[str]:
-    """Registers that come from others, by instructions that are kept; all where none are named."""
+    """Return all registers that depend on `names` through the kept instructions (all, if `kept` is None)."""
     found = set(names)
     chosen = function.instructions if kept is None else [function.instructions[place] for place in sorted(kept)]
     while True:
@@ -125,12 +125,12 @@ def _closure(function: Function, names: Collection[str], kept: Collection[int] |
 
 
 def _stages(one: Instruction, computed: set[str]) -> bool:
-    """Whether an instruction stores something to shared memory that is no result of products or exponentials."""
+    """True if an instruction stores to shared memory a value that is no result of products or exponentials."""
     return one.name == "st" and space_name(one) == "shared" and not computed & read(one)
 
 
 def _computes(one: Instruction) -> bool:
-    """Whether an instruction is run where somebody needs its result."""
+    """True if the slice runs an instruction when its result is needed."""
     if one.name in _VALUES or (one.name in _BARRIERS and "red" not in one.modifiers):
         return False
     if one.name == "mbarrier":
@@ -139,21 +139,20 @@ def _computes(one: Instruction) -> bool:
 
 
 LANES = 16_384
-"""Lanes that run together: few instructions on many lanes, so more than in a whole run."""
+"""Lanes that run together: a slice has few instructions, so more lanes than in a full run."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """What blocks asked of global memory between two branches.
+    """Global memory accesses of blocks between two branches.
 
     Parameters
     ----------
     way : {"load", "store"}
-    argument : str
     blocks, starts, sizes : ndarray of int ``[some]``
-        Which blocks, the lowest byte of the argument that each asked for, and how many bytes.
+        The blocks, the lowest byte of the argument that each accessed, and the number of bytes.
     turn : int
-        Number of branches before it.
+        Number of branches executed before.
     """
 
     way: str
@@ -166,13 +165,14 @@ class Asked:
 
 @dataclass(slots=True)
 class Seen:
-    """What the blocks of a grid did.
+    """Record of the blocks of a grid.
 
     Parameters
     ----------
     visits : ndarray of int ``[instructions, blocks]``
-        Lanes that came to each branch and to each access to global memory, by instruction of the kernel.
+        Lanes that reached each branch and each global memory access, by instruction of the kernel.
     asked : list of Asked
+        Global memory accesses in order.
     """
 
     visits: Indices
@@ -182,17 +182,13 @@ class Seen:
 class Skeleton:
     """A kernel without its arithmetic.
 
-    Parameters
-    ----------
-    function : Function
-
     Attributes
     ----------
     unknown : tuple of Instruction
-        Accesses that depend on values of tensors: what blocks ask for cannot be known so.
+        Accesses that depend on values of tensors: their addresses cannot be known from the slice.
     guessed : tuple of Instruction
-        Branches that do. None is taken: whoever uses the result has to look whether a block that is run as a whole asks
-        for as much.
+        Branches that depend on values of tensors. The slice never takes them. The caller must check that a block that
+        is run completely accesses as much.
     """
 
     def __init__(self, function: Function) -> None:
@@ -255,7 +251,7 @@ class Skeleton:
 
 
 def _passed(one: Instruction, machine: Machine) -> Control:
-    """A wait for an mbarrier that is over at once."""
+    """Return a wait for an mbarrier that succeeds at once."""
     write, yes = machine.write(one.operands[0], "pred"), np.ones(1, bool)
 
     def passed(run: Flow, position: int, mask: Mask) -> Go:
@@ -270,7 +266,7 @@ def _not_taken(run: Flow, position: int, mask: Mask) -> Go:
 
 
 class _Notes:
-    """Writes down what a batch of blocks does, the first of which is the grid's block `first`."""
+    """Records a batch of blocks, starting with block `first` of the grid."""
 
     def __init__(self, machine: Machine, seen: Seen, first: int) -> None:
         self._machine, self._seen, self._first = machine, seen, first
@@ -304,7 +300,7 @@ class _Notes:
         self._seen.visits[place, self._first : self._first + len(lanes)] += lanes
 
     def _lines(self, one: Instruction) -> Callable[[Mask], None]:
-        """What the lanes of a load, a store or a cp.async ask for."""
+        """Return a closure that records the bytes that a load, a store or a cp.async accesses."""
         machine, way = self._machine, "store" if one.name in ("st", "red", "atom") else "load"
         places = [operand for operand in one.operands if isinstance(operand, Address)]
         address = machine.address(places[-1] if one.name == "cp" else places[0])
@@ -329,7 +325,7 @@ class _Notes:
         return asked
 
     def _box(self, one: Instruction) -> Callable[[Mask], None]:
-        """What the tensor copy engine is asked for."""
+        """Return a closure that records the boxes that the tensor copy engine accesses."""
         machine = self._machine
         source = next(operand for operand in one.operands if isinstance(operand, TensorAddress))
         boxes = boxes_of(source, machine)
@@ -349,7 +345,7 @@ class _Notes:
         return asked
 
     def _add(self, way: str, argument: str, blocks: Indices, starts: Indices, sizes: Indices) -> None:
-        """One entry for each block; what follows without a branch between goes on with the entry before."""
+        """Add an access per block; without a branch in between, it extends the previous access."""
         firsts = np.flatnonzero(np.r_[True, blocks[1:] != blocks[:-1]])
         mine = blocks[firsts] + self._first
         lowest, bytes_ = np.minimum.reduceat(starts, firsts), np.add.reduceat(sizes, firsts)
@@ -363,7 +359,7 @@ class _Notes:
 
 
 def _width(one: Instruction) -> int:
-    """Bytes that one lane asks for."""
+    """Bytes that one lane accesses."""
     if one.name == "cp":
         size = one.operands[2]
         return int(size.text, 0) if isinstance(size, Immediate) else 0
@@ -373,7 +369,7 @@ def _width(one: Instruction) -> int:
 
 
 def _box_bytes(tensor_map: TensorMap, corner: Iterable[int]) -> tuple[int, int]:
-    """First byte of the part of a box that lies in its tensor, and how many bytes that part has."""
+    """Return the first byte of the part of a box that lies in its tensor, and the bytes of that part."""
     place = tensor_map.overlap(tuple(corner)).place
     sizes = [max(part.stop - part.start, 0) for part in place]
     start = 0

@@ -1,4 +1,4 @@
-"""State spaces behind one interface, and generic addresses, which tell by their value which space they are in."""
+"""State spaces behind one interface, and generic addresses, whose value tells the space."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from attnsim.ptx.syntax import Instruction
 
 SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
-"""Where shared and local memory lie among generic addresses; the low 32 bits are the address in the space."""
+"""Start of shared and of local memory in generic addresses; the low 32 bits are the address within the space."""
 
 PARAMETER_WINDOW = 0x7D00_0000_0000
-"""Where parameters lie that a kernel takes the address of: tensor maps."""
+"""Start of the parameters that kernels take the address of: tensor maps."""
 
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "global": 0, "const": 0, "param": 0}
 
@@ -28,7 +28,7 @@ Space = GlobalMemory | SharedMemory | LocalMemory
 
 
 class _Generic:
-    """Each lane in the space that its address names."""
+    """Generic memory: each lane accesses the space that its address names."""
 
     def __init__(self, machine: Machine) -> None:
         self._windows: dict[int, Space] = {SHARED_WINDOW: machine.shared, LOCAL_WINDOW: machine.local}
@@ -57,7 +57,7 @@ class _Generic:
 
 
 def space_name(instruction: Instruction) -> str:
-    """The state space that an instruction names; "" for a generic address."""
+    """Return the state space that an instruction names; "" for generic addresses."""
     for modifier in instruction.modifiers:
         name = modifier.split("::")[0]
         if name in ("global", "shared", "local", "param", "const"):
@@ -68,7 +68,7 @@ def space_name(instruction: Instruction) -> str:
 
 
 def space_of(instruction: Instruction, machine: Machine) -> Space | _Generic:
-    """The memory that an instruction works on."""
+    """Return the memory that an instruction accesses."""
     match space_name(instruction):
         case "global" | "const":
             return machine.memory

@@ -1,9 +1,9 @@
-"""Straight runs of instructions, put into an order in which those that do the same stand together.
+"""Reorders basic blocks so that instructions of one kind run together.
 
-Python takes longer to start an instruction than NumPy takes to play it for a few hundred threads. Between two places
-where lanes may come or go, only two things hold instructions in their order: registers, and memory. So a run of them is
-executed kind by kind, each kind as one step wherever none of its instructions needs what another of them does, and
-arithmetic whose turn has come in its own order on a tape.
+Python takes longer to start an instruction than NumPy takes to execute it for a few hundred threads. Inside a basic
+block, only dependences through registers and memory fix the order of instructions. So a block is executed kind by kind:
+independent instructions of one kind become one step, and arithmetic becomes a tape, which a compiled loop plays in
+order.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from attnsim.ptx.tape import Code, Tape
 
 
 class Alike(ABC):
-    """A compiled instruction that knows how to be executed with others.
+    """A compiled instruction that can be executed together with others of its kind.
 
     Parameters
     ----------
     kind : hashable
-        Instructions of one kind do the same on other operands.
+        Instructions of one kind perform the same operation on different operands.
     memory : str, optional
-        "" where it does not touch memory. Instructions that say the same here may pass each other, such as loads from
-        shared memory; others that touch memory keep their order.
+        Class of its memory accesses, "" for none. Accesses of the same class, such as loads from shared memory, may be
+        reordered; accesses of different classes keep their order.
     targets : int, optional
-        Leading operands that it writes; it reads the others.
+        Number of leading operands that it writes; it reads the others.
     in_order : bool, optional
-        Whether it may be executed with others that need what it does: they are then given in an order that holds.
+        True if it may be executed together with instructions that depend on it; they are then passed in program order.
     """
 
     _step: Step
@@ -43,16 +43,16 @@ class Alike(ABC):
         self.kind, self.memory, self.targets, self.in_order = kind, memory, targets, in_order
 
     def __call__(self, mask: Mask) -> None:
-        """Execute it, by default as `_step` does."""
+        """Execute it, by default by calling `_step`."""
         self._step(mask)
 
     @abstractmethod
     def together(self, others: Sequence[Self]) -> Step:
-        """A step that executes it and others of its kind."""
+        """Return a step that executes it and others of its kind."""
 
 
 def in_turn(steps: Sequence[Step]) -> Step:
-    """One step after another."""
+    """Return a step that runs these steps in order."""
 
     def step(mask: Mask) -> None:
         for one in steps:
@@ -62,7 +62,7 @@ def in_turn(steps: Sequence[Step]) -> Step:
 
 
 def unless_ordered(step: Step, members: Sequence[Step], machine: Machine) -> Step:
-    """The step of several; one after another where `ordering` checks, which knows the lanes of a batch and no more."""
+    """Return `step`, or the single steps in order if `ordering` checks, which knows only the lanes of one batch."""
     alone = in_turn(members)
 
     def either(mask: Mask) -> None:
@@ -80,15 +80,14 @@ class Line:
 
     Parameters
     ----------
-    instruction : Instruction
     step : Step
-        All of it.
+        The complete instruction.
     alike : Alike or None
-        Where it may be executed with others: it, without what comes before.
+        The instruction without `before`, if it can be executed together with others.
     before : callable or None
-        What comes before.
+        A check that runs before the instruction.
     code : Code or None
-        Where it may stand on a tape: how.
+        Its encoding on a tape, if it has one.
     """
 
     instruction: Instruction
@@ -99,12 +98,12 @@ class Line:
 
     @property
     def targets(self) -> int | None:
-        """Leading operands that are written; None where any may be."""
+        """Number of leading operands that are written; None if any operand may be."""
         return 1 if self.code else self.alike.targets if self.alike else None
 
     @property
     def memory(self) -> str:
-        """As of Alike: which accesses to memory may pass each other."""
+        """Class of its memory accesses, see :class:`Alike`; "all" for an instruction of unknown effect."""
         return "" if self.code else self.alike.memory if self.alike else "all"
 
     @property
@@ -120,16 +119,16 @@ class Line:
 
 
 class Straight(NamedTuple):
-    """Steps that play instructions up to `end`, exclusive."""
+    """Steps that execute the instructions up to `end`, exclusive."""
 
     end: int
     steps: tuple[Step, ...]
 
 
 def straight_runs(lines: Sequence[Line], controls: Iterable[int], machine: Machine) -> dict[int, Straight]:
-    """The runs between places where lanes may come or go, by the first instruction of each.
+    """Return the steps of each basic block, by its first instruction.
 
-    Lanes come to the targets of branches and to what stands after a control instruction.
+    A basic block begins at a branch target, at a control instruction, and after one.
     """
     controls = set(controls)
     heads = {target for line in lines for target in line.instruction.targets} | {at + 1 for at in controls} | controls
@@ -146,7 +145,7 @@ def straight_runs(lines: Sequence[Line], controls: Iterable[int], machine: Machi
 
 
 def _varying(lines: Sequence[Line]) -> set[str]:
-    """Registers that need not be the same in all threads of a block."""
+    """Return the registers that may differ between threads of a block."""
     found = {name for line in lines for name in line.reads if name.startswith(("%tid", "%lane", "%warp"))}
     shared_by_all = ("ld", "mov", "cvta")
     pending = [line for line in lines if line.writes]
@@ -166,7 +165,7 @@ def _varying(lines: Sequence[Line]) -> set[str]:
 
 
 def _in_groups(lines: Sequence[Line], varying: set[str], machine: Machine) -> list[Step]:
-    """The steps of instructions that no lane enters or leaves on the way."""
+    """Return the steps of one basic block."""
     waits, then = _order(lines)
     kinds: list[Hashable] = []
     for position, line in enumerate(lines):
@@ -211,7 +210,7 @@ def _in_groups(lines: Sequence[Line], varying: set[str], machine: Machine) -> li
 
 
 def _order(lines: Sequence[Line]) -> tuple[list[int], list[list[int]]]:
-    """For each instruction how many others it waits for, and which wait for it."""
+    """Return the dependences of instructions: how many others each waits for, and which ones wait for it."""
     writer: dict[str, int] = {}
     readers: defaultdict[str, list[int]] = defaultdict(list)
     last: list[int] = []  # of those that touched memory, the newest that may pass each other

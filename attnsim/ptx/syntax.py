@@ -1,4 +1,4 @@
-"""What PTX consists of: functions, instructions and their operands, as the parser gives them.
+"""Syntax tree of PTX: functions, instructions and operands, as the parser returns them.
 
 Names are those of PTX ISA 9.0, chapters 4 (Syntax), 5 (State Spaces, Types and Variables) and 6 (Instruction Operands).
 """
@@ -81,16 +81,17 @@ class Instruction:
     name : str
         First part of the opcode: ``ld``, ``mma``...
     modifiers : tuple of str
-        Its other parts.
+        Other parts of the opcode.
     operands : tuple of Operand
+        Operands in order.
     guard : Register, Negated or None
-        Predicate in ``@p`` or ``@!p``.
+        Predicate of ``@p`` or ``@!p``.
     targets : tuple of int
-        Where a branch may go, as indices into the function's instructions.
+        Possible branch targets, as indices into the function's instructions.
     text : str
-        As written.
+        The instruction as written.
     line : int
-        Of the PTX, from 1.
+        Line of the PTX, from 1.
     """
 
     name: str
@@ -103,13 +104,13 @@ class Instruction:
 
     @property
     def place(self) -> str:
-        """The instruction in words, for messages."""
+        """Description of the instruction, for messages."""
         return f"'{self.text}' (line {self.line} of the PTX)"
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of a state space; `size_bytes` is 0 for dynamic shared memory, `given` whether it has a content."""
+    """A variable of a state space; `size_bytes` is 0 for dynamic shared memory, `given` is true if it has contents."""
 
     space: str
     name: str
@@ -130,9 +131,9 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Function:
-    """An entry point; two are equal where they are one, so that what is made of one can be kept beside it.
+    """An entry point, compared by identity, so that results can be cached by it.
 
-    ``cluster`` is how many blocks in a row are a cluster (``.reqnctapercluster``).
+    ``cluster`` is the number of consecutive blocks in a cluster (``.reqnctapercluster``).
     """
 
     name: str
@@ -144,7 +145,7 @@ class Function:
 
 @functools.cache
 def size_of(ptx_type: str) -> int:
-    """Bytes of a PTX type such as ``f32``, ``bf16x2`` or ``b64``; a predicate is 1."""
+    """Return the bytes of a PTX type such as ``f32``, ``bf16x2`` or ``b64``; a predicate has 1."""
     if ptx_type == "pred":
         return 1
     found = re.fullmatch(r"[a-z]+(\d+)(?:x(\d+))?", ptx_type)
@@ -154,7 +155,7 @@ def size_of(ptx_type: str) -> int:
 
 
 def register_names(operands: Iterable[Operand]) -> set[str]:
-    """Names of the registers among operands, those of addresses and vectors included."""
+    """Return the names of the registers among operands, including those in addresses and vectors."""
     found: set[str] = set()
     for operand in operands:
         match operand:

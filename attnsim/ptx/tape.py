@@ -1,7 +1,7 @@
-"""Arithmetic between two accesses to memory, played as one: a tape of instructions that a compiled loop goes through.
+"""Tapes: arithmetic instructions between memory accesses, executed in order by one compiled loop.
 
-Python takes longer to start an instruction than a core takes to play it. What is here is fixed when a kernel is
-compiled: which instructions can stand on a tape, and where their operands are.
+Python takes longer to start an instruction than a core takes to execute it. Tapes are built when a kernel is compiled:
+this module decides which instructions can be on a tape, and encodes their operands.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from attnsim.ptx.registers import DTYPES, Place
 from attnsim.ptx.syntax import Immediate, Instruction, Register
 
 Code = tuple[int, ...]
-"""One instruction: its family, its operation, and number, row and width of each operand."""
+"""Encoding of one instruction: family, operation, then number, row and width of each operand."""
 
 
 class Kind:
-    """What an opcode is on a tape: its family and operation, and the types of its target and sources."""
+    """Encoding of an opcode on a tape: family and operation, and the types of its target and sources."""
 
     def __init__(self, family: int, operation: int, *types: str) -> None:
         self.family, self.operation, self.types = family, operation, types
@@ -30,7 +30,7 @@ class Kind:
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
-    """What can stand on a tape, by opcode."""
+    """Return the opcodes that can be on a tape, with their encodings."""
     c = compiled_arithmetic
     two = {"add": c.ADD, "sub": c.SUB, "min": c.MIN, "max": c.MAX}
     logic = {"and": c.AND, "or": c.OR, "xor": c.XOR}
@@ -76,7 +76,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def code_of(instruction: Instruction, machine: Machine) -> Code | None:
-    """An instruction, without its guard, as it stands on a tape; None where it cannot."""
+    """Encode an instruction, without its guard, for a tape; None if that is not possible."""
     kind, target = kinds().get(".".join((instruction.name, *instruction.modifiers))), instruction.operands[:1]
     if not kind or len(instruction.operands) != len(kind.types):
         return None
@@ -97,20 +97,14 @@ def code_of(instruction: Instruction, machine: Machine) -> Code | None:
 
 
 class Tape:
-    """A step that plays instructions in their order.
-
-    Parameters
-    ----------
-    instructions : sequence of Code
-    machine : Machine
-    """
+    """A step that executes encoded instructions in order."""
 
     def __init__(self, instructions: Sequence[Code], machine: Machine) -> None:
         self._code = np.array(instructions, np.int64)
         self._registers, self._play = machine.registers, compiled_arithmetic.play
 
     def __call__(self, mask: Mask) -> None:
-        """Play them."""
+        """Execute all instructions."""
         registers = self._registers
         files = registers.files
         self._play(

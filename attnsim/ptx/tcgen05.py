@@ -1,4 +1,4 @@
-"""``tcgen05``: tensor memory loaded, stored, and multiplied into: one thread's D = A B + D, with D in tensor memory.
+"""``tcgen05``: loads and stores of tensor memory, and products D = A B + D of one thread, with D in tensor memory.
 
 PTX ISA 9.0, "Tensorcore 5th Generation Family Instructions". Fragments of ``tcgen05.ld`` and ``.st``: in ``.32x32b``
 thread t of the warp has lane t, register j column j. In ``.16x32bx2`` threads 0 to 15 have sixteen lanes from the
@@ -41,9 +41,9 @@ class Descriptor:
     rows, columns : int
         M and N.
     kind : str
-        Of A and B.
+        Format of A and B.
     left_transposed, right_transposed : bool
-        Whether M, or N, is contiguous in shared memory.
+        True if M, or N, is contiguous in shared memory.
     """
 
     rows: int
@@ -54,7 +54,7 @@ class Descriptor:
 
     @classmethod
     def read(cls, bits: int, lane: int) -> Descriptor:
-        """From its 32 bits; UnsupportedInstruction where it asks for what is not known."""
+        """Decode 32 bits; raises UnsupportedInstruction for features that are not known."""
         left, right = bits >> 7 & 7, bits >> 10 & 7
         rows, columns = (bits >> 24 & 31) << 4, (bits >> 17 & 63) << 3
         step = {64: 8, 128: 16}.get(rows, 0)
@@ -69,7 +69,7 @@ class Descriptor:
         return cls(rows, columns, _FORMATS[left], bool(bits >> 15 & 1), bool(bits >> 16 & 1))
 
     def lanes(self) -> Indices:
-        """The lane of tensor memory of each row."""
+        """Return the lane of tensor memory that holds each row, ``[M]``."""
         row = np.arange(self.rows)
         return row if self.rows == LANES else row // 16 * WARP + row % 16
 
@@ -116,7 +116,7 @@ def compile_product(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _columns(what: str, addresses: Values, count: int, mask: Mask) -> Indices:
-    """Columns ``[active, count]`` from an address whose lane is the first."""
+    """Return columns ``[active, count]`` from an address; raises MisusedTensorMemory unless its lane is 0."""
     off = addresses >> 16 & 0xFFFF
     if off.any():
         bad = int(np.flatnonzero(off)[0])
@@ -126,7 +126,7 @@ def _columns(what: str, addresses: Values, count: int, mask: Mask) -> Indices:
 
 
 def _from_shared(operand: Operand, machine: Machine, right: bool) -> Left:
-    """A or B by its matrix descriptor."""
+    """Return a closure that reads A or B by its matrix descriptor."""
     read, memory = machine.read(operand, "u64"), machine.unit(TensorMemory)
 
     def found(kind: Descriptor, mask: Mask) -> Values:
@@ -171,7 +171,7 @@ HALF = WARP // 2
 
 @operation("tcgen05")
 def compile_tcgen05(instruction: Instruction, machine: Machine) -> Step:
-    """Every ``tcgen05`` that is known, of one block alone."""
+    """Compile every supported ``tcgen05`` instruction of a single block."""
     modifiers = instruction.modifiers
     if "cta_group::2" in modifiers or "multicast::cluster" in modifiers:
         raise unsupported(instruction)
@@ -194,7 +194,7 @@ def compile_tcgen05(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _allocate(instruction: Instruction, machine: Machine) -> Step:
-    """``tcgen05.alloc [to], columns``: a warp's; the address goes to shared memory."""
+    """``tcgen05.alloc [to], columns``, by a warp; writes the address to shared memory."""
     to, columns = instruction.operands
     address, count, memory = machine.address(to), machine.read(columns, "u32"), machine.unit(TensorMemory)
     space = space_of(instruction, machine)
@@ -268,7 +268,7 @@ def _store(instruction: Instruction, machine: Machine) -> Step:
 
 
 Where = Callable[[Mask], tuple[Indices, Indices, Place]]
-"""Lanes ``[warps, 32]`` and columns ``[warps, registers, 32]`` of a fragment, and what of tensor memory that is."""
+"""Locates a fragment: lanes ``[warps, 32]``, columns ``[warps, registers, 32]``, and its place in tensor memory."""
 
 
 def _fragment(
@@ -311,7 +311,7 @@ def _fragment(
 
 
 def _wait(instruction: Instruction, machine: Machine) -> Step:
-    """``tcgen05.wait::ld`` and ``::st``: this warp's loads or stores are over."""
+    """``tcgen05.wait::ld`` and ``::st``: complete this warp's loads or stores."""
     memory = machine.unit(TensorMemory)
     return memory.loads_done if instruction.modifiers[0] == "wait::ld" else memory.stores_done
 
@@ -325,6 +325,6 @@ def _commit(instruction: Instruction, machine: Machine) -> Step:
 
 
 def _leaders(mask: Mask, name: str) -> Mask:
-    """The first lane of each warp, all of whose lanes must be here."""
+    """Return the first lane of each warp; raises InactiveLane unless all lanes are active."""
     require_whole_warps(mask, name)
     return mask.select(np.arange(mask.count) % WARP == 0)

@@ -1,4 +1,4 @@
-"""What the tensor cores of each warpgroup are at: accumulators that threads get back only by waiting for them.
+"""Asynchronous wgmma: accumulators that belong to the tensor cores until the threads wait for them.
 
 PTX ISA 9.0, "Asynchronous wgmma": registers that a wgmma works on may not be touched before ``wgmma.wait_group``, and
 ``wgmma.fence`` must stand between an access to them and the next wgmma.
@@ -22,13 +22,14 @@ class Fragment:
     Attributes
     ----------
     rows : Rows
-        Where its registers are kept.
+        Places of its registers.
     flying, touched : int
-        Warpgroups, as bits, whose tensor cores have them; and which have accessed them since their last wgmma.fence.
+        Bits of the warpgroups whose tensor cores own the registers; and of those that have accessed the registers since
+        their last wgmma.fence.
     groups : ndarray ``[warpgroups]``
-        The wgmma group, from 1, that has them or had them last.
+        Number of the wgmma group, from 1, that owns or last owned the registers.
     values : ndarray ``[warpgroups, 64, n]``
-        Of an accumulator, while it flies.
+        Values of an accumulator while the tensor cores own it.
     """
 
     def __init__(self, registers: tuple[Register, ...], file: Registers) -> None:
@@ -42,13 +43,13 @@ class Fragment:
         self.start(0)
 
     def start(self, warpgroups: int) -> None:
-        """Nothing flies, and a fence is needed before anything may."""
+        """Reset: no warpgroup's tensor cores own the registers, and a fence is needed first."""
         self.flying, self.touched = 0, -1
         self.groups = np.zeros(warpgroups, np.int64)
         self.values: Values = np.zeros((0, 0, 0), np.float32)
 
     def lend(self, mask: Mask, reports: Reports) -> None:
-        """Hand the registers of these warpgroups to the tensor cores; RegisterInFlight where that is too early."""
+        """Give the registers of these warpgroups to the tensor cores; reports RegisterInFlight if that is too early."""
         bits = mask.warpgroup_bits
         if self.touched & bits:
             reports(RegisterInFlight("its registers were accessed, and no wgmma.fence came after", mask.lane(0)))
@@ -60,7 +61,7 @@ class Fragment:
 
 
 class TensorCores:
-    """The wgmma under way in a batch of blocks."""
+    """The wgmma in flight in a batch of blocks."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -68,14 +69,14 @@ class TensorCores:
         self._committed = np.zeros(0, np.int64)
 
     def start(self) -> None:
-        """Nothing runs."""
+        """Reset: no wgmma is in flight."""
         warpgroups = -(-self._machine.lanes.warps // 4)
         self._committed = np.zeros(warpgroups, np.int64)
         for fragment in self._fragments.values():
             fragment.start(warpgroups)
 
     def fragment(self, registers: tuple[Operand, ...]) -> Fragment:
-        """The fragment that these registers are, one object for equal ones."""
+        """Return the fragment of these registers, one object per set of registers."""
         key = tuple(register for register in registers if isinstance(register, Register))
         if key not in self._fragments:
             new = self._fragments[key] = Fragment(key, self._machine.registers)
@@ -86,12 +87,12 @@ class TensorCores:
         return self._fragments[key]
 
     def fence(self, mask: Mask) -> None:
-        """``wgmma.fence``: register accesses of these warpgroups are over."""
+        """``wgmma.fence``: order earlier register accesses of these warpgroups before the next wgmma."""
         for fragment in self._fragments.values():
             fragment.touched &= ~mask.warpgroup_bits
 
     def numbers(self, warpgroups: Indices) -> Indices:
-        """The groups, from 1, that wgmma of these warpgroups now belong to."""
+        """Return the numbers, from 1, of the groups that wgmma of these warpgroups now belong to."""
         return self._committed[warpgroups] + 1
 
     def commit(self, mask: Mask) -> None:
@@ -100,7 +101,7 @@ class TensorCores:
         self._committed[mask.warpgroups] += 1
 
     def wait(self, pending: int, mask: Mask) -> None:
-        """``wgmma.wait_group``: all but the `pending` newest committed groups are over, their registers given back."""
+        """``wgmma.wait_group``: complete all but the `pending` newest groups, and give their registers back."""
         require_warpgroups(mask, "wgmma.wait_group")
         done = self._committed[mask.warpgroups] - pending
         ordering = self._machine.shared.ordering
@@ -124,7 +125,7 @@ class TensorCores:
 
 
 def require_warpgroups(mask: Mask, name: str) -> None:
-    """Refuse a warpgroup with some of its threads elsewhere: InactiveLane."""
+    """Raise InactiveLane for a warpgroup that is only partially active."""
     group = mask.part_of_warpgroup
     if group is not None:
         here = int(mask.by_warp[4 * group : 4 * group + 4].sum() if len(mask.by_warp) % 4 == 0 else mask.by_warp[group])
@@ -132,7 +133,7 @@ def require_warpgroups(mask: Mask, name: str) -> None:
 
 
 class Watch:
-    """Notes accesses to the registers that a kernel's wgmma work on, and refuses them while they fly."""
+    """Records accesses to the registers of a kernel's wgmma, and reports those while a wgmma owns them."""
 
     def __init__(self, function: Function, machine: Machine) -> None:
         vectors = [
@@ -147,7 +148,7 @@ class Watch:
         self._reports = machine.reports
 
     def note(self, instruction: Instruction) -> Step | None:
-        """A step that notes what an instruction accesses; None where that is nothing of interest."""
+        """Return a step that records an instruction's accesses to such registers; None if it has none."""
         if instruction.name == "wgmma" or not self._fragments:
             return None
         accessed = register_names(instruction.operands)

@@ -1,4 +1,4 @@
-"""Descriptors of the tensor copy engine: which array, and which box of it a copy takes."""
+"""Tensor maps, the descriptors of the tensor copy engine: an array, and the box that a copy moves."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from attnsim.ptx.memory import SECTOR
 from attnsim.ptx.ordering import PIECE
 
 MAP_BYTES = 128
-"""What a map takes among a kernel's parameters."""
+"""Bytes of a tensor map among a kernel's parameters."""
 
 LARGEST_BOX = 256
-"""Elements of a box in any dimension (CUDA Driver API, ``cuTensorMapEncodeTiled``)."""
+"""Largest extent of a box in any dimension (CUDA Driver API, ``cuTensorMapEncodeTiled``)."""
 
 SWIZZLE_BYTES = 128
 SWIZZLES = (0, 32, 64, 128)
-"""Bytes that a swizzle permutes; 0 for none. A pattern repeats every eight rows of so many bytes."""
+"""Bytes that a swizzle permutes, 0 for none. A pattern repeats every eight rows of so many bytes."""
 
 ALIGNMENT = 128
-"""Bytes that a box in shared memory is aligned to whatever its swizzle."""
+"""Smallest alignment of a box in shared memory, for any swizzle."""
 
 
 class Overlap(NamedTuple):
-    """Where a box lies in an array, which part of the box that is, and the sectors that it takes."""
+    """The overlap of a box and an array: its place in the array, its part of the box, and its sectors."""
 
     place: tuple[slice, ...]
     inside: tuple[slice, ...]
@@ -38,21 +38,21 @@ class Overlap(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorMap:
-    """What ``cuTensorMapEncodeTiled`` encodes, with steps of 1 and zeros out of bounds.
+    """A map as ``cuTensorMapEncodeTiled`` encodes it, with element strides of 1 and zeros out of bounds.
 
     Parameters
     ----------
     array : ndarray
         C-contiguous, elements of 1 to 8 bytes; dimensions from slowest to fastest.
     box : tuple of int
-        Elements of a copy, in the same order.
+        Extent of a box in elements, in the same order.
     swizzle_bytes : int, optional
         One of :data:`SWIZZLES`.
 
     Raises
     ------
     InputError
-        For what the driver refuses.
+        For maps that the driver rejects.
     """
 
     array: NDArray[Any]
@@ -86,7 +86,7 @@ class TensorMap:
 
     @property
     def alignment(self) -> int:
-        """Bytes that a box in shared memory is aligned to: where a repetition of the swizzle begins.
+        """Alignment of a box in shared memory, in bytes: the size of one repetition of the swizzle.
 
         CUDA C++ Programming Guide, "TMA Swizzle": 1,024 under 128 bytes, 512 under 64, 256 under 32.
         """
@@ -98,15 +98,15 @@ class TensorMap:
         return math.prod(self.box) * self.array.itemsize
 
     def boxes(self, corners: Indices) -> tuple[Values, Indices, int]:
-        """The boxes at corners ``[copies, dimensions]``, zero where they stick out.
+        """Return the boxes at corners ``[copies, dimensions]``, with zeros outside the array.
 
         Returns
         -------
         ndarray of uint16 ``[copies, words of a box]``
         ndarray of int
-            Bytes of each that lie in the array.
+            Bytes of each box that lie in the array.
         int
-            32-byte sectors that these take, all copies together.
+            32-byte sectors of those bytes, summed over copies.
         """
         values = np.zeros((len(corners), *self.box), self.dtype)
         valid, sectors = np.zeros(len(corners), np.int64), 0
@@ -119,7 +119,7 @@ class TensorMap:
         return values.reshape(len(corners), -1).view(np.uint16), valid, sectors
 
     def overlap(self, corner: tuple[int, ...]) -> Overlap:
-        """What the box at a corner has in common with the array; nothing if it lies outside."""
+        """Return the overlap of the array and the box at a corner; empty if the box lies outside."""
         if corner not in self._overlaps:
             self._overlaps[corner] = self._overlap(corner)
         return self._overlaps[corner]
@@ -133,7 +133,7 @@ class TensorMap:
         return Overlap(tuple(place), tuple(inside), self._sectors(tuple(place)))
 
     def _sectors(self, place: tuple[slice, ...]) -> int:
-        """Sectors of a part of the array by its rows, which lie far apart in memory."""
+        """Count the 32-byte sectors of a part of the array, row by row."""
         item, last = self.array.itemsize, place[-1]
         if not any(at * item % SECTOR for at in (last.start, last.stop, self.array.shape[-1])):
             return int(math.prod(part.stop - part.start for part in place) * item // SECTOR)
@@ -145,9 +145,9 @@ class TensorMap:
 
 
 def swizzled(addresses: Values, span: int) -> Values:
-    """Shared addresses after a swizzle of `span` bytes, 16 or less for none.
+    """Apply a swizzle of `span` bytes to shared addresses; 16 or less means none.
 
-    Of 128, bits 4 to 6 by exclusive or with bits 7 to 9.
+    With 128 bytes, bits 4 to 6 are XORed with bits 7 to 9.
     Source: PTX ISA 9.0, "Swizzling Modes"; the same permutation is ``Swizzle<3, 4, 3>`` in CUTLASS.
     """
     found: Values = addresses ^ ((addresses >> 7 & (max(span // PIECE, 1) - 1)) << 4)

@@ -1,14 +1,20 @@
-"""Tensor memory of a batch of blocks: 128 lanes of 512 words a block, and what is under way in it.
+"""Tensor memory of a batch of blocks (128 lanes of 512 words per block), and asynchronous operations on it.
 
-PTX ISA 9.0, "Tensor Memory" and "Tensorcore 5th Generation Family Instructions". Read as follows: an address has the
-lane in its upper and the column in its lower 16 bits; warp w of a block reaches lanes 32 (w mod 4) to 32 (w mod 4) +
-31, the tensor cores all. Loads and stores are over when their warp has waited (``tcgen05.wait::ld``, ``::st``),
-products when a thread has seen the phase end in which their ``tcgen05.commit`` arrived. Products of one thread are in
-order; all else is in order by barriers and mbarriers alone. Values change at once, arrivals come as late as they may.
+PTX ISA 9.0, "Tensor Memory" and "Tensorcore 5th Generation Family Instructions". We read the manual so:
 
-Three things that the manual asks for are not asked for here, as Triton's PTX leaves them to ptxas: ``tcgen05.fence``
-beside barriers, ``tcgen05.wait::ld`` before a register that a load fills is read (it is asked for before others write
-what is loaded), and loads of written words alone (a load of others gives NaN).
+- An address has the lane in its upper and the column in its lower 16 bits.
+- Warp w of a block reaches lanes 32 (w mod 4) to 32 (w mod 4) + 31; the tensor cores reach all lanes.
+- Loads and stores are complete when their warp has waited (``tcgen05.wait::ld``, ``::st``).
+- Products are complete for a thread that has seen the end of the mbarrier phase in which their ``tcgen05.commit``
+  arrived.
+- Products of one thread are ordered; everything else is ordered only by barriers and mbarriers.
+- Here, values change at once, and arrivals come as late as possible.
+
+Three rules of the manual are not checked, because Triton's PTX leaves them to ptxas:
+
+- ``tcgen05.fence`` next to barriers;
+- ``tcgen05.wait::ld`` before a loaded register is read (it is checked before the loaded words are overwritten);
+- loads of words that were never written (they return NaN).
 """
 
 from __future__ import annotations
@@ -31,10 +37,10 @@ from attnsim.ptx.mbarriers import Mbarriers
 
 LANES, COLUMNS = 128, 512
 QUARTERS = 4
-"""Parts of the lanes, each for every fourth warp."""
+"""Quarters of the lanes; each is for every fourth warp."""
 
 LEAST_COLUMNS = 32
-"""Of an allocation, which is a power of two."""
+"""Smallest allocation; allocations are powers of two."""
 
 _UNWRITTEN, _STORING = -1, -2
 _NEVER = np.iinfo(np.int32).max
@@ -42,7 +48,7 @@ _NEVER = np.iinfo(np.int32).max
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Columns ``[accesses, columns]`` of a quarter of a block's lanes, for each of several accesses."""
+    """Places of several accesses: columns ``[accesses, columns]`` of a quarter of a block's lanes each."""
 
     blocks: Indices
     quarters: Indices
@@ -50,19 +56,19 @@ class Place:
 
     @property
     def index(self) -> tuple[Indices, Indices, Indices]:
-        """Into arrays ``[blocks, quarters, columns]``."""
+        """Index into arrays ``[blocks, quarters, columns]``."""
         return self.blocks[:, None], self.quarters[:, None], self.columns
 
 
 class TensorMemory:
-    """Words ``[blocks, lanes, columns]``, who has allocated them, and who touched them last."""
+    """Words ``[blocks, lanes, columns]``, their allocations, and their last accesses."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._mbarriers = machine, machine.unit(Mbarriers)
         self._used = machine.shared.meetings.products
 
     def start(self) -> None:
-        """Garbage that nobody has allocated."""
+        """Reset: words hold 0xFFFFFFFF, and nothing is allocated."""
         lanes, self._ordering = self._machine.lanes, self._machine.shared.ordering
         blocks = lanes.blocks if self._used else 0
         self.words = np.full((blocks, LANES, COLUMNS), -1, np.int32).view(np.uint32)
@@ -79,7 +85,7 @@ class TensorMemory:
     # Allocation.
 
     def allocate(self, columns: int, block: int, lane: int) -> int:
-        """The address of so many columns of a block that are nobody's."""
+        """Allocate free columns of a block; returns their address."""
         if columns & (columns - 1) or not LEAST_COLUMNS <= columns <= COLUMNS:
             raise MisusedTensorMemory(f"tcgen05.alloc of {columns} columns; allowed: 32, 64, 128, 256, 512", lane)
         if self._closed[block]:
@@ -93,7 +99,7 @@ class TensorMemory:
         raise MisusedTensorMemory(f"tcgen05.alloc of {columns} columns, {free} are free: it waits forever", lane)
 
     def release(self, address: int, columns: int, block: int, lane: int) -> None:
-        """Give back what was allocated."""
+        """Free an allocation."""
         own = self._owned[block] == address + 1
         if not own.any() or int(np.count_nonzero(own)) != columns:
             raise MisusedTensorMemory(
@@ -103,11 +109,11 @@ class TensorMemory:
         self._writer[block][:, own], self._written[block][:, own] = _UNWRITTEN, _NEVER
 
     def close(self, block: int) -> None:
-        """No more allocations."""
+        """Forbid further allocations of a block."""
         self._closed[block] = True
 
     def require_released(self) -> None:
-        """Refuse a kernel whose blocks end with columns allocated."""
+        """Raise MisusedTensorMemory if blocks end with columns allocated."""
         if self._owned.any():
             block = int(np.flatnonzero(self._owned.any(axis=1))[0])
             lane = int(np.flatnonzero(self._machine.lanes.block_of == block)[0])
@@ -115,7 +121,7 @@ class TensorMemory:
             raise MisusedTensorMemory(f"the block has ended with {count} columns of tensor memory allocated", lane)
 
     def require_owned(self, what: str, blocks: Indices, columns: Indices, lanes: Indices) -> None:
-        """Refuse columns ``[accesses, columns]`` that are not allocated."""
+        """Raise MisusedTensorMemory for columns ``[accesses, columns]`` that are not allocated."""
         outside = (columns < 0) | (columns >= COLUMNS)
         bad = outside | (self._owned[blocks[:, None], np.where(outside, 0, columns)] == 0)
         if bad.any():
@@ -128,7 +134,7 @@ class TensorMemory:
     # Accesses of warps.
 
     def load(self, place: Place, warps: Indices) -> None:
-        """Check and note a load of each of these warps, which is over when it has waited."""
+        """Check and note a load by each of these warps, complete when the warp has waited."""
         if self._ordering:
             self._check_written("tcgen05.ld", place, warps, unwritten=True)
             self._note_read(place, self._ordering.time_of(warps)[0], np.full(len(warps), _NEVER))
@@ -163,11 +169,11 @@ class TensorMemory:
     # Accesses of tensor cores: the whole of a column, for a thread of each of `warps`.
 
     def numbers(self, warps: Indices) -> Indices:
-        """The groups, from 1, that products of these warps now belong to."""
+        """Return the numbers, from 1, of the groups that products of these warps now belong to."""
         return self._committed[warps] + 1
 
     def read_by_product(self, blocks: Indices, columns: Indices, warps: Indices) -> None:
-        """Check and note what products read, ``[products, columns]``."""
+        """Check and note the reads of products, ``[products, columns]``."""
         if self._ordering:
             agents, numbers = self._ordering.product_of(warps), self.numbers(warps)
             for place in _quarters(blocks, columns):
@@ -175,7 +181,7 @@ class TensorMemory:
                 self._note_read(place, agents, numbers)
 
     def written_by_product(self, blocks: Indices, columns: Indices, warps: Indices) -> None:
-        """Check and note what products write."""
+        """Check and note the writes of products, ``[products, columns]``."""
         if self._ordering:
             agents, numbers = self._ordering.product_of(warps), self.numbers(warps)
             for place in _quarters(blocks, columns):
@@ -184,7 +190,7 @@ class TensorMemory:
                 self._writer[place.index], self._written[place.index] = agents[:, None], numbers[:, None]
 
     def commit(self, addresses: Values, mask: Mask) -> None:
-        """``tcgen05.commit``: an arrival at an mbarrier when all products of these lanes so far are over."""
+        """``tcgen05.commit``: arrive at an mbarrier when all earlier products of these lanes are complete."""
         warps = mask.index // WARP
         for number, part, _ in self._mbarriers.for_products(addresses, mask):
             for lane in part.index.tolist():
@@ -194,7 +200,7 @@ class TensorMemory:
         self._committed[warps] += 1
 
     def arrive_oldest(self) -> bool:
-        """The oldest arrival of each block comes; returned is whether there was one."""
+        """Perform the oldest pending arrival of each block; returns False if there was none."""
         waiting, self._arrivals = self._arrivals, []
         served: set[int] = set()
         for arrival in waiting:
@@ -213,7 +219,7 @@ class TensorMemory:
     def _check_written(
         self, what: str, place: Place, warps: Indices, agents: Indices | None = None, unwritten: bool = False
     ) -> None:
-        """The last writes are known to be over by these warps; those of `agents` are in order with theirs."""
+        """Check that these warps have observed the last writes; writes by `agents` are ordered with their own."""
         assert self._ordering is not None
         writers, written = self._writer[place.index], self._written[place.index]
         known = self._ordering.knowledge(warps)
@@ -228,7 +234,7 @@ class TensorMemory:
             self._machine.reports(self._fault(what, place, access, column, writer, int(warps[access])))
 
     def _check_read(self, what: str, place: Place, warps: Indices, agents: Indices | None = None) -> None:
-        """The last reads are known to be over."""
+        """Check that these warps have observed the last reads."""
         assert self._ordering is not None
         reads, known = (
             self._read[place.index],
@@ -269,5 +275,5 @@ def _one(place: Place, at: int) -> Place:
 
 
 def _quarters(blocks: Indices, columns: Indices) -> list[Place]:
-    """All lanes of these columns, a quarter at a time."""
+    """Return these columns in each quarter of the lanes."""
     return [Place(blocks, np.full(len(blocks), quarter), columns) for quarter in range(QUARTERS)]

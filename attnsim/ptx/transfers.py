@@ -111,5 +111,5 @@ def compile_address_conversion(instruction: Instruction, machine: Machine) -> St
 
 @operation("prefetch", "prefetchu", "discard", "applypriority", "nanosleep", "griddepcontrol", "pmevent")
 def compile_nothing(instruction: Instruction, machine: Machine) -> Step:
-    """Instructions without an effect here: every store is visible at once, and nothing takes time."""
+    """Compile an instruction without effect: every store is visible at once, and nothing takes time."""
     return lambda mask: None

@@ -18,7 +18,7 @@ _BIT = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
 
 
 def ballots(lanes: Values) -> Values:
-    """Bits ``[warps]`` of booleans ``[lanes]``."""
+    """Pack booleans ``[lanes]`` into bits ``[warps]``."""
     bits: Values = np.where(lanes.reshape(-1, WARP), _BIT, np.uint32(0)).sum(axis=1, dtype=np.uint32)
     return bits
 
@@ -45,7 +45,7 @@ def check_members(members: Values, mask: Mask, machine: Machine, name: str) -> N
 
 
 def require_whole_warps(mask: Mask, name: str) -> None:
-    """Refuse a warp with some of its lanes inactive: InactiveLane."""
+    """Raise InactiveLane for a warp that is only partially active."""
     if mask.whole_warps:
         return
     warp = int(np.flatnonzero((mask.by_warp > 0) & (mask.by_warp < WARP))[0])
@@ -56,7 +56,7 @@ def require_whole_warps(mask: Mask, name: str) -> None:
 
 
 def _result_and_predicate(target: Operand, machine: Machine) -> tuple[Write, Write]:
-    """Closures that store both results of ``d|p``; without ``|p`` the second does nothing."""
+    """Return closures that write both results of ``d|p``; without ``|p`` the second does nothing."""
     result, predicate = (*items(target), Symbol("_"))[:2]
     return machine.write(result, "b32"), machine.write(predicate, "pred")
 
@@ -105,7 +105,7 @@ class _Shuffle(Alike):
         return step
 
     def _from(self, mask: Mask) -> tuple[Values, Values]:
-        """Where each lane reads from, and whether that is inside its segment."""
+        """Return the lane that each lane reads from, and whether that lane is in its segment."""
         check_members(self._members(), mask, self._machine, "shfl")
         source_lane, valid = self._route(mask)
         if not mask.whole_warps:
@@ -117,7 +117,10 @@ class _Shuffle(Alike):
 
 
 def _route(mode: str, offset: Operand, clamp: Operand, machine: Machine) -> Callable[[Mask], tuple[Values, Values]]:
-    """Where each lane reads from, and whether that is inside its segment; where active lanes agree worked out once."""
+    """Return a closure for the lane that each lane reads from, and whether that lane is in its segment.
+
+    Results are cached if all active lanes agree on the operands.
+    """
     b, c = machine.read(offset, "s32"), machine.read(clamp, "s32")
     known: dict[tuple[int, int, int], tuple[Values, Values]] = {}
 

@@ -1,4 +1,4 @@
-"""``wgmma``: a warpgroup's asynchronous D = A B + D on tiles of 64 x n x 16, with A and B in shared memory or A not."""
+"""``wgmma``: asynchronous D = A B + D of a warpgroup, on tiles 64 x n x 16 in shared memory (A: or registers)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attnsim.ptx.syntax import Immediate, Instruction, Vector
 from attnsim.ptx.tensor_cores import Fragment, TensorCores, require_warpgroups
 
 AT_ONCE = 16
-"""Products of a warpgroup, 64 x 256 in float32 at most, that a second-level cache of 1 MiB holds."""
+"""Products per step: so many of 64 x 256 in float32 fit a second-level cache of 1 MiB."""
 
 
 @operation("wgmma")
@@ -62,7 +62,7 @@ def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control |
 class _Product(Alike):
     """One ``wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T {d}, a, b, scale-d, sign a, sign b (, trans a), trans b``.
 
-    a is a descriptor, or four registers and then has no flag for being transposed.
+    a is a descriptor, or four registers; with registers there is no flag "trans a".
     """
 
     def __init__(self, instruction: Instruction, machine: Machine) -> None:
@@ -98,7 +98,7 @@ class _Product(Alike):
         return in_turn([lambda mask: require_warpgroups(mask, "wgmma.mma_async"), *steps])
 
     def _chain(self, members: Sequence[Self]) -> Step:
-        """Products for one accumulator, a few at a time: so many that their arrays stay in a core's cache."""
+        """Return a step for the products of one accumulator, a few at a time: their arrays then fit a core's cache."""
         machine, registers, many = self._machine, self._machine.registers, len(members)
         described = registers.rows([o for one in members for o in one._descriptors], DTYPES["u64"])
         kept = registers.rows([one._keep for one in members], DTYPES["pred"])
@@ -140,7 +140,7 @@ class _Product(Alike):
 
 
 def agreed(of: Rows, dtype: Dtype, groups: Indices, machine: Machine, what: str) -> Values:
-    """Values ``[registers, warpgroups]`` that all threads of a warpgroup must share: else NotUniform."""
+    """Return values ``[registers, warpgroups]`` that each warpgroup's threads share, else raise NotUniform."""
     registers, found = machine.registers, np.empty((len(of.rows), len(groups)), dtype)
     file = registers.files[dtype.str]
     group = compiled_matrices.agreed(file, registers.state, of.numbers, of.rows, groups, found)
@@ -152,7 +152,7 @@ def agreed(of: Rows, dtype: Dtype, groups: Indices, machine: Machine, what: str)
 def _places(
     described: Values, groups: Indices, numbers: Indices, rows: int, transposed: bool, machine: Machine
 ) -> Indices:
-    """Pieces of shared memory ``[products, warpgroups, ...]`` that descriptors name, and are read from now on."""
+    """Return the pieces of shared memory ``[products, warpgroups, ...]`` of descriptors, and note their reads."""
     shared, times = machine.shared, len(described)
 
     def pieces() -> Indices:

@@ -1,8 +1,8 @@
-"""``wmma``: matrix products whose operands a warp loads and stores as a whole.
+"""``wmma``: matrix products on fragments that a warp loads and stores as a whole.
 
-Which lane holds which element of a fragment is left open (PTX ISA 9.0, "Warp-level matrix load instruction:
-wmma.load"). Here the elements lie over the lanes in the order of memory, a register of each at a time, and begin anew
-where the registers hold more than the matrix, as those of f16 do. An accumulator lies by rows.
+PTX leaves open which lane holds which element of a fragment (PTX ISA 9.0, "Warp-level matrix load instruction:
+wmma.load"). Here, elements are spread over the lanes in memory order, one register of every lane at a time. If the
+registers hold more than the matrix, as for f16, the elements repeat. An accumulator is laid out by rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHAPES = {
     "tf32": ("m16n16k8",),
     "f64": ("m8n8k4",),
 }
-"""Of A and B by their format; single bits and halves of bytes are not played."""
+"""Shapes by the format of A and B; single bits and half bytes are not supported."""
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s8": 1, "u8": 1, "s32": 4, "f64": 8}
 ACCUMULATORS = {
     "f16": ("f16", "f32"),
@@ -77,7 +77,7 @@ def _extent(matrix: str, shape: tuple[int, int, int]) -> tuple[int, int]:
 def _access(
     instruction: Instruction, machine: Machine, what: str, extent: tuple[int, int], layout: str, kind: str
 ) -> Step:
-    """A load or store of a fragment, a register of every lane at a time."""
+    """Return a load or store of a fragment, one register of every lane at a time."""
     load, size = what == "load", ELEMENT_BYTES[kind]
     place, registers = instruction.operands[int(load)], items(instruction.operands[int(not load)])
     space, address = space_of(instruction, machine), machine.address(place)
@@ -153,7 +153,7 @@ def _product(instruction: Instruction, machine: Machine) -> Step:
 def _matrix(
     registers: Sequence[Operand], extent: tuple[int, int], kind: str, by_rows: bool, machine: Machine
 ) -> Callable[[Mask], Values]:
-    """A closure that returns a fragment's matrix ``[active warps, rows, columns]`` as numbers."""
+    """Return a closure for a fragment's matrix ``[active warps, rows, columns]`` as numbers."""
     rows, columns = extent
     reads = [machine.registers.read(one, DTYPES["b64" if kind == "f64" else "b32"]) for one in registers]
 
@@ -166,7 +166,7 @@ def _matrix(
 
 
 def _decoded(bits: Values, kind: str) -> Values:
-    """Registers as the numbers in them; tensor cores ignore the low 13 bits of a tf32 operand."""
+    """Decode registers to numbers; tensor cores ignore the low 13 bits of a tf32 operand."""
     if kind in ("f16", "bf16"):
         found: Values = floats(kind)[bits.view(np.uint16)]
         return found

@@ -1,4 +1,4 @@
-"""What people write to run a kernel: arguments, ``Q=fp16[2,8,500,64]`` or ``N=500``; functions, ``file.py:name``."""
+"""Command-line text for kernels: arguments, ``Q=fp16[2,8,500,64]`` or ``N=500``; functions, ``file.py:name``."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from attnsim.ptx.formats import FORMATS, POISON, encode
 
 FLOATS = ("fp16", "bf16", "fp32", "fp64")
 CONTENTS = ("empty", "zeros", "range")
-"""Beside the kinds of inputs: poison, which is NaN in a format of floats; zeros; 0, 1, 2, ..."""
+"""Contents besides the kinds of inputs: poison (NaN in a float format); zeros; 0, 1, 2, ..."""
 
 FORM = "NAME=FORMAT[SIZES], NAME=FORMAT[SIZES]:CONTENT or NAME=NUMBER"
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument as it was written.
+    """One kernel argument, as written on the command line.
 
     Parameters
     ----------
     name : str
+        Name of the kernel's parameter.
     format : str
         One of :data:`FORMATS`; "" for a number in the format of the kernel's parameter.
     shape : tuple of int or None
         None for a number.
     content : str
-        Of an array: one of :data:`CONTENTS`, of the kinds of inputs, or an ``.npy`` file; "" for the run's inputs. Of
-        a number its digits.
+        For an array: one of :data:`CONTENTS`, a kind of inputs, or an ``.npy`` file; "" for the kind of the run. For a
+        number: its digits.
     """
 
     name: str
@@ -50,12 +51,7 @@ class Argument:
 
     @classmethod
     def parse(cls, text: str) -> Argument:
-        """Read ``NAME=FORMAT[SIZES]``, ``NAME=FORMAT[SIZES]:CONTENT``, ``NAME=NUMBER`` or ``NAME=FORMAT:NUMBER``.
-
-        Raises
-        ------
-        InputError
-        """
+        """Read ``NAME=FORMAT[SIZES]``, ``NAME=FORMAT[SIZES]:CONTENT``, ``NAME=NUMBER`` or ``NAME=FORMAT:NUMBER``."""
         name, equals, value = (part.strip() for part in text.partition("="))
         if not name or not equals or not value:
             raise InputError(f"argument {text!r} is not of the form {FORM}")
@@ -91,16 +87,16 @@ class Argument:
 
     @property
     def memory_bytes(self) -> int:
-        """To fill it, run with it and look at what has become of it: twice in float64, twice in its format."""
+        """Memory in bytes to fill, run and compare the array: two copies in float64, two in its format."""
         return math.prod(self.shape) * 2 * (8 + np.dtype(FORMATS[self.format]).itemsize) if self.shape else 0
 
     def number(self) -> int | float:
-        """The number that it is.
+        """Parse the content as a number.
 
         Raises
         ------
         InputError
-            When it is none.
+            If the content is not a number.
         """
         word = self.content.lower()
         if word in ("true", "false"):
@@ -112,13 +108,12 @@ class Argument:
         raise InputError(f"argument {self.name} is {self.content!r}; allowed: {FORM}")
 
     def value(self, inputs: str, random: np.random.Generator) -> NDArray[Any] | np.generic | int | float:
-        """What the kernel is given.
+        """Return the array or number that the kernel receives.
 
         Parameters
         ----------
         inputs : str
-            Kind of the arrays that do not say theirs.
-        random : Generator
+            Kind of inputs for arrays without a content.
 
         Raises
         ------
@@ -152,12 +147,7 @@ class Argument:
 
 
 def parse_arguments(texts: Iterable[str]) -> list[Argument]:
-    """Arguments in order, each name once.
-
-    Raises
-    ------
-    InputError
-    """
+    """Parse arguments in order; each name must be unique."""
     found = [Argument.parse(text) for text in texts]
     names = [one.name for one in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -166,12 +156,7 @@ def parse_arguments(texts: Iterable[str]) -> list[Argument]:
 
 
 def in_format(name: str, number: int | float, dtype: str) -> np.generic:
-    """A number in a format, which must hold it.
-
-    Raises
-    ------
-    InputError
-    """
+    """Convert a number to a format; raises InputError if the format cannot hold it."""
     kind = np.dtype(dtype)
     if kind.kind in "iu":
         limits = np.iinfo(kind)
@@ -182,7 +167,7 @@ def in_format(name: str, number: int | float, dtype: str) -> np.generic:
 
 
 def load_named(text: str) -> Any:
-    """What ``FILE.py:NAME`` or ``MODULE:NAME`` names; modules are looked for in the working directory too.
+    """Import the object named ``FILE.py:NAME`` or ``MODULE:NAME``; modules are also looked up in the working directory.
 
     Raises
     ------

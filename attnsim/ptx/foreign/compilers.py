@@ -1,7 +1,7 @@
-"""A CUDA file of somebody's own, or a Triton kernel, to PTX without a GPU or a driver.
+"""Compile a user's CUDA file or Triton kernel to PTX, without a GPU or a driver.
 
-What Triton's launcher would add is taken from its metadata: threads of a block, shared memory, and the arrays for
-scratch that it appends to the kernel's arguments.
+Triton's metadata provides what its launcher would add: threads of a block, shared memory, and the scratch arrays that
+it appends to the kernel's arguments.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ from attnsim.ptx.parse import parse
 
 
 def source_text(path: Path, what: str) -> str:
-    """The text of a file in a language: "CUDA", "PTX".
-
-    Raises
-    ------
-    InputError
-    """
+    """Read the text of a file in a language ("CUDA", "PTX"); raises InputError if it cannot be read or is not text."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -42,29 +37,31 @@ def source_text(path: Path, what: str) -> str:
 
 
 def compile_file(path: Path, arch: str = "80", options: Sequence[str] = ()) -> str:
-    """The PTX of a CUDA file; as :func:`compile_kernel`, of whatever kernels are in it."""
+    """Return the PTX of all kernels of a CUDA file; see :func:`compile_kernel`."""
     return compile_kernel(path, arch, options)[0]
 
 
 def compile_kernel(path: Path, arch: str = "80", options: Sequence[str] = (), entry: str = "") -> tuple[str, str]:
-    """The PTX of a CUDA file, and the name that a kernel has there; headers are looked for beside it.
+    """Return the PTX of a CUDA file and the mangled name of a kernel in it.
 
-    Host code in which NVRTC finds errors is left out (:mod:`attnsim.ptx.foreign.host_code`).
+    Headers are looked up in the file's folder. Host code in which NVRTC finds errors is left out
+    (:mod:`attnsim.ptx.foreign.host_code`).
 
     Parameters
     ----------
     path : Path
+        The CUDA file.
     arch : str
         "80", "90a", ...
     options : sequence of str
-        Further ones of NVRTC: ``-DN=64``, ``-Iinclude``.
+        Further options of NVRTC: ``-DN=64``, ``-Iinclude``.
     entry : str
-        With the arguments of a template: ``flash<64, true>`` is compiled for them.
+        Name of the kernel; with template arguments, as ``flash<64, true>``, the template is compiled for them.
 
     Raises
     ------
     InputError
-        When there is no such file, no NVRTC, or it does not compile: with the compiler's messages.
+        If there is no such file or no NVRTC, or if it does not compile (with the compiler's messages).
     """
     text = source_text(path, "CUDA")
     nvrtc = find_nvrtc()
@@ -102,7 +99,7 @@ _TEMPLATE = re.compile(
 
 
 def _check_templates(ptx: str, entry: str, texts: Iterable[str]) -> None:
-    """Refuse a template of a kernel without what it takes, of which nothing is compiled."""
+    """Raise InputError for a kernel template without arguments: nothing is compiled for it."""
     told = (without_comments(text) for text in texts)
     found = [one for text in told for one in _TEMPLATE.finditer(text) if one["name"] == entry or not entry]
     if found and not (matching(entry, parse(ptx)) if entry else parse(ptx)):
@@ -111,7 +108,7 @@ def _check_templates(ptx: str, entry: str, texts: Iterable[str]) -> None:
 
 
 def _told(error: Error, texts: Mapping[str, str], toolkit: bool, entry: str) -> str:
-    """The first error in device code, with what can be done about it."""
+    """Describe the first error in device code, with advice."""
     if missing := re.search(r'cannot open source file "([^"]+)"', error.what):
         of_cuda = "CUDA's headers are not here: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl; "
         advice = "put it beside the file, or name its folder: --option=-IFOLDER"
@@ -124,7 +121,7 @@ def _told(error: Error, texts: Mapping[str, str], toolkit: bool, entry: str) -> 
 
 
 def header_folders() -> Iterator[Path]:
-    """Where CUDA's own headers are (``cuda_fp16.h``): in a toolkit, or in NVIDIA's packages for Python."""
+    """Yield the folders of CUDA's headers (``cuda_fp16.h``): in a toolkit, or in NVIDIA's Python packages."""
     roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     roots.append(Path("/usr/local/cuda"))
     packages = importlib.util.find_spec("nvidia")
@@ -139,7 +136,7 @@ POINTERS = {dtype: f"*{kind}" for kind, dtype in FORMATS.items()}
 """Triton's types of arrays, by NumPy's."""
 
 ALIGNED = (("tt.divisibility", 16),)
-"""What the compiler may take for granted of an array's address; the interpreter's are multiples of 256."""
+"""Divisibility that the compiler may assume of an array's address; the interpreter's are multiples of 256."""
 
 LEAST_SCRATCH = 16
 
@@ -151,12 +148,15 @@ class Compiled:
     Parameters
     ----------
     ptx : str
+        PTX text.
     entry : str
+        Name of the kernel in it.
     threads : int
-        Of a block.
+        Threads of a block.
     shared_memory_bytes : int
+        Shared memory of a block.
     scratch_bytes : int
-        Of global scratch memory, for a block.
+        Global scratch memory of a block.
     """
 
     ptx: str
@@ -166,7 +166,7 @@ class Compiled:
     scratch_bytes: int
 
     def with_scratch(self, arguments: Mapping[str, Any], blocks: int) -> dict[str, Any]:
-        """The arguments, and behind them the arrays that Triton's launcher appends."""
+        """Return the arguments followed by the scratch arrays that Triton's launcher appends."""
         extra = len(find_entry(self.ptx, self.entry).parameters) - len(arguments)
         names = ("global_scratch", "profile_scratch")[: max(0, extra)]
         size = max(LEAST_SCRATCH, self.scratch_bytes * blocks)
@@ -180,7 +180,6 @@ def compile_triton(
 
     Parameters
     ----------
-    kernel : triton.JITFunction
     arguments : mapping of str to array or number
         By the kernel's parameter names, in any order; ``tl.constexpr`` among them are compiled in.
     arch : str
@@ -244,13 +243,9 @@ def compile_triton(
 def _decorated(
     kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, int]
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """The function under ``@triton.heuristics`` and ``@triton.autotune``, with the arguments that those choose.
+    """Unwrap ``@triton.heuristics`` and ``@triton.autotune``; returns the function, its arguments and its options.
 
-    Of several configurations the caller names one, by its arguments and options.
-
-    Raises
-    ------
-    InputError
+    If there are several configurations, the caller chooses one by its arguments and options.
     """
     found, chosen, inner = dict(arguments), dict(options), kernel
     while hasattr(inner, "fn") and not hasattr(inner, "params"):

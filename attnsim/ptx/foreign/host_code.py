@@ -1,8 +1,8 @@
-"""CUDA files as they are published, with host code beside the kernel, for a compiler that takes device code alone.
+"""Removes host code from published CUDA files, for a compiler that takes device code only (NVRTC).
 
-Which declarations are host code the compiler says: those in which it finds an error and that carry no ``__device__``,
-``__global__`` or their kin, by themselves or through a macro. They become empty lines, so that all others keep theirs.
-A ``constexpr`` function is marked for the device instead.
+A declaration is host code if the compiler finds an error in it and it carries no ``__device__``, ``__global__`` or
+similar word, directly or through a macro. Such declarations become empty lines, so that line numbers stay. A
+``constexpr`` function is marked for the device instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 PRELUDE = "standard.h"
-"""The header that is included before every file: what nvcc knows of the C and C++ libraries in device code."""
+"""The header that is included before every file: parts of the C and C++ libraries that nvcc knows in device code."""
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.M)
 _DEVICE = r"__(?:device|global|constant|shared|managed|grid_constant)__"
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\([^)\n]*\))?((?:\\\n|[^\n])*)", re.M)
@@ -32,9 +32,9 @@ _HOLDS_DECLARATIONS = re.compile(
     r'|\bextern\s*"C"\s*$'
 )
 _SHARED = re.compile(r"\b(?:constexpr|static_assert)\b")
-"""What device code may need although nothing marks it."""
+"""Words of declarations that device code may need although nothing marks them."""
 _UNMARKED = "A function without execution space annotations"
-"""How NVRTC's message on a function of the host begins. nvcc takes a constexpr one with --expt-relaxed-constexpr."""
+"""Begin of NVRTC's message on a host function. nvcc takes a constexpr one with --expt-relaxed-constexpr."""
 _ERROR = re.compile(r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<what>[^\n]*)", re.M)
 
 
@@ -45,9 +45,11 @@ class Piece:
     Attributes
     ----------
     start, end : int
-        Its place in the text, without blanks and comments before it.
+        Its range in the text, without leading blanks and comments.
     head : str
+        The text before its braces.
     body : list of Piece
+        The declarations in its braces.
     """
 
     start: int
@@ -58,7 +60,10 @@ class Piece:
 
 @functools.lru_cache(maxsize=32)
 def pieces(text: str) -> list[Piece]:
-    """The declarations of a file; what an alternative (``#if``) opens ends with it, but for the last."""
+    """Parse the declarations of a file.
+
+    Braces that one branch of ``#if`` opens are closed at the end of that branch; those of the last branch stay open.
+    """
     outermost = Piece(0, len(text), "")
     nest, start, alternatives = [outermost], 0, list[int]()
     for token in _TOKEN.finditer(text):
@@ -88,13 +93,13 @@ def pieces(text: str) -> list[Piece]:
 
 
 def without_comments(text: str) -> str:
-    """The text with blanks for comments."""
+    """Replace comments by blanks."""
     return _TOKEN.sub(lambda one: " " if one[0].startswith(("//", "/*")) else one[0], text)
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """An error of the compiler: where, and what it says."""
+    """An error message of the compiler: file, line and text."""
 
     file: str
     line: int
@@ -102,18 +107,17 @@ class Error:
 
 
 def errors_in(log: str) -> list[Error]:
-    """The errors of a compiler's messages, in order."""
+    """Parse the errors in a compiler's log, in order."""
     return [Error(one["file"], int(one["line"]), one["what"].strip()) for one in _ERROR.finditer(log)]
 
 
 def without_host_code(texts: Mapping[str, str], errors: Iterable[Error]) -> tuple[dict[str, str], list[Error]]:
-    """The files without the host declarations in which there are errors, and the errors that are not in any.
+    """Remove the host declarations that have errors; returns the files, and the errors that lie in no host declaration.
 
     Parameters
     ----------
     texts : mapping of str to str
-        Text by the name that the compiler has for a file.
-    errors : iterable of Error
+        Text by the compiler's name of the file.
     """
     marker, remaining = marker_of(texts.values()), list[Error]()
     edits: dict[str, dict[int, tuple[int, str]]] = {}  # by file and place: to where, and what stands there then
@@ -135,7 +139,7 @@ def without_host_code(texts: Mapping[str, str], errors: Iterable[Error]) -> tupl
 
 
 def marker_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """What tells device code: CUDA's words, and the macros that stand for one."""
+    """Return a pattern that matches device code: CUDA's words, and macros that expand to one."""
     defined = [(one[1], one[2]) for text in texts for one in _MACRO.finditer(text)]
     words, marker = {_DEVICE}, re.compile(_DEVICE)
     while more := {name for name, body in defined if marker.search(body) and rf"\b{name}\b" not in words}:
@@ -145,7 +149,7 @@ def marker_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _host_at(text: str, line: int, marker: re.Pattern[str]) -> Iterator[Piece]:
-    """The outermost declarations of host code alone on a line; of a structure with device code its functions."""
+    """Yield the outermost declarations on a line that hold only host code; in a struct with device code, functions."""
 
     def search(some: list[Piece], of_structure: bool = False) -> Iterator[Piece]:
         for one in _on(text, line, some):
@@ -160,7 +164,7 @@ def _host_at(text: str, line: int, marker: re.Pattern[str]) -> Iterator[Piece]:
 
 
 def _shared_at(text: str, line: int) -> list[int]:
-    """Where functions on a line, that are evaluated while a kernel is compiled, say so and carry no word of CUDA."""
+    """Positions of the word ``constexpr`` of functions on a line that carry no word of CUDA."""
 
     def search(some: list[Piece]) -> Iterator[int]:
         for one in _on(text, line, some):
@@ -182,7 +186,7 @@ def _on(text: str, line: int, some: Iterable[Piece]) -> Iterator[Piece]:
 
 @functools.cache
 def _host_headers() -> dict[str, str]:
-    """What stands for the headers of ``host_headers.csv``, by name, with a * for whatever follows."""
+    """Return the replacements for the headers of ``host_headers.csv``, by name; a * matches any rest of a name."""
     path = Path(__file__).with_name("host_headers.csv")
     with path.open(encoding="utf-8", newline="") as file:
         return {row["name"]: _including(row["brings"].split()) for row in csv.DictReader(file)}
@@ -193,9 +197,9 @@ def _including(headers: Iterable[str]) -> str:
 
 
 def stand_in(header: str) -> str | None:
-    """What a kernel takes of a header of the host beside the prelude, mostly nothing; None for other headers.
+    """Return the replacement for a host header, mostly empty; None if the header is not a host header.
 
-    C++'s own headers have no ending.
+    Headers of the C++ library, which have no file ending, are replaced by nothing.
     """
     if re.fullmatch(r"\w+", header):
         return ""
@@ -203,10 +207,11 @@ def stand_in(header: str) -> str | None:
 
 
 def headers_of(path: Path, text: str, folders: Sequence[Path]) -> dict[str, str]:
-    """What the compiler is given of the headers of a file, by the names by which they are included.
+    """Return the text of each header that a file includes, by the name of the include.
 
-    Headers beside the file that includes them or in `folders` have their text, those of the host are empty; CUDA's for
-    device code the compiler finds by itself.
+    - Headers in the folder of the including file or in `folders`: their text.
+    - Host headers: their replacement, mostly empty.
+    - CUDA's device headers are left out, since the compiler finds them itself.
     """
     found = {PRELUDE: Path(__file__).with_name(PRELUDE).read_text(encoding="utf-8")}
     found |= {name: text for name, text in _host_headers().items() if "*" not in name}

@@ -1,4 +1,4 @@
-"""From what people write on a command line to a kernel that is ready to run, and its answer as plain records."""
+"""Prepares kernels from command-line text, and returns the results of a run as plain records."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from attnsim.ptx.run import sizes
 from attnsim.writing import writing
 
 ARCH = "80"
-"""What is compiled for where nobody says: every newer GPU runs it."""
+"""The default architecture, which every newer GPU runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A kernel with all that it takes to run it."""
+    """A kernel with everything that a run needs."""
 
     ptx: str
     entry: str | None
@@ -38,11 +38,11 @@ class Ready:
     shared_memory_bytes: int
 
     def run(self) -> PtxRun:
-        """Run it; see :func:`attnsim.ptx.foreign.run.run_ptx`."""
+        """Run the kernel; see :func:`attnsim.ptx.foreign.run.run_ptx`."""
         return run_ptx(**{one.name: getattr(self, one.name) for one in fields(self)})
 
     def described(self) -> dict[str, Any]:
-        """What is run, ready for JSON."""
+        """Describe the launch, ready for JSON."""
         arguments = {
             name: f"{given.dtype}{list(given.shape)}" if isinstance(given, np.ndarray) else str(given)
             for name, given in self.arguments.items()
@@ -69,25 +69,25 @@ def prepare(
 
     Parameters
     ----------
-    ptx, cuda : Path or None
     triton : str
-        ``WHERE:NAME``; one of the three is given.
+        ``FILE.py:NAME`` or ``MODULE:NAME``; exactly one of the three sources is given.
     entry, arch : str
-        Empty for the default.
+        "" for the default.
     options : sequence of str
         For NVRTC, or ``NAME=NUMBER`` for Triton.
     grid, block : sequence of int
-        Without a block, that which the kernel asks for.
+        Sizes in x, y and z; without `block`, the kernel's own requirement.
     arguments : sequence of str
         As :meth:`attnsim.ptx.foreign.arguments.Argument.parse` reads them.
-    shared_memory_bytes : int or None
     inputs : str
-        Kind of the arrays that do not say theirs.
+        Kind of inputs for arrays without a content.
     seed : int
+        Of the random inputs.
 
     Raises
     ------
     InputError
+        If flags contradict each other, or the kernel or an argument cannot be read.
     """
     if ptx and (arch or options):
         raise InputError("--arch and --option are for compilers; a PTX file is compiled already")
@@ -125,7 +125,7 @@ def _triton_options(options: Sequence[str]) -> dict[str, int]:
 
 
 def summary_of(array: NDArray[Any]) -> dict[str, Any]:
-    """An output in a few numbers: shape, format, smallest, mean and largest finite value, and how many are not."""
+    """Summarise an output: shape, format, smallest, mean and largest finite value, number of non-finite values."""
     values = decode(array) if array.dtype.kind == "f" or array.dtype == np.uint16 else array.astype(np.float64)
     finite = values[np.isfinite(values)]
     some = finite if finite.size else np.zeros(1)
@@ -141,7 +141,7 @@ def summary_of(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def faults_of(fault: Fault) -> list[dict[str, Any]]:
-    """A fault and the others of its run, ready for JSON."""
+    """Return a fault and the others of its run, ready for JSON."""
     return [
         {"kind": type(one).__name__, "where": one.place, "line": one.line, "what": one.what, "times": one.times}
         for one in (fault, *fault.others)
@@ -149,7 +149,7 @@ def faults_of(fault: Fault) -> list[dict[str, Any]]:
 
 
 def faults_in_words(fault: Fault) -> list[str]:
-    """The same in lines, in the order in which they were found."""
+    """Return a fault and the others of its run as lines of text, in the order in which they were found."""
     lines = [
         f"{one.place}: {one.what}{f' ({one.times} times)' if one.times > 1 else ''}" for one in (fault, *fault.others)
     ]
@@ -157,7 +157,7 @@ def faults_in_words(fault: Fault) -> list[str]:
 
 
 def answer(ran: PtxRun, found: Sequence[Difference], allowed: float) -> dict[str, Any]:
-    """A run, ready for JSON."""
+    """Return the results of a run, ready for JSON."""
     return {
         "entry": ran.entry,
         "grid": list(ran.grid),
@@ -177,12 +177,7 @@ def answer(ran: PtxRun, found: Sequence[Difference], allowed: float) -> dict[str
 
 
 def save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
-    """Write outputs to an ``.npz`` file, whole or not at all.
-
-    Raises
-    ------
-    InputError
-    """
+    """Write outputs to an ``.npz`` file, completely or not at all; raises InputError for another ending."""
     if path.suffix != ".npz":
         raise InputError(f"--out {path}: give a name that ends in .npz")
     with writing(path) as temporary, temporary.open("wb") as file:

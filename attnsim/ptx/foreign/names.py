@@ -1,7 +1,7 @@
-"""Kernels by the names that people give them: ``flash::twice<2>`` for ``_ZN5flash5twiceILi2EEEvPfi``.
+"""Demangles kernel names: ``flash::twice<2>`` for ``_ZN5flash5twiceILi2EEEvPfi``.
 
-C++ compilers mangle names as the Itanium C++ ABI says (section 5.1, "External Names"); read here are names, namespaces
-and the arguments of templates that are numbers, fundamental types, classes, and pointers to them.
+C++ compilers mangle names by the Itanium C++ ABI (section 5.1, "External Names"). This module reads names, namespaces,
+and template arguments that are numbers, fundamental types, classes, or pointers to them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _TYPES = {
     "y": "unsigned long long", "f": "float", "d": "double",
 }  # fmt: skip
 _LOCAL = "_GLOBAL__N_"
-"""How the name of an unnamed namespace begins."""
+"""Begin of the mangled name of an unnamed namespace."""
 
 
 def readable(mangled: str) -> str:
-    """The name of a kernel without its parameters; the mangled one where that cannot be read."""
+    """Demangle the name of a kernel, without its parameters; returns the mangled name if that fails."""
     if not mangled.startswith("_Z"):
         return mangled
     try:
@@ -83,9 +83,9 @@ def _argument(text: str, at: int) -> tuple[str, int]:
 
 
 def matching(asked: str, names: Iterable[str]) -> list[str]:
-    """The kernels that a name may mean: that of the name, else those that read so.
+    """Return the kernels that a name may mean: the mangled name itself, else those with that readable name.
 
-    Namespaces may be left out, and what a template takes where the rest tells it.
+    Namespaces may be left out, and template arguments too if the rest of the name is unique.
     """
     known = {name: readable(name).replace(" ", "") for name in names}
     wanted = asked.replace(" ", "").removeprefix("::")
@@ -103,7 +103,7 @@ def matching(asked: str, names: Iterable[str]) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A name without the arguments of a template."""
+    """Strip template arguments from a name."""
     while "<" in name:
         name = re.sub(r"<[^<>]*>", "", name)
     return name

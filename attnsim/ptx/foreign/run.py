@@ -1,4 +1,4 @@
-"""Any kernel in the interpreter: its entry and block, its outputs, and what it did by argument, memory and pipe."""
+"""Runs any kernel in the interpreter: finds entry and block; returns outputs and counts by argument and pipe."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from attnsim.ptx.tensor_maps import TensorMap
 
 
 def find_entry(ptx: str, entry: str | None) -> Function:
-    """The kernel of that name (:mod:`attnsim.ptx.foreign.names`), or the only one.
+    """Return the kernel of that name (:mod:`attnsim.ptx.foreign.names`), or the only one.
 
     Raises
     ------
     InputError
-        Names those that there are.
+        If there is no such kernel, or several match; the message lists the kernels of the PTX.
     """
     found = parse(ptx)
     told = ", ".join(dict.fromkeys(map(readable, found)))
@@ -61,12 +61,7 @@ def find_entry(ptx: str, entry: str | None) -> Function:
 
 
 def check_grid(grid: Dim3) -> None:
-    """Refuse a grid that no GPU launches.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError for a grid larger than any GPU launches."""
     if any(blocks > most for blocks, most in zip(grid, LARGEST_GRID, strict=True)):
         raise InputError(
             f"grid is {' x '.join(map(str, grid))}; allowed: 1 x 1 x 1 to {' x '.join(map(str, LARGEST_GRID))}"
@@ -74,12 +69,12 @@ def check_grid(grid: Dim3) -> None:
 
 
 def block_of(ptx: str, entry: str, given: Sequence[int] | int | None) -> Dim3:
-    """Threads of a block: those given, within what the kernel was compiled for, or exactly those that it asks for.
+    """Return the block's sizes: those given, checked against the kernel's directives, or the kernel's own requirement.
 
     Raises
     ------
     InputError
-        When none are given and the kernel does not say, or when it was not compiled for so many.
+        If neither the caller nor the kernel gives a block, or if the kernel was compiled for another one.
     """
     required, most = _directive(ptx, entry, ".reqntid"), _directive(ptx, entry, ".maxntid")
     if given is None:
@@ -98,7 +93,7 @@ def block_of(ptx: str, entry: str, given: Sequence[int] | int | None) -> Dim3:
 
 
 def _directive(ptx: str, entry: str, name: str) -> Dim3 | None:
-    """Numbers of a performance-tuning directive of an entry (PTX ISA 9.0, chapter 11)."""
+    """Return the numbers of a performance-tuning directive of an entry (PTX ISA 9.0, chapter 11)."""
     for part in ptx.split(".entry")[1:]:
         head = part.partition("{")[0]
         words = head.replace("(", " ").replace(",", " ").split()
@@ -110,14 +105,14 @@ def _directive(ptx: str, entry: str, name: str) -> Dim3 | None:
 
 
 NOT_RUN = (UnsupportedInstruction, OutOfBounds, Misaligned, StepLimit)
-"""Faults that say that this kernel cannot be run so: with these shapes, this grid, or here at all."""
+"""Faults that mean that the kernel cannot be run with these shapes, this grid, or in the interpreter at all."""
 
 
 COUNTED = (
     *("tensor_flops", "flops", "exponentials", "shared_bytes_loaded", "shared_bytes_stored", "shared_wavefronts"),
     *("bank_conflicts", "local_bytes", "barriers", "shuffles", "instructions"),
 )
-"""What is told of a whole launch."""
+"""Counters that are reported for a whole launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +121,12 @@ class Traffic:
 
     Parameters
     ----------
-    argument : str
     way : {"load", "store"}
         An atomic is a store.
     requested_bytes : int
-        By threads: what the L1 is asked for.
+        Requested by threads: the traffic into the L1.
     sectors : int
-        Of 32 bytes, each counted once per warp instruction: what the L2 is asked for where the L1 holds nothing.
+        32-byte sectors, each counted once per warp instruction: the traffic into the L2 if the L1 never hits.
     """
 
     argument: str
@@ -142,7 +136,7 @@ class Traffic:
 
     @property
     def sector_bytes(self) -> int:
-        """Bytes of its sectors."""
+        """Traffic in bytes of whole sectors."""
         return SECTOR * self.sectors
 
 
@@ -152,8 +146,6 @@ class PtxRun:
 
     Parameters
     ----------
-    entry : str
-    grid, block : (int, int, int)
     shared_memory_bytes : int
         Dynamic, of a block.
     outputs : mapping of str to ndarray
@@ -173,7 +165,7 @@ class PtxRun:
     counters: Counters
 
     def traffic(self) -> list[Traffic]:
-        """Global memory by argument and direction, where there is any."""
+        """Return global memory traffic by argument and direction, without zeros."""
         ways = (
             ("load", self.counters.loads, self.counters.load_sectors),
             ("store", self.counters.stores, self.counters.store_sectors),
@@ -185,7 +177,7 @@ class PtxRun:
         ]
 
     def counts(self) -> dict[str, int]:
-        """What is counted of the whole launch, by name."""
+        """Return the counters of the whole launch by name."""
         return {name: getattr(self.counters, name) for name in COUNTED}
 
 
@@ -208,7 +200,7 @@ def run_ptx(
         Name of the kernel; default: the only one.
     grid : int or 1 to 3 int
     block : int or 1 to 3 int, optional
-        Default: what the kernel asks for (``.reqntid``).
+        Default: the kernel's own requirement (``.reqntid``).
     arguments : mapping of str to ndarray, TensorMap, NumPy scalar or number
         In the order of the kernel's parameters, under any names: counts and faults go by them. A plain number takes
         the format of its parameter. uint16 holds the bits of bf16.
@@ -222,11 +214,12 @@ def run_ptx(
     Raises
     ------
     InputError
-        When entry, grid, block or arguments do not fit the PTX; also when the kernel cannot be run with them: an
-        address outside an array, an instruction that is not known, no end.
+        If entry, grid, block or arguments do not fit the PTX, or if the kernel cannot be run with them: an address
+        outside an array, an unknown instruction, no end.
     Fault
-        What the kernel does that a GPU leaves undefined, with the line of the PTX: a race, a missing wait, shared
-        memory that nobody wrote. The first is raised; ``others`` are those that came after, one of a kind for a line.
+        If the kernel does something that a GPU leaves undefined: a race, a missing wait, a read of unwritten shared
+        memory. The message has the line of the PTX. The first fault is raised; its ``others`` are the later ones, each
+        kind once per line.
 
     Examples
     --------
@@ -274,12 +267,12 @@ def run_ptx(
 
 
 def fitted(function: Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, each in the format of its parameter.
+    """Convert the arguments to the formats of their parameters.
 
     Raises
     ------
     InputError
-        For one too many, one too few, or one of the wrong kind.
+        If there are too many or too few, or one has the wrong kind.
     """
     parameters = function.parameters
     if len(arguments) != len(parameters):
@@ -297,7 +290,7 @@ def fitted(function: Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described(parameter: Parameter) -> str:
-    """A parameter in words."""
+    """Describe a parameter, for messages."""
     count = f"[{parameter.size_bytes}]" if parameter.size_bytes > 8 else ""
     return f".{parameter.type} {parameter.name}{count}"
 
