@@ -1,9 +1,9 @@
-"""Attention kernels of our own, and the float64 reference that they are checked against.
+"""Our own attention kernels, checked against a float64 reference.
 
-The functions of :data:`attnsim.kernels.catalog.OPERATIONS` are here under their names, on NumPy arrays (run by the
-interpreter) or on CuPy arrays (run by the GPU); float16 is fp16, uint16 holds the bits of bf16. ``run_ptx`` runs any
-other kernel in the interpreter, ``trace_ptx`` and ``trace_cuda`` find its schedule. Each is imported when it is first
-asked for, and this package needs NumPy alone until something is launched.
+The package has the functions of :data:`attnsim.kernels.catalog.OPERATIONS` by name. On NumPy arrays they run in the
+interpreter, on CuPy arrays on the GPU; float16 is fp16, uint16 holds the bits of bf16. ``run_ptx`` runs any other
+kernel in the interpreter; ``trace_ptx`` and ``trace_cuda`` derive its schedule. Functions are imported on first use;
+until one is launched, this package needs only NumPy.
 
 Examples
 --------
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """An operation by the name of its function, ``run_ptx``, ``trace_ptx`` or ``trace_cuda`` (PEP 562)."""
+    """Import an operation by the name of its function, ``run_ptx``, ``trace_ptx`` or ``trace_cuda`` (PEP 562)."""
     if name in ("trace_cuda", "trace_ptx"):
         from attnsim.kernels.lift import tracing
 

@@ -1,4 +1,4 @@
-"""16-bit arrays: the checks that every operation makes before it launches anything."""
+"""Checks of 16-bit arrays, made by every operation before it launches a kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
 NO_LIMIT = 1 << 30
-"""Reach of a band without a limit, as kernels take it: longer than any sequence, and short enough to add to."""
+"""Kernels' value for an unlimited band: longer than any sequence, and small enough not to overflow when added to."""
 
 DTYPES = {"float16": "fp16", "uint16": "bf16"}
 """Array types and the formats that they hold; NumPy has no bf16, so its bits travel as ``uint16``."""
@@ -30,22 +30,19 @@ def attention_workload(
     head_dims: tuple[int, ...] = (64, 128, 256),
     patterns: bool = False,
 ) -> Workload:
-    """The workload that three arrays ``[batch, heads, seq, head_dim]`` pose, after checking them.
+    """Check three arrays ``[batch, heads, seq, head_dim]`` and return their workload.
 
     Parameters
     ----------
-    q, k, v : array
-    mask : Mask, optional
-    passes : str
     head_dims : tuple of int
         Widths that the kernel takes.
     patterns : bool
-        Whether it plays masks with patterns beside their band.
+        True if the kernel supports masks with patterns, not only bands.
 
     Raises
     ------
     InputError
-        When types, layout, shapes or mask are not what the kernel takes.
+        If the kernel does not support the types, layout, shapes or mask.
     """
     if mask is not None and not (mask.is_band or patterns):
         raise InputError(f"this kernel plays diagonal bands only, the mask is {mask}; take sparse_forward")
@@ -68,12 +65,7 @@ def attention_workload(
 
 
 def check_array(name: str, array: Any, dimensions: int, dtypes: tuple[str, ...] = tuple(DTYPES)) -> None:
-    """Refuse an array of another type, rank or layout than a kernel takes, or an empty one.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError for an array of another type, rank or layout than a kernel takes, or an empty one."""
     if not hasattr(array, "dtype") or str(array.dtype) not in dtypes:
         given = getattr(array, "dtype", type(array).__name__)
         raise InputError(f"{name} is {given}; allowed: {', '.join(dtypes)} (uint16 holds the bits of bf16)")
@@ -84,19 +76,17 @@ def check_array(name: str, array: Any, dimensions: int, dtypes: tuple[str, ...] 
 
 
 def factor_of(w: Workload, scale: float | None, *, positive: bool = False) -> float:
-    """The factor of Q K^T: the scale, or ``1 / sqrt(head_dim)`` without one.
+    """Return the factor of Q K^T: `scale`, by default ``1 / sqrt(head_dim)``.
 
     Parameters
     ----------
-    w : Workload
-    scale : float or None
     positive : bool
-        Whether the largest score has to stay the largest when it is scaled.
+        Require a positive factor, so that the largest score stays the largest.
 
     Raises
     ------
     InputError
-        When it is not a finite number, or not a positive one.
+        If `scale` is not finite, or not positive.
     """
     if scale is None:
         return float(w.head_dim**-0.5)
@@ -108,19 +98,14 @@ def factor_of(w: Workload, scale: float | None, *, positive: bool = False) -> fl
 
 
 def scale_log2(factor: float) -> dict[str, np.float32]:
-    """The factor for kernels that take powers of two, as their argument."""
+    """Return the kernel argument for exponentials to base 2: the factor times log2(e)."""
     return {"scale_log2": np.float32(factor * math.log2(math.e))}
 
 
 def asked_options(
     upload: Callable[[Any], Any], w: Workload, factor: float, softcap: float, sinks: ArrayLike | None
 ) -> dict[str, Any]:
-    """What a call asks beside its shape as the arguments of ``options.cuh``; nothing where it asks nothing.
-
-    Raises
-    ------
-    InputError
-    """
+    """Return the arguments of ``options.cuh`` for softcap and sinks; empty if the call has neither."""
     if not softcap and sinks is None:
         return {}
     if not 0 <= softcap < math.inf:
@@ -133,11 +118,11 @@ def asked_options(
 
 
 def int32(**numbers: int) -> dict[str, np.int32]:
-    """Whole numbers as kernel arguments."""
+    """Convert integers to int32 kernel arguments."""
     return {name: np.int32(number) for name, number in numbers.items()}
 
 
 def reaches(mask: Mask) -> dict[str, np.int32]:
-    """How far a band reaches to the left and to the right of the diagonal, as kernel arguments."""
+    """Return the kernel arguments for the reach of a band to the left and right of the diagonal."""
     found = {"left": mask.left, "right": mask.right}
     return int32(**{name: NO_LIMIT if reach is None else min(reach, NO_LIMIT) for name, reach in found.items()})

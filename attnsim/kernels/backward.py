@@ -27,7 +27,7 @@ from attnsim.ptx.outcome import Outcome
 
 
 def variants() -> tuple[Variant, ...]:
-    """Every kernel in both formats on every tile."""
+    """Return every kernel in both formats on every tile."""
     return tuple(
         variant(entry, dtype, tile)
         for dtype in ("bf16", "fp16")
@@ -38,7 +38,7 @@ def variants() -> tuple[Variant, ...]:
 
 
 def variant(entry: str, dtype: str, tile: OwnBackwardTile) -> Variant:
-    """The compilation of a kernel for a tile."""
+    """Return the variant of a kernel for a tile."""
     shared = {ROW_DOTS: 0, MAIN: tile.shared_memory_bytes, CONVERT: tile.rows * tile.head_dim * 2}
     return Variant("backward.cu", entry, tile.constants(dtype), THREADS, shared[entry])
 
@@ -55,18 +55,17 @@ def flash_backward(
     mask: Mask | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of ``sum(O * dO)`` with respect to Q, K and V.
+    """Compute the gradients of ``sum(O * dO)`` with respect to Q, K and V.
 
     Parameters
     ----------
-    device : Device
     q : array ``[batch, heads_q, seq_q, head_dim]``
         float16, or uint16 with the bits of bf16; head_dim 64 or 128, or 256 where a block may have 137 KiB of shared
         memory.
     k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
         `heads_kv` divides `heads_q`.
     o : array ``[batch, heads_q, seq_q, head_dim]``
-        What the forward pass gave, and `lse`, float32 ``[batch, heads_q, seq_q]``, its log-sum-exp.
+        Output of the forward pass; `lse`, float32 ``[batch, heads_q, seq_q]``, is its log-sum-exp.
     do : array ``[batch, heads_q, seq_q, head_dim]``
         Gradient of O, in the type of `q`.
     mask : Mask, optional
@@ -77,13 +76,13 @@ def flash_backward(
     Returns
     -------
     dq, dk, dv : arrays
-        In the shapes and the type of `q`, `k` and `v`. dK and dV are the same at every run; dQ is summed by atomics, in
-        an order that varies.
+        In the shapes and the type of `q`, `k` and `v`. dK and dV are equal in every run; dQ is summed by atomics, whose
+        order varies.
 
     Raises
     ------
     InputError
-        When the inputs or the GPU do not fit the kernels.
+        If the kernels do not support the inputs or the GPU.
     """
     w = attention_workload(q, k, v, mask, passes="bwd", head_dims=tuple(TILES))
     _check_forward(q, o, lse, do)
@@ -116,7 +115,7 @@ def _check_forward(q: Array, o: Array, lse: Array, do: Array) -> None:
 
 
 def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal") -> Outcome:
-    """Random or adversarial inputs through the kernels and through float64, which also gives them O and LSE."""
+    """Run the kernels and the float64 reference on generated inputs; the reference also provides O and LSE."""
     q, k, v, do = random_arrays(w, seed, "QKVO", inputs=inputs)
     o, lse = attention(decode(q), decode(k), decode(v), w.mask)
     arrays = (q, k, v, encode(o, w.dtype), lse.astype(np.float32), do)

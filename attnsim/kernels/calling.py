@@ -1,4 +1,4 @@
-"""Operations called on arrays alone: the arrays say where to run."""
+"""Operations as functions of arrays: the arrays determine the device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from attnsim.models.mask.mask import Mask
 
 
 def device_of(*arrays: Any) -> Device:
-    """The device that arrays are on: the interpreter for NumPy's, the GPU that holds them for CuPy's.
+    """Return the device of arrays: the interpreter for NumPy arrays, their GPU for CuPy arrays.
 
     Raises
     ------
     InputError
-        For arrays of anything else, or of both.
+        For other arrays, or a mixture of both.
     """
     kinds = {type(array).__module__.partition(".")[0] for array in arrays}
     if kinds == {"cupy"}:
@@ -48,7 +48,7 @@ def _gpu(number: int) -> Device:
 
 
 def on_arrays(operation: Operation) -> Callable[..., Any]:
-    """The operation without its first parameter, the device; ``causal=True`` is short for a mask where it takes one."""
+    """Wrap an operation to take arrays only, without a device; ``causal=True`` is short for a causal mask."""
     call = operation.call()
     signature = inspect.signature(call)
     takes_mask = "mask" in signature.parameters

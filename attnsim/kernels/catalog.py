@@ -1,4 +1,4 @@
-"""The operations that have CUDA kernels: one record each, from which commands, tests and benchmarks take theirs."""
+"""Catalog of our CUDA operations: one record each, used by commands, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -19,49 +19,52 @@ from attnsim.ptx.adversarial import INPUTS
 from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 SCORES_IN_16_BITS = 2.0
-"""Slack where S is rounded before the exponential: a score of 6 in bf16 is off by up to 2^-7, and P relatively so."""
+"""Slack if S is rounded before the exponential: a score of 6 in bf16 is off by up to 2^-7, and P relatively so."""
 
 
 ONLY_EQUAL = ("equal",)
-"""Where S is kept in 16 bits: a score of 100 in bf16 is off by 1/4. A row with a NaN has NaN as its log-sum-exp, where
-the reference and the fused kernels say -inf."""
+"""Adversarial inputs of kernels that keep S in 16 bits. A score of 100 in bf16 is off by 1/4. A row with a NaN has NaN
+as its log-sum-exp; the reference and the fused kernels have -inf."""
 
 NONE = ()
-"""Where dS is rounded to 16 bits before it is multiplied by K, and O before dO: of long or equal rows of K most digits
-of dQ cancel, and the same rounding in float64 is off by as much (8e-2 of growing, 2e-2 with an outlier, in bf16).
-The reference carries the NaN of a row of P to hidden keys too, which the kernel does not visit."""
+"""No adversarial inputs, for the backward kernels. They round dS to 16 bits before it is multiplied by K, and O before
+dO. With long or equal rows of K, most digits of dQ cancel; the same rounding in float64 is off by as much (8e-2 with
+growing inputs, 2e-2 with an outlier, in bf16). The reference also propagates the NaN of a row of P to hidden keys,
+which the kernel does not visit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something that kernels of ours compute.
+    """An operation that our kernels compute.
 
     Parameters
     ----------
     name : str
-        As commands take it.
+        Name in commands.
     module : str
-        Module of :mod:`attnsim.kernels` that launches its kernels; imported when something of it is asked for.
+        Module of :mod:`attnsim.kernels` that launches its kernels; imported on first use.
     function : str
-        The operation in that module.
+        Name of the operation in that module.
     implementation : str
         Its record in :data:`attnsim.models.implementations.choose.OWN_KERNELS`.
     description : str
+        One line for tables.
     passes : str
-        Direction of the workloads that it answers.
+        Pass of its workloads: "fwd", "bwd" or "decode".
     head_dims : tuple of int
+        Supported widths of a head.
     causal, window, rectangular : bool
-        Whether it takes causal masks, windows, and as many keys as one likes.
+        Support for causal masks, for windows, and for `seq_kv` other than `seq_q`.
     masks : tuple of str
-        Patterns, as text, that only it takes.
+        Patterns, as text, that no other operation supports.
     adversarial : tuple of str
-        Inputs of :data:`attnsim.ptx.adversarial.INPUTS`, beside normal ones, at which it keeps its tolerance.
+        Inputs of :data:`attnsim.ptx.adversarial.INPUTS` besides normal ones for which its tolerance holds.
     slack : float
-        Times :data:`attnsim.ptx.outcome.TOLERANCE` that it may be off, where it rounds more than its output.
+        Multiple of :data:`attnsim.ptx.outcome.TOLERANCE` that is allowed, if it rounds more than its output.
     example_gpu : str
-        A GPU that it runs on, for where none is named.
+        Default GPU.
     experimental : bool
-        Run in the interpreter, not yet on a GPU.
+        True if it has run in the interpreter, but not yet on a GPU.
     """
 
     name: str
@@ -84,14 +87,14 @@ class Operation:
         return importlib.import_module(f"attnsim.kernels.{self.module}")
 
     def variants(self) -> tuple[Variant, ...]:
-        """Every compilation that it can ask for."""
+        """Return every variant that it may launch."""
         found: tuple[Variant, ...] = self._import().variants()
         return found
 
     def exercise(self, device: Device, w: Workload, seed: int = 0, inputs: str = "normal") -> Outcome:
-        """Random or adversarial inputs through the operation and through the float64 reference.
+        """Run the operation and the float64 reference on generated inputs.
 
-        A module whose operation is not (Q, K, V) to O and log-sum-exp has an ``exercise`` of its own.
+        A module has its own ``exercise`` if its operation is not (Q, K, V) to O and log-sum-exp.
         """
         exercise: Callable[..., Outcome] = getattr(
             self._import(), "exercise", functools.partial(exercise_attention, self.call())
@@ -103,17 +106,17 @@ class Operation:
         return self.slack * TOLERANCE[dtype]
 
     def call(self) -> Callable[..., Any]:
-        """The operation: (device, arrays, keywords) to arrays."""
+        """Return the operation: (device, arrays, keywords) to arrays."""
         found: Callable[..., Any] = getattr(self._import(), self.function)
         return found
 
     def schedule(self, w: Workload, gpu: Gpu) -> Schedule:
-        """The tile program of a workload on a GPU, as the simulator plays it.
+        """Return the schedule of a workload on a GPU.
 
         Raises
         ------
         InputError
-            When no tile of it fits.
+            If none of its tiles fits.
         """
         from attnsim.models.implementations.choose import OWN_KERNELS
         from attnsim.models.implementations.options import check_options, with_options
@@ -220,16 +223,16 @@ OPERATIONS: dict[str, Operation] = {
         ),
     )
 }
-"""By name, in the order in which their measurements on a GPU are worth having."""
+"""Operations by name, in order of the value of measuring them on a GPU."""
 
 
 def find_operation(name: str) -> Operation:
-    """The operation of a name.
+    """Look up an operation by name.
 
     Raises
     ------
     InputError
-        Unknown name; says the nearest and all.
+        For an unknown name; the message has the nearest name and all names.
     """
     if name not in OPERATIONS:
         raise InputError(f"unknown kernel {name!r}; {nearest(name, OPERATIONS)}; all: {', '.join(OPERATIONS)}")

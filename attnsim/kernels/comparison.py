@@ -1,4 +1,4 @@
-"""What ran in the interpreter beside what the schedule says: the same quantities, kernel by kernel."""
+"""Compares the interpreter's counts with the schedule's, quantity by quantity and kernel by kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.ptx.counters import Counters
 
 EXACT = ("blocks", "load", "store")
-"""What must agree to the last byte; the schedule's FLOPs and exponentials are what it charges for."""
+"""Quantities that must agree exactly; FLOPs and exponentials may differ, since the schedule charges by model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,12 @@ class Count:
 
     Parameters
     ----------
-    kernel : str
     quantity : str
         "blocks", "load Q", "tensor FLOPs", ...
-    unit : str
     counted : int
-        By the interpreter.
+        Count of the interpreter.
     planned : int or None
-        By the schedule; None for what it says nothing of.
+        Count of the schedule; None if it has no such quantity.
     """
 
     kernel: str
@@ -39,17 +37,17 @@ class Count:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the two are equal; None where there is nothing to compare."""
+        """True if the two counts are equal; None if there is nothing to compare."""
         return None if self.planned is None else self.counted == self.planned
 
     @property
     def must_agree(self) -> bool:
-        """Whether a difference is a bug."""
+        """True if a difference is a bug."""
         return self.quantity.split()[0] in EXACT
 
 
 def compare(launches: Sequence[Launched], schedule: Schedule) -> list[Count]:
-    """Counts of every kernel that ran or was planned, in launch order; several launches of one kernel are summed."""
+    """Return the counts of every kernel that ran or was planned, in launch order, summed over equal launches."""
     names = dict.fromkeys([*(kernel.name for kernel in schedule.kernels), *(one.variant.entry for one in launches)])
     found: list[Count] = []
     for name in names:

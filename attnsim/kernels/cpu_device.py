@@ -1,4 +1,4 @@
-"""The CPU as a device: kernels are compiled to PTX by NVRTC and run by the interpreter, every access counted."""
+"""The CPU as a device: NVRTC compiles kernels to PTX, and the interpreter runs them and counts every access."""
 
 from __future__ import annotations
 
@@ -20,19 +20,12 @@ from attnsim.ptx.run import run
 from attnsim.ptx.tensor_maps import SWIZZLE_BYTES, TensorMap
 
 PTX_ARCHITECTURES = (80, 86, 89, 90)
-"""What kernels are compiled for here; a newer GPU is played by the newest of them."""
+"""Architectures to compile for; a newer GPU gets the newest of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One kernel that ran, and what it did.
-
-    Parameters
-    ----------
-    variant : Variant
-    grid : (int, int, int)
-    counters : Counters
-    """
+    """One kernel launch and its counts."""
 
     variant: Variant
     grid: Grid
@@ -45,9 +38,9 @@ class CpuDevice:
     Parameters
     ----------
     gpu : str or Gpu
-        Built-in id, GPU file, or the GPU itself: whose tiles and limits are taken.
+        Built-in id, GPU file, or the GPU itself, for its tiles and limits.
     checks : bool
-        Whether races, uninitialised shared memory and the like are looked for as well.
+        Check for races, uninitialised shared memory and the like.
 
     Raises
     ------
@@ -56,9 +49,8 @@ class CpuDevice:
 
     Attributes
     ----------
-    gpu : Gpu
     launches : list of Launched
-        What has run, in order.
+        All launches, in order.
 
     Examples
     --------
@@ -80,37 +72,37 @@ class CpuDevice:
         self.launches: list[Launched] = []
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """An array of poison."""
+        """Allocate an array filled with poison."""
         array = np.empty(shape, dtype)
         array.reshape(-1).view(np.uint8)[:] = POISON
         return array
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """An array of zeros."""
+        """Allocate an array of zeros."""
         return np.zeros(shape, dtype)
 
     def upload(self, array: Any) -> NDArray[Any]:
-        """A contiguous copy: what the kernel does to it, it does not do to the caller's."""
+        """Return a contiguous copy, so that the kernel cannot change the caller's array."""
         return np.array(array, order="C", copy=True)
 
     def download(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array itself, which is NumPy's already."""
+        """Return the array itself, which is a NumPy array already."""
         return array
 
     def tensor_map(self, array: NDArray[Any], rows: int) -> TensorMap:
-        """Boxes of `rows` x 64 elements of one head."""
+        """Return the tensor map for boxes of `rows` x 64 elements of one head."""
         batch, heads, seq, width = array.shape
         return TensorMap(array.reshape(batch * heads, seq, width), (1, rows, SWIZZLE_BYTES // 2))
 
     def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Any]) -> None:
-        """Compile a kernel for the nearest architecture, run it and record what it did.
+        """Compile a kernel for the nearest architecture, run it, and record its counts.
 
         Raises
         ------
         InputError
-            When the GPU could not hold a block of it, or it does not compile.
+            If a block does not fit the GPU, or the kernel does not compile.
         Fault
-            What the kernel does wrong, and where.
+            If the kernel does something wrong; with the place.
         """
         check_launch(variant, grid, arguments, self.gpu)
         nearest = max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number)
@@ -127,7 +119,7 @@ class CpuDevice:
         self.launches.append(Launched(variant, grid, counters))
 
     def requested(self) -> dict[tuple[str, str, str], int]:
-        """Bytes requested of global memory by (kernel, "load" or "store", tensor), summed over the launches."""
+        """Return bytes requested of global memory by (kernel, "load" or "store", tensor), summed over launches."""
         out: Counter[tuple[str, str, str]] = Counter()
         for one in self.launches:
             out.update({(one.variant.entry, *key): count for key, count in one.counters.requested().items()})

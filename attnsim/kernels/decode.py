@@ -1,4 +1,4 @@
-"""Decoding: a few queries against a long cache of keys, the keys shared out over blocks and then combined."""
+"""Split-KV decode: few queries against a long cache; blocks take ranges of keys, a second kernel combines them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attnsim.models.question.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:
-    """Both formats of every tile, and of the combine kernel at each width."""
+    """Return every tile, and the combine kernel at each width, in both formats."""
     dtypes = ("bf16", "fp16")
     tiles = [tile for tiles in TILES.values() for tile in tiles]
     splits = [split_variant(dtype, tile, asked) for dtype in dtypes for tile in tiles for asked in (False, True)]
@@ -36,13 +36,13 @@ def variants() -> tuple[Variant, ...]:
 
 
 def split_variant(dtype: str, tile: DecodeTile, options: bool = False) -> Variant:
-    """The compilation of the split kernel for a tile."""
+    """Return the variant of the split kernel for a tile."""
     constants = tile.constants(dtype, options)
     return Variant("decode.cu", SPLIT, constants, tile.threads, tile.shared_memory_bytes)
 
 
 def combine_variant(w: Workload) -> Variant:
-    """The compilation of the combine kernel."""
+    """Return the variant of the combine kernel."""
     shared = combine_shared_memory_bytes(w.head_dim)
     return Variant("decode_combine.cu", COMBINE, combine_constants(w), 32 * COMBINE_WARPS, shared)
 
@@ -59,13 +59,12 @@ def decode_attention(
     softcap: float = 0.0,
     sinks: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """O and the log-sum-exp of the scaled scores.
+    """Compute O and the log-sum-exp of the scaled scores.
 
     Parameters
     ----------
-    device : Device
     q : array ``[batch, heads_q, seq_q, head_dim]``
-        float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256. Any `seq_q` is answered; with many queries
+        float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256. `seq_q` may be any length; with many queries
         the forward kernel is faster.
     k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
         The cache, contiguous; `heads_kv` divides `heads_q`.
@@ -74,21 +73,21 @@ def decode_attention(
     scale : float, optional
         Default ``1 / sqrt(head_dim)``.
     splits : int, optional
-        Ranges that the keys are cut into; default what fills the GPU.
+        Number of ranges that the keys are split into; by default enough to fill the GPU.
     softcap, sinks
-        As for :func:`attnsim.kernels.flash.flash_forward`.
+        As in :func:`attnsim.kernels.flash.flash_forward`.
 
     Returns
     -------
     o : array ``[batch, heads_q, seq_q, head_dim]``
-        In the type of `q`; 0 where a query sees no key.
+        In the type of `q`; 0 for queries without a visible key.
     lse : array ``[batch, heads_q, seq_q]``, float32
-        Natural logarithm; -inf where a query sees no key.
+        Natural logarithm; -inf for queries without a visible key.
 
     Raises
     ------
     InputError
-        When the inputs or the GPU do not fit the kernel.
+        If the kernel does not support the inputs or the GPU.
     """
     w = attention_workload(q, k, v, mask, passes="decode", head_dims=tuple(TILES))
     tile = choose_tile(w, device.gpu)

@@ -1,7 +1,7 @@
-"""Where a kernel runs: a GPU through CuPy, or the CPU through the PTX interpreter. Operations are written once.
+"""Devices that run kernels: a GPU through CuPy, or the CPU through the PTX interpreter.
 
-Arrays are NumPy's on the CPU and CuPy's on a GPU. 16-bit floats are ``float16`` (fp16) or ``uint16`` (the bits of
-bf16, which NumPy has no type for).
+Operations are written once for both. Arrays are NumPy's on the CPU and CuPy's on a GPU. 16-bit floats are ``float16``
+(fp16) or ``uint16`` (the bits of bf16, which NumPy has no type for).
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ Grid = tuple[int, int, int]
 
 
 class Device(Protocol):
-    """What an operation may ask of the machine that it runs on.
+    """Interface of a device to the operations.
 
     Attributes
     ----------
     gpu : Gpu
-        The GPU, or on the CPU the GPU whose tiles and limits are taken.
+        The GPU; on the CPU, the GPU whose tiles and limits apply.
     persistent : bool
-        Whether a block may take one tile after the other; else each has a block of its own.
+        True if a block may process several tiles; else each tile has its own block.
     """
 
     gpu: Gpu
     persistent: bool
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array of unspecified content."""
+        """Allocate an array of unspecified content."""
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array of zeros."""
+        """Allocate an array of zeros."""
         ...
 
     def upload(self, array: Any) -> Array:
-        """A NumPy array, on the device."""
+        """Copy a NumPy array to the device."""
         ...
 
     def download(self, array: Array) -> NDArray[Any]:
-        """An array of the device, in NumPy."""
+        """Copy an array of the device to NumPy."""
         ...
 
     def tensor_map(self, array: Array, rows: int) -> Any:
-        """What the tensor copy engine of Hopper and newer takes: an argument of a kernel, for boxes of one head.
+        """Return a tensor map for boxes of one head: a kernel argument for the copy engine of Hopper and newer.
 
         Parameters
         ----------
         array : array ``[batch, heads, seq, head_dim]``
             16-bit.
         rows : int
-            Of a box; it is 64 elements wide, and rows past the end of a head are zeros.
+            Rows of a box, which is 64 elements wide; rows past the end of a head are zeros.
 
         Raises
         ------
         InputError
-            When the device has none, or refuses the shape.
+            If the device has no tensor maps, or does not support the shape.
         """
         ...
 
@@ -72,10 +72,7 @@ class Device(Protocol):
 
         Parameters
         ----------
-        variant : Variant
-        grid : (int, int, int)
         arguments : mapping of str to array or NumPy scalar
-            In the order of the kernel's parameters. An array's key is the tensor's name in the schedule, and in the
-            counts.
+            In the order of the kernel's parameters. An array's key is its tensor's name in the schedule and the counts.
         """
         ...

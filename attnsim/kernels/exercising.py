@@ -1,4 +1,4 @@
-"""Random inputs for attention, and an operation's answer to them beside the float64 reference's."""
+"""Runs operations on generated inputs and compares them with the float64 reference."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from attnsim.ptx.formats import decode, encode
 from attnsim.ptx.outcome import Outcome
 
 BYTES_OF_EACH = 2 * (8 + 2)
-"""Of memory for each element: twice in float64, twice in 16 bits."""
+"""Memory for each element in bytes: two copies in float64, two in 16 bits."""
 
 
 def kind_of(array: str, inputs: str) -> str:
-    """What an array holds for these inputs: it is Q and K that make scores adversarial, the others stay normal.
+    """Return the kind of numbers of one array: only Q and K are adversarial, the others are normal.
 
-    A NaN is in Q alone: a row of Q with one belongs into that row of O, and into no other.
+    With "nan", only Q has a NaN: it must appear in that row of O, and in no other.
     """
     return inputs if array in ("Q" if inputs == "nan" else "QK") else "normal"
 
@@ -32,22 +32,21 @@ def kind_of(array: str, inputs: str) -> str:
 def random_arrays(
     w: Workload, seed: int | np.random.Generator, names: str = "QKV", inputs: str = "normal", scores: bool = True
 ) -> tuple[NDArray[Any], ...]:
-    """Random numbers in the workload's format, in the shape of Q (or O, by the letter O) or of K and V.
+    """Generate arrays in the workload's format, with the shape of Q (for the letters Q and O) or of K and V.
 
     Parameters
     ----------
-    w : Workload
-    seed : int or numpy.random.Generator
     names : str
+        One letter for each array: "QKV", "QKVO".
     inputs : str
-        One of :data:`attnsim.ptx.adversarial.INPUTS`, for those of Q and K that make the scores so.
+        One of :data:`attnsim.ptx.adversarial.INPUTS`, for Q and K.
     scores : bool
-        Whether the reference will hold every score.
+        True if the reference will hold every score, so that their memory counts.
 
     Raises
     ------
     InputError
-        When they, or the reference, take too much memory.
+        If the arrays or the reference take too much memory.
     """
     random = np.random.default_rng(seed)
     rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
@@ -61,16 +60,12 @@ def random_arrays(
 def exercise_attention(
     operation: Callable[..., tuple[Array, Array]], device: Device, w: Workload, seed: int = 0, inputs: str = "normal"
 ) -> Outcome:
-    """O and LSE of random or adversarial inputs.
+    """Run an operation and the float64 reference on generated inputs.
 
     Parameters
     ----------
     operation : callable
         (device, q, k, v, mask=...) to O and log-sum-exp.
-    device : Device
-    w : Workload
-    seed : int
-    inputs : str
     """
     q, k, v = random_arrays(w, seed, inputs=inputs)
     asked: dict[str, Any] = {"softcap": w.softcap} if w.softcap else {}
@@ -81,7 +76,7 @@ def exercise_attention(
 
 
 def outcome(device: Device, outputs: Mapping[str, tuple[Array, NDArray[Any]]]) -> Outcome:
-    """The outputs of an operation, each on its device beside the reference's."""
+    """Download an operation's outputs and pair them with the reference's."""
     return Outcome(
         {name: decode(device.download(got)) for name, (got, _) in outputs.items()},
         {name: want for name, (_, want) in outputs.items()},

@@ -22,7 +22,7 @@ from attnsim.models.question.workload import Workload
 def variants(
     compiled: Mapping[int, tuple[FlashTile, ...]] = own_flash.TILES, options: tuple[bool, ...] = (False, True)
 ) -> tuple[Variant, ...]:
-    """Both formats of every tile, without what a call may ask beside its shape and with it."""
+    """Return every tile in both formats, with and without the options softcap and sinks."""
     return tuple(
         variant(dtype, head_dim, tile, asked)
         for dtype in ELEMENT
@@ -34,7 +34,7 @@ def variants(
 
 
 def variant(dtype: str, head_dim: int, tile: FlashTile, options: bool = False) -> Variant:
-    """The compilation of the kernel for a tile."""
+    """Return the variant of the kernel for a tile."""
     constants, shared = (
         own_flash.constants(dtype, head_dim, tile, options),
         own_flash.shared_memory_bytes(head_dim, tile),
@@ -54,24 +54,23 @@ def flash_forward(
     softcap: float = 0.0,
     sinks: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    """O = softmax(scale Q K^T) V and the log-sum-exp of the scaled scores.
+    """Compute O = softmax(scale Q K^T) V and the log-sum-exp of the scaled scores.
 
     Parameters
     ----------
-    device : Device
     q : array ``[batch, heads_q, seq_q, head_dim]``
     k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
         float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256.
     mask : Mask, optional
-        A diagonal band; default none. Rows that see no key get O = 0 and log-sum-exp -inf.
+        A diagonal band; default none. Rows without a visible key get O = 0 and log-sum-exp -inf.
     scale : float, optional
         Positive; default ``1 / sqrt(head_dim)``.
     tile : (int, int), optional
-        Query rows x keys instead of the preferred one.
+        Query rows x keys, instead of the preferred tile.
     softcap : float
-        Bound of the scaled scores; 0: none.
+        Bound of the scaled scores; 0 for none.
     sinks : array ``[heads_q]``, optional
-        A term of each head's sums, as the logarithm that a scaled score is.
+        Attention sinks: one more scaled score per head, which adds to the softmax's denominator only.
 
     Returns
     -------
@@ -81,7 +80,7 @@ def flash_forward(
     Raises
     ------
     InputError
-        When the inputs or the GPU do not fit the kernel.
+        If the kernel does not support the inputs or the GPU.
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
     factor = factor_of(w, scale, positive=True)
@@ -97,12 +96,12 @@ def flash_forward(
 
 
 def grid(w: Workload, tile: FlashTile) -> Grid:
-    """A block for each tile of rows of each head."""
+    """Return the grid: one block for each row tile of each head."""
     return -(-w.seq_q // tile.rows) * w.batch * w.heads_q, 1, 1
 
 
 def numbers(w: Workload, tile: FlashTile, factor: float) -> dict[str, Any]:
-    """What a fused kernel is told beside its tensors; ``section``: heads whose longest row tiles are launched first."""
+    """Return a fused kernel's scalar arguments; ``section`` is the number of heads launched longest row tile first."""
     heads = w.batch * w.heads_q
     section = section_heads(w, tile, heads) if tile.order == "longest_first" else 0
     return {

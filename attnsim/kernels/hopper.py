@@ -1,6 +1,6 @@
-"""FlashAttention forward with Hopper's own instructions: wgmma, the tensor copy engine, register hand-over.
+"""FlashAttention forward with Hopper's instructions: wgmma, the tensor copy engine, setmaxnreg.
 
-Experimental: run in the interpreter, compiled and inspected, not yet run on a GPU.
+Experimental: it has run in the interpreter, but not yet on a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attnsim.models.mask.mask import Mask
 
 
 def variants() -> tuple[Variant, ...]:
-    """Both formats of every tile, with a mask and without."""
+    """Return every tile in both formats, with and without a mask."""
     return tuple(
         variant(dtype, head_dim, masked, clustered)
         for dtype in ("bf16", "fp16")
@@ -26,7 +26,7 @@ def variants() -> tuple[Variant, ...]:
 
 
 def variant(dtype: str, head_dim: int, masked: bool, clustered: int) -> Variant:
-    """The compilation of the kernel with a mask or without, for clusters of so many blocks."""
+    """Return the variant of the kernel with or without a mask, for clusters of so many blocks."""
     keys = own_hopper.TILES[head_dim][masked]
     constants = own_hopper.constants(dtype, head_dim, masked, clustered)
     threads, shared = 128 * (own_hopper.consumers(head_dim) + 1), own_hopper.shared_memory_bytes(head_dim, keys)
@@ -36,7 +36,7 @@ def variant(dtype: str, head_dim: int, masked: bool, clustered: int) -> Variant:
 def flash_hopper(
     device: Device, q: Array, k: Array, v: Array, *, mask: Mask | None = None, scale: float | None = None
 ) -> tuple[Array, Array]:
-    """O and the log-sum-exp of the scaled scores.
+    """Compute O and the log-sum-exp of the scaled scores.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def flash_hopper(
     Raises
     ------
     InputError
-        When the inputs or the GPU do not fit the kernel.
+        If the kernel does not support the inputs or the GPU.
     """
     w = attention_workload(q, k, v, mask, head_dims=own_hopper.HEAD_DIMS)
     tile = own_hopper.tile_of(w)

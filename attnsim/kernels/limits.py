@@ -1,4 +1,4 @@
-"""What a GPU can run: refusals before a launch, in place of an error from the driver after it."""
+"""Checks a launch against a GPU's limits, before the driver would reject it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ OLDEST = 80
 
 
 def check_launch(variant: Variant, grid: Grid, arguments: Mapping[str, Any], gpu: Gpu) -> None:
-    """Refuse a launch that `gpu` cannot carry out.
-
-    Raises
-    ------
-    InputError
-        Naming the kernel, the limit and what would be needed.
-    """
+    """Raise InputError for a launch that `gpu` cannot run; names the kernel, the limit and the need."""
     check_architecture(variant, gpu)
     sm = gpu.sm
     if variant.threads % 32 or not 32 <= variant.threads <= sm.max_threads_per_block:
@@ -48,12 +42,7 @@ def check_launch(variant: Variant, grid: Grid, arguments: Mapping[str, Any], gpu
 
 
 def check_supported(gpu: Gpu) -> None:
-    """Refuse a GPU that none of the kernels runs on.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError for a GPU that no kernel runs on."""
     if gpu.compute_capability_number < OLDEST:
         raise InputError(
             f"{gpu.id} has compute capability {gpu.compute_capability}; the kernels copy asynchronously, which needs "
@@ -62,13 +51,7 @@ def check_supported(gpu: Gpu) -> None:
 
 
 def check_architecture(variant: Variant, gpu: Gpu) -> None:
-    """Refuse a kernel that needs a newer GPU, or another one than this.
-
-    Raises
-    ------
-    InputError
-        Naming the compute capability that is needed.
-    """
+    """Raise InputError for a kernel that needs another compute capability than this GPU has."""
     needed = variant.compute_capability[0] * 10 + variant.compute_capability[1]
     have = gpu.compute_capability_number
     exactly = bool(variant.arch_suffix)

@@ -41,29 +41,28 @@ SOURCES = {
     CAUSAL: "linear_causal.cu",
     DECODE: "linear_decode.cu",
 }
-"""File of each kernel."""
+"""Source file of each kernel."""
 
 
 def variants() -> tuple[Variant, ...]:
-    """Every kernel in both formats and at both widths."""
+    """Return every kernel in both formats and both widths."""
     return tuple(variant(kernel, dtype, d) for kernel in SOURCES for dtype in ("bf16", "fp16") for d in HEAD_DIMS)
 
 
 def variant(kernel: str, dtype: str, head_dim: int) -> Variant:
-    """The compilation of a kernel."""
+    """Return the variant of a kernel."""
     block = block_of(kernel, head_dim)
     return Variant(SOURCES[kernel], kernel, block.constants(dtype), block.threads, block.shared_memory_bytes)
 
 
 def linear_forward(device: Device, q: Array, k: Array, v: Array, *, causal: bool = False) -> Array:
-    """O of linear attention.
+    """Compute O of linear attention.
 
-    phi(K), and S / z by which queries are multiplied, are rounded to the inputs' 16 bits, sums are fp32. In fp16 a
-    feature of a key below 2^-25, ``exp(-17.3)``, is 0.
+    phi(K), and S / z before it is multiplied by queries, are rounded to the inputs' 16 bits; sums are fp32. In fp16,
+    key features below 2^-25 = ``exp(-17.3)`` become 0.
 
     Parameters
     ----------
-    device : Device
     q : array ``[batch, heads_q, seq_q, head_dim]``
         float16, or uint16 with the bits of bf16; head_dim 64 or 128.
     k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
@@ -78,7 +77,7 @@ def linear_forward(device: Device, q: Array, k: Array, v: Array, *, causal: bool
     Raises
     ------
     InputError
-        When the inputs or the GPU do not fit the kernels.
+        If the kernels do not support the inputs or the GPU.
     """
     w = attention_workload(q, k, v, Mask.causal() if causal else None, head_dims=HEAD_DIMS)
     check_takes(w)
@@ -115,7 +114,7 @@ def _causal(device: Device, w: Workload, q: Array, k: Array, v: Array) -> Array:
 
 
 def _states(device: Device, w: Workload, k: Array, v: Array, ranges: int, summed: int) -> tuple[Array, Array]:
-    """S and z of the first `summed` of `ranges` ranges of each key head."""
+    """Compute S and z of the first `summed` of `ranges` ranges of each key head."""
     heads, d = w.batch * w.heads_kv, w.head_dim
     state = device.empty((heads, summed, d, d), "float32")
     normalizer = device.empty((heads, summed, d), "float32")
@@ -131,15 +130,14 @@ def _launch(device: Device, kernel: str, w: Workload, blocks: int, tensors: dict
 def linear_decode(
     device: Device, q: Array, k: Array, v: Array, state: Array, normalizer: Array
 ) -> tuple[Array, Array, Array]:
-    """O of new tokens, one after the other, and the state that has taken them in.
+    """Compute O of new tokens one by one, and update the state.
 
     Parameters
     ----------
-    device : Device
     q : array ``[batch, heads_q, tokens, head_dim]``
         float16, or uint16 with the bits of bf16; head_dim 64 or 128.
     k, v : array ``[batch, heads_kv, tokens, head_dim]``
-        Of the new tokens.
+        Keys and values of the new tokens.
     state : array ``[batch, heads_kv, head_dim, head_dim]``, float32
         Sum of ``phi(k) v^T`` over the tokens before, zeros at the start; updated in place.
     normalizer : array ``[batch, heads_kv, head_dim]``, float32
@@ -149,12 +147,12 @@ def linear_decode(
     -------
     o : array ``[batch, heads_q, tokens, head_dim]``
     state, normalizer : array
-        Those given.
+        The arrays given.
 
     Raises
     ------
     InputError
-        When the inputs do not fit the kernel.
+        If the kernel does not support the inputs.
     """
     w = attention_workload(q, k, v, Mask.causal(), passes="decode", head_dims=HEAD_DIMS)
     check_takes(w)
@@ -175,7 +173,7 @@ def linear_decode(
 
 
 def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal") -> Outcome:
-    """Random or adversarial inputs through the kernels and through float64; in decoding a random state before."""
+    """Run the kernels and the float64 reference on generated inputs; decode starts from a random state."""
     check_takes(w)
     random = np.random.default_rng(seed)
     if w.passes == "decode":
@@ -189,7 +187,7 @@ def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal")
 
 
 def _exercise_decode(device: Device, w: Workload, arrays: tuple[Array, ...], random: np.random.Generator) -> Outcome:
-    """A state such as so many tokens leave: sums of positive features, values of either sign."""
+    """Run decode from a random state as many tokens leave it: sums of positive features, values of either sign."""
     before = w.seq_kv - w.seq_q
     shape = (w.batch, w.heads_kv, w.head_dim)
     normalizer = (before * random.uniform(0.5, 1.5, shape)).astype(np.float32)

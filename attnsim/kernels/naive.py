@@ -1,4 +1,4 @@
-"""Unfused attention on our kernels: scores, softmax and P V apart, S and P in global memory."""
+"""Unfused attention with our kernels: scores, softmax and P V as separate kernels, S and P in global memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnsim.models.schedule.gemm import GemmTile
 
 
 def variants() -> tuple[Variant, ...]:
-    """Both GEMMs at both tile widths, each softmax tile and the two passes, in both formats."""
+    """Return both GEMMs at both tile widths, each softmax tile, and the two passes, in both formats."""
     found: list[Variant] = []
     for dtype in ("bf16", "fp16"):
         tiles = (own_naive.gemm_tile(64), own_naive.gemm_tile(128))
@@ -26,19 +26,19 @@ def variants() -> tuple[Variant, ...]:
 
 
 def gemm_variant(entry: str, dtype: str, tile: GemmTile) -> Variant:
-    """`naive_scores` or `naive_output` with a tile."""
+    """Return the variant of `naive_scores` or `naive_output` for a tile."""
     constants, shared = own_naive.gemm_constants(dtype, tile), tile.stages * (tile.m + tile.n) * tile.k * 2
     return Variant("naive_gemm.cu", entry, constants, tile.warps * 32, shared)
 
 
 def softmax_variant(dtype: str, tile: own_naive.SoftmaxTile) -> Variant:
-    """`naive_softmax` with a tile."""
+    """Return the variant of `naive_softmax` for a tile."""
     constants = tile.constants(dtype)
     return Variant("naive_softmax.cu", "naive_softmax", constants, tile.threads, tile.shared_memory_bytes)
 
 
 def pass_variant(entry: str, dtype: str) -> Variant:
-    """`naive_scale` or `naive_mask`."""
+    """Return the variant of `naive_scale` or `naive_mask`."""
     return Variant("naive_passes.cu", entry, own_naive.pass_constants(dtype), own_naive.PASS_WARPS * 32)
 
 
@@ -52,14 +52,13 @@ def naive_forward(
     scale: float | None = None,
     passes: str = "fused",
 ) -> tuple[Array, Array]:
-    """O and the log-sum-exp of the scaled scores, all seq_q x seq_kv scores worked on whatever the mask.
+    """Compute O and the log-sum-exp of the scaled scores; all seq_q x seq_kv scores are computed, whatever the mask.
 
-    S is rounded to the inputs' 16 bits as frameworks do: a score s is wrong by up to ``|s| / 2^12`` in fp16 and
-    ``|s| / 2^9`` in bf16, its weight by that many times itself. In fp16 a score beyond 65,504 becomes 65,504.
+    S is rounded to the inputs' 16 bits, as frameworks do. A score s is off by up to ``|s| / 2^12`` in fp16 and
+    ``|s| / 2^9`` in bf16, and its weight by the same relative amount. In fp16, scores above 65,504 become 65,504.
 
     Parameters
     ----------
-    device : Device
     q : array ``[batch, heads_q, seq_q, head_dim]``
     k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
         float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256.
@@ -68,8 +67,8 @@ def naive_forward(
     scale : float, optional
         Default ``1 / sqrt(head_dim)``.
     passes : {"fused", "separate"}
-        "fused": scale in the first GEMM's epilogue, mask in softmax, three kernels. "separate": a kernel each over S,
-        unscaled S in 16 bits between them; the mask's only where it hides something.
+        "fused": three kernels; the scale is in the first GEMM's epilogue, the mask in the softmax. "separate": scale
+        and mask (if it hides anything) are kernels of their own over S, which is stored unscaled in 16 bits.
 
     Returns
     -------
@@ -79,7 +78,7 @@ def naive_forward(
     Raises
     ------
     InputError
-        When the inputs do not fit the kernels, or S and P the GPU's memory.
+        If the kernels do not support the inputs, or S and P do not fit the GPU's memory.
     """
     w = attention_workload(q, k, v, mask, head_dims=own_naive.HEAD_DIMS)
     if passes not in own_naive.NAMES:
@@ -102,20 +101,16 @@ def naive_forward(
 def naive_passes_forward(
     device: Device, q: Array, k: Array, v: Array, *, mask: Mask | None = None, scale: float | None = None
 ) -> tuple[Array, Array]:
-    """O and the log-sum-exp, scale and mask as passes of their own: four kernels, five where the mask hides something.
+    """Compute O and the log-sum-exp with scale and mask as separate passes.
 
-    See :func:`naive_forward`, whose ``passes="separate"`` this is, for parameters and errors.
+    It launches four kernels, five if the mask hides anything. This is :func:`naive_forward` with ``passes="separate"``;
+    see there for parameters and errors.
     """
     return naive_forward(device, q, k, v, mask=mask, scale=scale, passes="separate")
 
 
 def check_memory(device: Device, w: Workload) -> None:
-    """Refuse a workload whose S and P do not fit the GPU.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError for a workload whose S and P do not fit the GPU's memory."""
     needed, have = own_naive.peak_memory_bytes(w), device.gpu.hbm.capacity_bytes
     if needed > have:
         scratch = own_naive.scratch_bytes(w)
@@ -126,13 +121,13 @@ def check_memory(device: Device, w: Workload) -> None:
 
 
 def empty_scores(device: Device, w: Workload) -> Array:
-    """An array for S or P: rows padded to whole pieces of 16 bytes, the padding never touched."""
+    """Allocate S or P; rows are padded to multiples of 16 bytes, and the padding is never accessed."""
     shape = (w.batch, w.heads_q, w.seq_q, own_naive.score_stride(w.seq_kv))
     return device.empty(shape, "float16" if w.dtype == "fp16" else "uint16")
 
 
 def softmax(device: Device, w: Workload, s: Array, mask: Mask) -> tuple[Array, Array]:
-    """P and the log-sum-exp of each row of S, keys hidden by `mask` left out."""
+    """Compute P and the log-sum-exp of each row of S, without the keys that `mask` hides."""
     tile = own_naive.softmax_tile(w.seq_kv)
     rows = w.batch * w.heads_q * w.seq_q
     p = empty_scores(device, w)

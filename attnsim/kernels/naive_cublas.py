@@ -1,4 +1,4 @@
-"""Unfused attention with cuBLAS's GEMMs around our softmax kernel: a yardstick on a GPU.
+"""Unfused attention with cuBLAS GEMMs and our softmax kernel, as a baseline on a GPU.
 
 CuPy has no bf16 arrays, so cuBLAS is called through CuPy's binding of ``cublasGemmStridedBatchedEx`` on raw addresses
 (cupy/cupy, ``cupy_backends/cuda/libs/cublas.pxd``) rather than through ``cupy.matmul``; the scale is the GEMM's alpha.
@@ -29,10 +29,10 @@ CUBLAS_GEMM_DEFAULT = -1
 def naive_cublas(
     device: Device, q: Array, k: Array, v: Array, *, mask: Mask | None = None, scale: float | None = None
 ) -> tuple[Array, Array]:
-    """O and the log-sum-exp of the scaled scores, in three kernels as :func:`attnsim.kernels.naive.naive_forward`.
+    """Compute O and the log-sum-exp in three kernels, as :func:`attnsim.kernels.naive.naive_forward`.
 
-    S and P have 16 bits; in fp16 a score beyond 65,504 becomes infinite and its row NaN, as in frameworks. The query
-    heads that share a key/value head are stacked into one matrix, so that grouped heads are one batch too.
+    S and P have 16 bits. In fp16, a score above 65,504 becomes infinite and its row NaN, as in frameworks. Query heads
+    that share a key/value head are stacked into one matrix, so that grouped heads also form one batch.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def naive_cublas(
     Raises
     ------
     InputError
-        When the arrays are not on a GPU, do not fit the kernels, or S and P the GPU's memory.
+        If the arrays are not on a GPU, the kernels do not support them, or S and P do not fit the GPU's memory.
     """
     w = attention_workload(q, k, v, mask, head_dims=own_naive.HEAD_DIMS)
     for name, array in (("Q", q), ("K", k), ("V", v)):
@@ -78,7 +78,7 @@ def naive_cublas(
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A batch of matrices: elements from one row to the next, and from one matrix to the next."""
+    """A batch of matrices, with the strides between rows and between matrices in elements."""
 
     array: Any
     row: int
@@ -87,7 +87,7 @@ class _Operand:
 
 
 def _multiply(w: Workload, shape: tuple[int, int, int], a: _Operand, b: _Operand, c: _Operand, factor: float) -> None:
-    """C = factor A B for each key/value head, by columns, accumulated in fp32."""
+    """Compute C = factor A B for each key/value head, column-major, accumulated in fp32."""
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cublas
 

@@ -1,4 +1,4 @@
-"""Registers, spills and shared memory of every kernel on every architecture, and the table of them under review."""
+"""Registers, spills and shared memory of every kernel on every architecture, kept in a committed table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
 
 ARCHITECTURES = ("80", "86", "89", "90", "90a", "100")
-"""What the table covers; "90a" is for kernels that run on nothing else."""
+"""Architectures of the table; "90a" is for kernels that run on nothing else."""
 
 GOLDEN = Path(str(kernel_resources.__file__)).with_name("resources.csv")
 """The committed table."""
@@ -32,7 +32,7 @@ Job = tuple[Variant, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class ResourceRow:
-    """What one kernel takes on one architecture.
+    """Resources of one kernel on one architecture.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ class ResourceRow:
     registers : int
         Per thread.
     spill_bytes, stack_bytes : int
-        Per thread: spilled registers stored and loaded, and local memory.
+        Per thread: bytes of spilled registers, stores and loads; and local memory.
     shared_memory_bytes : int
         Per block, dynamic and static.
     threads : int
-        Of a block.
+        Threads of a block.
     source_hash : str
-        Of the text and constants that it was compiled from.
+        Hash of the source text and the constants.
     """
 
     kernel: str
@@ -63,7 +63,7 @@ class ResourceRow:
 
 
 def jobs(operations: Iterable[Operation], architectures: Sequence[str] = ARCHITECTURES) -> list[Job]:
-    """Every variant of the operations once, for each architecture that it is meant for."""
+    """Return every variant of the operations, for each architecture that it is meant for."""
     found = {variant.label: variant for operation in operations for variant in operation.variants()}
     return [(variant, arch) for variant in found.values() for arch in architectures if _meant_for(variant, arch)]
 
@@ -81,7 +81,7 @@ def inspect_variant(variant: Variant, arch: str) -> ResourceRow:
     Raises
     ------
     InputError
-        When it does not compile.
+        If it does not compile.
     """
     used = compile_variant(variant, arch).resources(variant.entry)
     return ResourceRow(
@@ -97,13 +97,12 @@ def inspect_variant(variant: Variant, arch: str) -> ResourceRow:
 
 
 def inspect_all(work: Sequence[Job], done: Callable[[Job], None] = lambda job: None) -> list[ResourceRow]:
-    """Rows of all jobs, sorted; compiled on every core, because NVRTC works outside Python's lock.
+    """Return the sorted rows of all jobs, compiled on all cores: NVRTC releases Python's lock.
 
     Parameters
     ----------
-    work : sequence of Job
     done : callable
-        Told of each job as it is finished.
+        Called with each finished job.
     """
     found: list[ResourceRow] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -123,7 +122,7 @@ def _order(one: ResourceRow) -> tuple[str, int, str]:
 
 
 def resident_blocks(one: ResourceRow, gpu: Gpu) -> int:
-    """Blocks of a kernel that share an SM of a GPU; 0 where not even one fits."""
+    """Return the resident blocks per SM; 0 if not even one fits."""
     kernel = Kernel(
         name=one.kernel,
         threads=one.threads,
@@ -141,7 +140,7 @@ def resident_blocks(one: ResourceRow, gpu: Gpu) -> int:
 
 
 def runs_on(one: ResourceRow, gpu: Gpu) -> bool:
-    """Whether this row is the one that counts on a GPU: of its architecture, or the nearest older in the table."""
+    """True if this row applies to a GPU: its architecture, or the nearest older one in the table."""
     if not one.arch.isdigit():
         return one.arch.rstrip("a") == str(gpu.compute_capability_number)
     older = [int(arch) for arch in ARCHITECTURES if arch.isdigit() and int(arch) <= gpu.compute_capability_number]
@@ -149,7 +148,7 @@ def runs_on(one: ResourceRow, gpu: Gpu) -> bool:
 
 
 def to_csv(table: Iterable[ResourceRow]) -> str:
-    """The rows as the text of the committed table."""
+    """Return the rows as the text of the committed table."""
     out = io.StringIO()
     writer = csv.DictWriter(out, [field.name for field in fields(ResourceRow)], lineterminator="\n")
     writer.writeheader()

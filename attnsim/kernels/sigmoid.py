@@ -1,4 +1,4 @@
-"""Sigmoid attention, forward, on any GPU since sm_80: the loop of flash attention without a softmax."""
+"""Sigmoid attention forward, on any GPU since sm_80: the loop of flash attention without a softmax."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from attnsim.ptx.outcome import Outcome
 
 
 def variants() -> tuple[Variant, ...]:
-    """Both formats of every tile."""
+    """Return every tile in both formats."""
     return tuple(map(variant_of, flash.variants(own_flash.LEAN, (False,))))
 
 
 def variant_of(one: Variant) -> Variant:
-    """The compilation with the tile of a flash kernel's."""
+    """Return the sigmoid variant with the tile of a flash variant."""
     return replace(one, source="sigmoid.cu", entry=own_sigmoid.ENTRY)
 
 
@@ -43,16 +43,16 @@ def sigmoid_forward(
     bias: float | None = None,
     tile: tuple[int, int] | None = None,
 ) -> Array:
-    """O = sigmoid(scale Q K^T + bias) V over visible keys (Ramapuram et al., arXiv 2409.04431, equation 3).
+    """Compute O = sigmoid(scale Q K^T + bias) V over visible keys (Ramapuram et al., arXiv 2409.04431, equation 3).
 
     Parameters
     ----------
     device, q, k, v, mask, tile
-        As for :func:`attnsim.kernels.flash.flash_forward`.
+        As in :func:`attnsim.kernels.flash.flash_forward`.
     scale : float, optional
         Default ``1 / sqrt(head_dim)``.
     bias : float, optional
-        Default ``-log(seq_kv)``, with which the weights of a query add up to about one.
+        Default ``-log(seq_kv)``, so that the weights of a query sum to about one.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def sigmoid_forward(
     Raises
     ------
     InputError
-        When the inputs or the GPU do not fit the kernel.
+        If the kernel does not support the inputs or the GPU.
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.LEAN))
     chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), own_flash.LEAN)
@@ -75,7 +75,7 @@ def sigmoid_forward(
 
 
 def exercise(device: Device, w: Workload, seed: int = 0, inputs: str = "normal") -> Outcome:
-    """Random or adversarial inputs through the kernel and through the float64 reference."""
+    """Run the kernel and the float64 reference on generated inputs."""
     q, k, v = random_arrays(w, seed, inputs=inputs)
     o = sigmoid_forward(device, *(device.upload(array) for array in (q, k, v)), mask=w.mask)
     return outcome(device, {"O": (o, sigmoid_attention(decode(q), decode(k), decode(v), w.mask))})

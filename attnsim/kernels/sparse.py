@@ -1,4 +1,4 @@
-"""Block-sparse flash attention: any mask of patterns, visiting only the tiles in which something is seen."""
+"""Block-sparse flash attention: any mask of patterns; only tiles with a visible pair are visited."""
 
 from __future__ import annotations
 
@@ -36,29 +36,27 @@ from attnsim.models.question.workload import Workload
 
 
 def variants() -> tuple[Variant, ...]:
-    """Both formats of every tile."""
+    """Return every tile in both formats."""
     return tuple(variant(dtype, tile) for dtype in ("bf16", "fp16") for tiles in TILES.values() for tile in tiles)
 
 
 def variant(dtype: str, tile: SparseTile) -> Variant:
-    """The compilation of the kernel for a tile."""
+    """Return the variant of the kernel for a tile."""
     return Variant("sparse.cu", ENTRY, tile.constants(dtype), tile.threads, tile.shared_memory_bytes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ListedBlocks:
-    """A mask's block list in the memory of a device, for calls that share it.
+    """A mask's block list in device memory, for calls that share it.
 
     Parameters
     ----------
-    mask : Mask
     shape : (int, int, int, int, int)
         Query heads and key/value heads of the whole batch, queries, keys, head_dim.
-    tile : SparseTile
     tensors : mapping of str to array
         The kernel's metadata by name.
     blocks : int
-        Of the grid.
+        Blocks of the grid.
     """
 
     mask: Mask
@@ -69,19 +67,17 @@ class ListedBlocks:
 
 
 def list_blocks(device: Device, w: Workload, tile: tuple[int, int] | None = None) -> ListedBlocks:
-    """The block list of a workload, uploaded.
+    """Make and upload the block list of a workload.
 
     Parameters
     ----------
-    device : Device
-    w : Workload
     tile : (int, int), optional
-        Queries x keys; default the one of the compiled tiles that suits mask and GPU.
+        Queries x keys; by default the compiled tile that suits mask and GPU best.
 
     Raises
     ------
     InputError
-        When the kernel has no such tile, or the mask makes too long a list.
+        If the kernel has no such tile, or the mask's list is too long.
     """
     chosen = choose_tile(w, device.gpu, tile and TileRequest(*tile))
     counts, listed = counts_of(w, chosen), block_list(w.mask, chosen.rows, chosen.keys, w.seq_q, w.seq_kv)
@@ -107,11 +103,10 @@ def sparse_forward(
     tile: tuple[int, int] | None = None,
     listed: ListedBlocks | None = None,
 ) -> tuple[Array, Array]:
-    """O and the log-sum-exp of the scaled scores.
+    """Compute O and the log-sum-exp of the scaled scores.
 
     Parameters
     ----------
-    device : Device
     q : array ``[batch, heads_q, seq_q, head_dim]``
         float16, or uint16 with the bits of bf16; head_dim 64, 128 or 256.
     k, v : array ``[batch, heads_kv, seq_kv, head_dim]``
@@ -121,21 +116,21 @@ def sparse_forward(
     scale : float, optional
         More than 0; default ``1 / sqrt(head_dim)``.
     tile : (int, int), optional
-        Queries x keys; default the one of the compiled tiles that suits mask and GPU.
+        Queries x keys; by default the compiled tile that suits mask and GPU best.
     listed : ListedBlocks, optional
-        From :func:`list_blocks`, in place of mask and tile, to make and upload the list once for many calls.
+        From :func:`list_blocks`, in place of mask and tile, to reuse one list for many calls.
 
     Returns
     -------
     o : array ``[batch, heads_q, seq_q, head_dim]``
-        In the type of `q`; 0 where a query sees no key.
+        In the type of `q`; 0 for queries without a visible key.
     lse : array ``[batch, heads_q, seq_q]``, float32
-        Natural logarithm; -inf where a query sees no key.
+        Natural logarithm; -inf for queries without a visible key.
 
     Raises
     ------
     InputError
-        When the inputs or the GPU do not fit the kernel, or the mask makes too long a list.
+        If the kernel does not support the inputs or the GPU, or the mask's list is too long.
     """
     if listed is not None and (mask is not None or tile is not None):
         raise InputError("a block list is given, and a mask or a tile too; the list has both, leave the others out")
@@ -164,7 +159,7 @@ def _in_words(shape: tuple[int, int, int, int, int]) -> str:
 def _plan(
     w: Workload, gpu: Gpu, counts: TileCounts, row_start: NDArray[np.int32], visits: NDArray[Any], blocks: int
 ) -> NDArray[np.int32]:
-    """Row tiles of all heads in launch order, in the columns of `RowTile` of the kernel."""
+    """Return the row tiles of all heads in launch order, in the columns of the kernel's `RowTile`."""
     order, heads = launch_order(counts), w.batch * w.heads_q
     if heads_together(w, gpu, counts) == 1:
         number, head = np.tile(order, heads), np.repeat(np.arange(heads), len(order))
@@ -177,5 +172,5 @@ def _plan(
 
 
 def _at_least_one(array: NDArray[Any]) -> NDArray[Any]:
-    """The array, or one entry of zeros where it has none: a kernel's pointer has to point somewhere."""
+    """Return the array, or one row of zeros if it is empty, because a kernel's pointer must be valid."""
     return array if len(array) else np.zeros((1, *array.shape[1:]), dtype=array.dtype)

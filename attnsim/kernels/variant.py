@@ -1,4 +1,4 @@
-"""One compilation of a CUDA source of ours: its text, its constants, their hash, and what comes out of it."""
+"""Variants of our CUDA sources: source, compile-time constants, hash, and compilation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Variant:
     shared_memory_bytes : int
         Dynamic shared memory of a block.
     compute_capability : (int, int)
-        Oldest that it runs on.
+        Oldest compute capability that it runs on.
     arch_suffix : str
         "a" for code that runs on one architecture only (``sm_90a``).
     """
@@ -56,17 +56,17 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Entry and constants in one word: ``flash_forward(Half,64,...)``."""
+        """Entry and constants as one word: ``flash_forward(Half,64,...)``."""
         return kernel_label(self.entry, self.defines)
 
     def text(self) -> str:
-        """The CUDA source."""
+        """Read the CUDA source."""
         return (CUDA / self.source).read_text(encoding="utf-8")
 
 
 @functools.cache
 def files_of(source: str) -> tuple[str, ...]:
-    """A source and the headers that it includes, directly or not, sorted by name."""
+    """Return a source and all headers that it includes, directly or indirectly, sorted by name."""
     found, pending = {source}, [source]
     while pending:
         text = (CUDA / pending.pop()).read_text(encoding="utf-8")
@@ -85,7 +85,7 @@ def _text_hash(source: str) -> bytes:
 
 
 def source_hash(variant: Variant) -> str:
-    """Hash of everything that decides what a variant compiles to, but the architecture and the compiler."""
+    """Return the hash of everything that decides a variant's code, except architecture and compiler."""
     digest = hashlib.sha256(_text_hash(variant.source))
     # Where the folder of the sources lies must not matter.
     options = [option for option in variant.options if not option.startswith("-I")]
@@ -95,20 +95,19 @@ def source_hash(variant: Variant) -> str:
 
 @functools.cache
 def compile_variant(variant: Variant, arch: str = "80", *, cubin: bool = True) -> Compiled:
-    """Compile a variant for ``sm_<arch>``, or take it from the cache of an earlier run.
+    """Compile a variant for ``sm_<arch>``; results are cached on disk.
 
     Parameters
     ----------
-    variant : Variant
     arch : str
         "80", "90a", ...
     cubin : bool
-        Whether to assemble as well; PTX alone does not notice instructions that the architecture lacks.
+        Assemble too; PTX alone does not reveal instructions that the architecture lacks.
 
     Raises
     ------
     InputError
-        When NVRTC is not installed, or with the compiler's messages when it refuses the source.
+        If NVRTC is not installed, or it rejects the source (with its messages).
     """
     nvrtc = find_nvrtc()
     options = [*variant.options, f"-arch={'sm' if cubin else 'compute'}_{arch}"]

@@ -1,1 +1,1 @@
-"""Kernels on a real GPU: launching, timing and measuring them, and what of the machine that needs."""
+"""Kernels on a real GPU: launches, timing, measurements, and checks of the machine."""

@@ -1,4 +1,4 @@
-"""What measuring needs of a GPU, in one place: made of the GPU that is here, or of stand-ins in tests."""
+"""The parts that a measurement needs of a GPU: made from the attached GPU, or from stand-ins in tests."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from attnsim.kernels.limits import check_architecture
 from attnsim.models.hardware.gpu import Gpu
 
 WARM_UP_SPINS = 100
-"""Launches of 2 ms of tensor work: an idle GPU takes some tenths of a second to raise its clocks."""
+"""Warm-up launches of 2 ms of tensor work each: an idle GPU takes some tenths of a second to raise its clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A GPU ready to be measured on.
+    """A GPU ready for measurements.
 
     Parameters
     ----------
     device : Device
-        Where kernels are timed.
+        Device for timing.
     checked : Device
-        The same one with fresh memory poisoned and every launch waited for: where kernels are checked.
+        The same GPU for correctness checks: fresh memory is poisoned, and every launch is waited for.
     watch : Watch
+        Times calls.
     random : callable
-        Makes inputs on it.
+        Makes random inputs on the GPU.
     describe : callable
         (operations, date) to the machine record.
     seed : int
-        Of the inputs.
+        Seed of the inputs.
     """
 
     device: Device
@@ -48,12 +49,12 @@ class Bench:
 
 
 def attached_bench(seed: int) -> Bench:
-    """The current CUDA device, its clocks raised.
+    """Return the current CUDA device, with its clocks raised.
 
     Raises
     ------
     InputError
-        Where there is no CuPy, driver or GPU, in one line.
+        If there is no CuPy, driver or GPU.
     """
     from attnsim.kernels.gpu.cuda_device import CudaDevice
     from attnsim.kernels.gpu.timing import Stopwatch
@@ -75,12 +76,12 @@ def attached_bench(seed: int) -> Bench:
 
 
 def by_value(names: Sequence[str]) -> list[Operation]:
-    """Operations of these names, the most valuable first; those that nobody has ranked come last."""
+    """Return the operations of these names in catalog order, the most valuable first."""
     return [one for name, one in OPERATIONS.items() if name in names]
 
 
 def runs_on(one: Operation, gpu: Gpu) -> str:
-    """Why the operation's kernels do not run on a GPU, in words; empty when they do."""
+    """Return the reason why an operation's kernels do not run on a GPU; "" if they do."""
     try:
         for variant in one.variants():
             check_architecture(variant, gpu)

@@ -1,6 +1,6 @@
-"""What the GPU's clocks, power and temperature are while something is timed, through NVML.
+"""Reads a GPU's clocks, power and throttle state through NVML, during timing.
 
-Nothing is ever set: the card is measured as it is found.
+It never changes a setting: the card is measured as it is found.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ clocks and sync boost are not among them."""
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """State of the GPU at one moment; None where the driver does not tell.
+    """State of the GPU at one moment; None for values that the driver does not provide.
 
     Parameters
     ----------
     sm_mhz, power_w : float or None
+        SM clock in MHz and power in W.
     throttled : tuple of str
-        Why the clock is below what was asked for; empty when it is not.
+        Reasons why the clock is below the requested one; empty if it is not.
     """
 
     sm_mhz: float | None = None
@@ -36,12 +37,12 @@ class Reading:
 
 
 class Clocks:
-    """Reads one GPU's state; every reading is empty where NVML is not installed or refuses.
+    """Reads one GPU's state; readings are empty if NVML is not installed or fails.
 
     Parameters
     ----------
     pci_bus_id : str
-        As CUDA gives it: NVML numbers GPUs in another order than CUDA does.
+        From CUDA, because NVML and CUDA number GPUs in different orders.
     """
 
     def __init__(self, pci_bus_id: str) -> None:
@@ -60,11 +61,11 @@ class Clocks:
             self.missing = f"NVML refuses: {error}"
 
     def driver(self) -> str:
-        """The driver's version, or "" where NVML is missing."""
+        """Return the driver's version, "" without NVML."""
         return str(self._asked("nvmlSystemGetDriverVersion", system=True) or "")
 
     def read(self) -> Reading:
-        """The state now."""
+        """Read the present state."""
         if self._nvml is None:
             return Reading()
         nvml = self._nvml

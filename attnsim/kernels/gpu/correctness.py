@@ -1,4 +1,4 @@
-"""Whether an operation is right on a device: the questions put to it, and its answer as a record."""
+"""Correctness checks of operations on a device: the workloads, and the result as a record."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from attnsim.models.question.workload import Workload
 FULL = Mask()
 
 LONG = 500
-"""Lengths beyond it are checked with one head and the first two widths: the float64 reference holds all scores."""
+"""Longer sequences are checked with one head and the first two widths, since the float64 reference holds all scores."""
 
 
 SHORT, MIDDLE, CACHE = 127, 500, 4096
-"""Ragged lengths of the quick questions, and a cache that is long enough for decoding to split it."""
+"""Ragged lengths of the quick checks, and a cache that is long enough to be split in decode."""
 
 
 def case(one: Operation, seq: int, head_dim: int, dtype: str = "bf16", mask: Mask = FULL, heads: int = 4) -> Workload:
-    """A workload that the operation answers, its heads in groups of four where it takes groups."""
+    """Return a workload for the operation, with groups of four query heads per KV head."""
     return Workload(
         batch=1,
         heads_q=heads,
@@ -37,14 +37,14 @@ def case(one: Operation, seq: int, head_dim: int, dtype: str = "bf16", mask: Mas
 
 
 def masks_of(one: Operation, seq: int, dtype: str = "bf16") -> list[Mask]:
-    """The kinds of mask that an operation plays; windows in bf16 alone, both formats share their code."""
+    """Return the kinds of mask that an operation supports; windows only in bf16, as both formats share their code."""
     if one.masks:
         return [Mask.parse(text) for text in one.masks]
     return bands_of(one, max(1, seq // 4) if dtype == "bf16" else None)
 
 
 def bands_of(one: Operation, window: int | None) -> list[Mask]:
-    """All keys, those not after the query, and a window of so many, as far as the operation plays them."""
+    """Return the supported bands: full, causal, and a window of so many keys."""
     if one.passes == "decode":
         return [FULL]
     found = [FULL, *([Mask.causal()] if one.causal else [])]
@@ -52,7 +52,7 @@ def bands_of(one: Operation, window: int | None) -> list[Mask]:
 
 
 def cases(one: Operation, seq: int) -> Iterator[Workload]:
-    """One length in both formats, at every width, with every kind of mask."""
+    """Yield the workloads of one length: both formats, every width, every kind of mask."""
     for dtype in ("bf16", "fp16"):
         for head_dim in one.head_dims if seq <= LONG else one.head_dims[:2]:
             for mask in masks_of(one, seq, dtype):
@@ -60,7 +60,7 @@ def cases(one: Operation, seq: int) -> Iterator[Workload]:
 
 
 def quick_cases(one: Operation) -> Iterator[Workload]:
-    """Both formats, every width and every kind of mask, each at one length or two."""
+    """Yield quick workloads: both formats, every width and every kind of mask, at one or two lengths."""
     for dtype in ("bf16", "fp16"):
         for head_dim in one.head_dims:
             if one.passes == "decode":
@@ -71,7 +71,7 @@ def quick_cases(one: Operation) -> Iterator[Workload]:
 
 
 def check(one: Operation, device: Device, w: Workload, seed: int, inputs: str = "normal") -> dict[str, Any]:
-    """Random or adversarial inputs through the operation and through float64.
+    """Run the operation and the float64 reference on generated inputs; returns a record.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """An NVIDIA GPU as a device: kernels are compiled by NVRTC, loaded and launched through CuPy.
 
-CuPy is imported when a :class:`CudaDevice` is made and not before: this module loads where there is no GPU.
+CuPy is imported only when a :class:`CudaDevice` is created, so that this module loads without a GPU.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from attnsim.ptx.formats import POISON
 from attnsim.ptx.nvrtc import find_nvrtc
 
 OPT_IN_BYTES = 48 * 1024
-"""Shared memory that a block gets without asking (CUDA Programming Guide, "Compute Capability 7.x: Shared Memory")."""
+"""Shared memory of a block without opt-in (CUDA Programming Guide, "Compute Capability 7.x: Shared Memory")."""
 
 
 LASTING = "the device stays in error for this process"
-"""In the message of an error after which nothing else can run."""
+"""Part of the message of an error that leaves the process unable to run kernels."""
 
 
 class CudaError(RuntimeError):
-    """A kernel that the GPU refused or that failed while it ran."""
+    """A kernel was rejected by the GPU, or failed while it ran."""
 
 
 class CudaDevice:
@@ -42,19 +42,19 @@ class CudaDevice:
     Parameters
     ----------
     poison : bool
-        Fill fresh memory with NaN, so that an output nobody wrote is noticed.
+        Fill fresh memory with NaN, so that unwritten outputs are noticed.
     synchronous : bool
         Wait after every launch, so that a failure names the kernel that failed.
 
     Attributes
     ----------
     gpu : Gpu
-        The built-in record of this GPU, or one made of what the driver says.
+        The built-in record of this GPU, or one made from the driver's attributes.
 
     Raises
     ------
     InputError
-        Where there is no CuPy, driver or GPU, or one older than the kernels need; says what is missing.
+        If there is no CuPy, driver or GPU, or the GPU is too old; the message says what is missing.
     """
 
     persistent = True
@@ -69,7 +69,7 @@ class CudaDevice:
         self._kernels: dict[Variant, Any] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array of unspecified content, or of poison."""
+        """Allocate an array of unspecified content, or of poison."""
         with self._told(f"allocate {dtype} {list(shape)}"):
             array = self._cupy.empty(shape, dtype)
             if self.poison and array.nbytes:
@@ -77,33 +77,33 @@ class CudaDevice:
         return array
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """An array of zeros."""
+        """Allocate an array of zeros."""
         with self._told(f"allocate {dtype} {list(shape)}"):
             return self._cupy.zeros(shape, dtype)
 
     def upload(self, array: Any) -> Array:
-        """A NumPy array, on this device and contiguous."""
+        """Copy a NumPy array to this device, contiguous."""
         with self._told("upload"):
             return self._cupy.array(array, order="C")
 
     def download(self, array: Array) -> NDArray[Any]:
-        """An array of this device in NumPy, after everything launched before."""
+        """Copy an array of this device to NumPy, after everything launched before."""
         with self._told("download"):
             found: NDArray[Any] = self._cupy.asnumpy(array)
             return found
 
     def tensor_map(self, array: Array, rows: int) -> NDArray[Any]:
-        """The driver's descriptor of boxes of `rows` x 64 elements of one head."""
+        """Return the driver's tensor map for boxes of `rows` x 64 elements of one head."""
         with self._told(f"describe boxes of {rows} rows"):
             return tensor_map(array, rows)
 
     def synchronize(self) -> None:
-        """Wait until everything launched has run.
+        """Wait until all launches have completed.
 
         Raises
         ------
         CudaError
-            When something of it failed.
+            If a launch failed.
         """
         with self._told("synchronize"):
             self._cupy.cuda.get_current_stream().synchronize()
@@ -114,9 +114,9 @@ class CudaDevice:
         Raises
         ------
         InputError
-            When the GPU cannot carry it out: architecture, threads, shared memory, registers, grid, arguments.
+            If the GPU cannot run it: architecture, threads, shared memory, registers, grid, arguments.
         CudaError
-            When the driver refuses it all the same, or reports that an earlier kernel failed.
+            If the driver rejects it nevertheless, or reports that an earlier kernel failed.
         """
         check_launch(variant, grid, arguments, self.gpu)
         for name, value in arguments.items():
@@ -128,12 +128,12 @@ class CudaDevice:
                 self._cupy.cuda.get_current_stream().synchronize()
 
     def kernel(self, variant: Variant) -> Any:
-        """The loaded kernel, a ``cupy.RawKernel`` with its shared memory opted in to.
+        """Return the loaded kernel, a ``cupy.RawKernel`` with its shared memory opted in to.
 
         Raises
         ------
         InputError
-            When it does not compile, or needs more registers than a block of its size can have.
+            If it does not compile, or needs more registers than a block of its size can have.
         """
         if variant in self._kernels:
             return self._kernels[variant]
@@ -180,7 +180,7 @@ class CudaDevice:
 
     @contextmanager
     def _told(self, action: str) -> Iterator[None]:
-        """Work on this device; errors of the driver as one line: what was tried, and whether the process can go on."""
+        """Run a block of code on this device, and turn driver errors into one line with the failed action."""
         cuda = self._cupy.cuda
         try:
             with cuda.Device(self._id):
@@ -195,7 +195,7 @@ class CudaDevice:
             raise CudaError(f"cannot {action} on {self.gpu.id}: {error}{self._lasting()}") from error
 
     def _lasting(self) -> str:
-        """Ends a message: whether the error stays with the process."""
+        """Return the end of an error message: whether the device is still usable."""
         try:
             self._cupy.cuda.runtime.deviceSynchronize()
         except RuntimeError:
@@ -205,7 +205,7 @@ class CudaDevice:
 
 
 def described(variant: Variant, grid: Grid) -> str:
-    """A launch in words: kernel, grid, block, shared memory and options."""
+    """Describe a launch: kernel, grid, block, shared memory and options."""
     constants = " ".join(f"-D{name}={value}" for name, value in variant.defines)
     return (
         f"{variant.entry} with {' x '.join(map(str, grid))} blocks of {variant.threads} threads, "
@@ -214,12 +214,12 @@ def described(variant: Variant, grid: Grid) -> str:
 
 
 def import_cupy() -> Any:
-    """CuPy with a GPU behind it.
+    """Import CuPy and check that a GPU is usable.
 
     Raises
     ------
     InputError
-        Saying which of package, driver and GPU is missing, and the fix.
+        If the package, the driver or the GPU is missing; the message has the fix.
     """
     try:
         import cupy
@@ -240,7 +240,7 @@ def import_cupy() -> Any:
 
 
 def attached(device_id: int) -> Attached:
-    """What the driver says of a CUDA device."""
+    """Return the driver's description of a CUDA device."""
     cupy = import_cupy()
     device = cupy.cuda.Device(device_id)
     name = cupy.cuda.runtime.getDeviceProperties(device_id)["name"]

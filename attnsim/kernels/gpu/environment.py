@@ -1,4 +1,4 @@
-"""What of the machinery around kernels works on this machine, and what to do about the rest."""
+"""Checks which tools and libraries for kernels work on this machine, and how to fix the others."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ from attnsim.models.question.workload import Workload
 Status = Literal["ok", "missing", "not needed"]
 
 PACKAGES = ("numpy", "scipy", "simpy", "pandas", "pydantic", "pint", "pyyaml", "typer", "rich", "matplotlib", "joblib")
-"""What predictions need; a bare GPU machine runs kernels with NumPy and CuPy alone."""
+"""Packages that predictions need; kernels on a GPU need only NumPy and CuPy."""
 
 _TINY = "import cupy; cupy.arange(1 << 20).sum(); cupy.cuda.Device().synchronize()"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One part of the machinery.
+    """The state of one tool or library.
 
     Parameters
     ----------
-    what : str
     status : {"ok", "missing", "not needed"}
-        "not needed": absent, and without a GPU nothing here asks for it.
+        "not needed": absent, but nothing here uses it without a GPU.
     found : str
-        Versions, or what was tried and what came of it.
+        Versions, or what was tried and the result.
     fix : str
-        A command, or what to do; empty where nothing needs to be done.
+        A command or advice; "" if nothing is to be done.
     """
 
     what: str
@@ -48,7 +47,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Every part, in the order in which one depends on another."""
+    """Yield every part, each after the parts that it depends on."""
     machine = Host.here()
     yield _packages()
     yield _nvrtc()
@@ -62,7 +61,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _absent(machine: Host, what: str, found: str, fix: str) -> Finding:
-    """Something that is not here: missing beside a GPU, not needed without one."""
+    """Return the finding for an absent part: "missing" with a GPU, "not needed" without one."""
     if machine.cards:
         return Finding(what, "missing", found, fix)
     return Finding(what, "not needed", f"{found}; no GPU here")
@@ -114,7 +113,7 @@ def _triton() -> Finding:
 
 
 def _extras() -> Finding:
-    """Which extras of ours are installed."""
+    """Find attnsim's installed extras."""
     try:
         required = metadata.requires("attnsim") or []
     except metadata.PackageNotFoundError:
@@ -187,7 +186,7 @@ def _cupy(machine: Host) -> Finding:
 
 
 def _launch(machine: Host) -> Finding:
-    """Whether a kernel of ours compiles, loads and runs on the GPU."""
+    """Check that one of our kernels compiles, loads and runs on the GPU."""
     if not machine.gpus:
         return _absent(machine, "launch", "not tried", "mend what is missing above")
     from attnsim.kernels.gpu.cuda_device import CudaDevice
@@ -223,7 +222,7 @@ def _profiler(machine: Host) -> Finding:
 
 
 def _counters(machine: Host) -> Finding:
-    """Whether the profiler may read the GPU's counters (NVIDIA, ERR_NVGPUCTRPERM)."""
+    """Check that the profiler may read the GPU's counters (NVIDIA, ERR_NVGPUCTRPERM)."""
     what = "counters"
     fix = (
         "run as root, or: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
@@ -263,7 +262,7 @@ def _sanitizer(machine: Host) -> Finding:
 
 
 def _exercised(device: Device) -> str:
-    """Flash attention on a device in words, or the error that it ends in."""
+    """Run flash attention on a device and describe the result; raises the error that it ends in."""
     from attnsim.kernels.catalog import OPERATIONS
     from attnsim.ptx.outcome import TOLERANCE
 

@@ -1,11 +1,13 @@
-"""Which points of the grid operation x shape x format x cache x launch are measured, and in which order.
+"""Grid of measurements (operation x shape x format x cache x launch), and the order in which points are measured.
 
-A run is cut off when its time is used up, so that what it has measured by then should tell as much as it can. The
-operations take turns. Of each, the next point is the one with the most that was not there before: first a band of
-lengths with few or many heads, then a width, a kind of mask, a condition (cold or warm L2, stream or graph), a group of
-heads, a format. Once all of these have been seen, it is the point that lies farthest from its nearest neighbour among
-those taken, so that neighbours, which tell the same twice, come last. The order depends on nothing that is measured: a
-run that was killed goes on in it.
+A run stops when its time is used up, so the first points should be the most informative. The operations take turns. For
+each, the next point is chosen so:
+
+- First, the point with the most new properties, in this order of weight: a band of lengths with few or many heads, a
+  width, a kind of mask, a condition (cold or warm L2, stream or graph), a group of heads, a format.
+- When every property has been measured, the point that is farthest from its nearest measured neighbour.
+
+The order does not depend on measured values, so a killed run can be resumed.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
 BANDS = (1024, 4096)
-"""Longest of the first and of the second band of lengths, as the fits hold them out."""
+"""Upper ends of the first and the second band of lengths, as in the held-out folds of the fits."""
 
 LENGTHS: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 CACHES: tuple[int, ...] = (1024, 4096, 16384, 65536, 131072)
-"""Keys that a decoding step finds."""
+"""Keys in the cache of a decode step."""
 
 HEADS = {"few": (1, 16), "many": (4, 32)}
-"""Batch and query heads; up to 64 heads in all are few."""
+"""Batch and query heads; a product of up to 64 counts as few."""
 DECODE_HEADS = {"few": (1, 32), "many": (16, 32)}
 GROUPS = (1, 4)
 
@@ -43,13 +45,13 @@ CONDITIONS: dict[Mode, tuple[str, str]] = {
     "graph": ("warm", "graph"),
     "cold graph": ("cold", "graph"),
 }
-"""L2 and launch of each mode of the stopwatch, as case tables call them."""
+"""L2 state and launch of each mode of the stopwatch, in the words of case tables."""
 
 LONGEST_S = 0.03
-"""Of one call, were it at the GPU's peak: at a fifth of it, a handful of samples take a second."""
+"""Largest time of one call at the GPU's peak: at a fifth of the peak, a handful of samples take a second."""
 
 MEMORY_SHARE = 0.4
-"""Of the card, for inputs, outputs and scores of a call together."""
+"""Share of the card's memory for inputs, outputs and scores of one call."""
 
 APART = by_hand(
     {"heads": 2.0, "width": 2.0, "mask": 2.0, "mode": 1.5, "group": 0.5, "format": 0.5},
@@ -59,12 +61,10 @@ APART = by_hand(
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """Something to time.
+    """One point to time.
 
     Parameters
     ----------
-    operation : Operation
-    workload : Workload
     mode : {"cold", "warm", "graph", "cold graph"}
     """
 
@@ -74,7 +74,7 @@ class GridPoint:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Band of lengths with few or many heads, width, mask, condition, group and format; weightiest first."""
+        """Properties, weightiest first: band of lengths and heads, width, mask, condition, group, format."""
         w = self.workload
         length = max(w.seq_q, w.seq_kv)
         band = sum(length > longest for longest in BANDS)
@@ -82,7 +82,7 @@ class GridPoint:
         return (f"{band} {many}", str(w.head_dim), kind_of(w.mask), self.mode, str(w.group), w.dtype)
 
     def place(self) -> list[float]:
-        """Coordinates in which the sum of differences says how much two points have in common."""
+        """Coordinates of the point; the sum of absolute differences measures how unlike two points are."""
         w = self.workload
         kinds, modes = ("full", "causal", "window"), tuple(CONDITIONS)
         return [
@@ -97,17 +97,17 @@ class GridPoint:
 
 
 def kind_of(mask: Mask) -> str:
-    """Full, causal or window."""
+    """Return "full", "causal" or "window"."""
     return "window" if mask.is_windowed else "causal" if mask.is_causal else "full"
 
 
 def useful_flops(w: Workload) -> float:
-    """2 B H pairs (d + dv) forward, 2.5 times that backward."""
+    """Return useful FLOPs: 2 B H pairs (d + dv) forward, 2.5 times that backward."""
     return 4.0 * w.heads_q * w.visible_pairs * w.head_dim * (2.5 if w.passes == "bwd" else 1.0)
 
 
 def candidates(one: Operation, gpu: Gpu) -> list[GridPoint]:
-    """Every point of an operation's grid that a GPU can answer in time and memory, the most usual first."""
+    """Return every point that a GPU can run in time and memory, the most usual first."""
     decode = one.passes == "decode"
     heads, lengths = (DECODE_HEADS, CACHES) if decode else (HEADS, LENGTHS)
     if one.name == "linear-decode":
@@ -135,13 +135,12 @@ def candidates(one: Operation, gpu: Gpu) -> list[GridPoint]:
 
 
 def ordered(operations: Iterable[Operation], gpu: Gpu) -> Iterator[GridPoint]:
-    """The points of all operations in turn, each operation's most informative first.
+    """Yield the points of all operations in turn, each operation's most informative points first.
 
     Parameters
     ----------
     operations : iterable of Operation
         The most valuable first.
-    gpu : Gpu
     """
     queues = [informative(candidates(one, gpu)) for one in operations]
     for turn in itertools.zip_longest(*queues):
@@ -149,7 +148,7 @@ def ordered(operations: Iterable[Operation], gpu: Gpu) -> Iterator[GridPoint]:
 
 
 def informative(points: Sequence[GridPoint]) -> Iterator[GridPoint]:
-    """The points in the order in which each adds the most to those before; of equals the first given."""
+    """Yield points so that each adds the most to those before; ties in the given order."""
     if not points:
         return
     places = np.array([point.place() for point in points])

@@ -1,4 +1,4 @@
-"""What there is of NVIDIA on this machine: cards, driver, usable GPUs; and its tools, tried."""
+"""Detects NVIDIA cards, driver and usable GPUs on this machine, and runs NVIDIA's tools."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ NVIDIA_VENDOR = "0x10de"
 """PCI vendor id."""
 
 TIMEOUT_S = 90
-"""For a tool that is tried on a small kernel."""
+"""Time limit for a tool on a small kernel, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What there is of NVIDIA here.
+    """NVIDIA hardware and driver of this machine.
 
     Parameters
     ----------
     cards : int
-        NVIDIA devices that are attached (PCI, or device files of the driver).
+        Number of attached NVIDIA devices (on PCI, or by the driver's device files).
     driver_cuda : int
-        Newest CUDA release that the driver knows, 13000 for 13.0; 0 without one.
+        Newest CUDA release that the driver supports, 13000 for 13.0; 0 without a driver.
     gpus : tuple of str
-        GPUs that CuPy can use, in words.
+        Descriptions of the GPUs that CuPy can use.
     trouble : str
-        Why CuPy can use none.
+        Reason why CuPy cannot use a GPU.
     """
 
     cards: int
@@ -39,7 +39,7 @@ class Host:
 
     @classmethod
     def here(cls) -> Host:
-        """Look at this machine."""
+        """Examine this machine."""
         cards, driver = _count_cards(), _driver_cuda()
         try:
             gpus, trouble = tuple(_usable_gpus()), ""
@@ -76,7 +76,7 @@ def _usable_gpus() -> Iterator[str]:
 
 
 def tried(command: list[str]) -> tuple[int, str]:
-    """Exit code and all output of a tool."""
+    """Run a tool; returns its exit code and all its output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -85,7 +85,7 @@ def tried(command: list[str]) -> tuple[int, str]:
 
 
 def read(path: Path) -> str:
-    """Content of a file of the system, empty where there is none."""
+    """Read a system file; "" if there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -93,5 +93,5 @@ def read(path: Path) -> str:
 
 
 def one_line(error: object) -> str:
-    """A message without line breaks."""
+    """Return a message without line breaks."""
     return " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Random 16-bit arrays on a GPU, made without CuPy's compiler, which needs CUDA headers that may not be there."""
+"""Random 16-bit arrays on a GPU, without CuPy's compiler, which needs CUDA headers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,22 @@ from attnsim.kernels.device import Array, Device
 from attnsim.ptx.formats import encode
 
 DRAWN = 1 << 20
-"""Numbers drawn for an array; longer ones repeat them, which no kernel can notice."""
+"""Numbers drawn for an array; longer arrays repeat them."""
 
 
 Random = Callable[[tuple[int, ...], str, int], Array]
-"""Makes normal numbers of a shape in fp16 or bf16; the seed tells arrays of one workload apart."""
+"""Makes normal numbers of a shape in fp16 or bf16; the seed distinguishes arrays of one workload."""
 
 
 class RepeatedNormals:
-    """Normal numbers in device memory, drawn once on the CPU and repeated there by copies.
-
-    Parameters
-    ----------
-    device : CudaDevice
-    seed : int
-    """
+    """Normal numbers in device memory: drawn once on the CPU, then repeated by copies on the device."""
 
     def __init__(self, device: Device, seed: int) -> None:
         self._device = device
         self._seed = seed
 
     def __call__(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
-        """Normal numbers of a shape; `seed` tells arrays of one workload apart."""
+        """Make normal numbers of a shape; `seed` distinguishes arrays of one workload."""
         count = int(np.prod(shape))
         drawn = np.random.default_rng((self._seed, seed)).standard_normal(min(count, DRAWN), dtype=np.float32)
         some = self._device.upload(encode(drawn, dtype))

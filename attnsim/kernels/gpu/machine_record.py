@@ -1,4 +1,4 @@
-"""What a measurement was made with: GPU, driver, versions, the kernels' hashes, the revision, the date."""
+"""The record of a measurement's machine: GPU, driver, versions, kernel hashes, git revision, date."""
 
 from __future__ import annotations
 
@@ -26,29 +26,27 @@ if TYPE_CHECKING:
 
 @functools.cache
 def version_of(one: Operation) -> str:
-    """Hash of every compilation that an operation can ask for: another one means other kernels."""
+    """Return a hash of all variants of an operation; it changes when the kernels do."""
     digest = hashlib.sha256(" ".join(sorted(source_hash(variant) for variant in one.variants())).encode())
     return digest.hexdigest()[:16]
 
 
 def now() -> str:
-    """The time in UTC, to the second: what a session of measuring is told by."""
+    """Return the time in UTC to the second, which identifies a session of measurements."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def machine_record(
     device: CudaDevice, watch: Stopwatch, operations: Iterable[Operation], *, seed: int, date: str
 ) -> dict[str, Any]:
-    """Everything that another machine, or this one later, would need to know.
+    """Return everything that is needed to reproduce or interpret a measurement.
 
     Parameters
     ----------
-    device : CudaDevice
-    watch : Stopwatch
     operations : iterable of Operation
-        Whose kernels are measured.
+        The measured operations.
     seed : int
-        Of the random inputs.
+        Seed of the random inputs.
     date : str
         From :func:`now`.
     """
@@ -77,12 +75,12 @@ def machine_record(
 
 
 def attached_of(record: Mapping[str, Any]) -> Attached:
-    """The GPU of a machine record as its driver described it.
+    """Return the driver's description of the GPU from a machine record.
 
     Raises
     ------
     InputError
-        When the record has none.
+        If the record has no description.
     """
     try:
         return Attached(**record["attached"])
@@ -93,7 +91,7 @@ def attached_of(record: Mapping[str, Any]) -> Attached:
 
 
 def _revision() -> str | None:
-    """The checkout's revision, with a + where files differ from it; None outside a checkout."""
+    """Return the git revision, with a + if files differ from it; None outside a checkout."""
     here, told = Path(__file__).resolve(), []
     # The first fails where this file is not git's: installed beside somebody's own project.
     for words in (

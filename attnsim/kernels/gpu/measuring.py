@@ -1,4 +1,4 @@
-"""The points of a measuring run and their records: is a kernel right, what does nothing cost, how long does it take."""
+"""Points of a measuring run: correctness, launch overhead, microbenchmarks and kernel times."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from attnsim.models.question.workload import Workload
 SAMPLES = 30
 NULL_SAMPLES = 100
 LIMIT_S = 0.4
-"""GPU time of a point, after which no further burst is begun: five samples at least."""
+"""GPU time of a point after which no further burst begins, in seconds; five samples at least."""
 
 
 def machine_points(bench: Bench, operations: Iterable[Operation], session: str) -> Iterator[Point]:
-    """The machine record, one for each session: the driver may be another one when a run is taken up again."""
+    """Yield the machine record, one per session, since the driver may change between sessions."""
     about = {"kind": "machine", "session": session}
     yield Point(f"machine {session}", lambda: bench.describe(list(operations), session), about)
 
@@ -34,14 +34,12 @@ def machine_points(bench: Bench, operations: Iterable[Operation], session: str) 
 def correctness_points(
     bench: Bench, operations: Iterable[Operation], cases: Callable[[Operation], Iterable[Workload]]
 ) -> Iterator[Point]:
-    """Operations against float64 on the device whose fresh memory is poisoned.
+    """Yield correctness checks against float64, on the device whose fresh memory is poisoned.
 
     Parameters
     ----------
-    bench : Bench
-    operations : iterable of Operation
     cases : callable
-        Operation to workloads.
+        Returns the workloads of an operation.
     """
     for one in operations:
         version = version_of(one)
@@ -52,7 +50,7 @@ def correctness_points(
 
 
 def null_points(bench: Bench, session: str) -> Iterator[Point]:
-    """A kernel that does nothing in every mode: what of a measured time is the launch, and the stopwatch's own."""
+    """Yield timings of an empty kernel in every mode: the overhead of launch and stopwatch."""
 
     def measure(mode: Mode) -> dict[str, Any]:
         call = partial(probe_kernels.null, bench.device)
@@ -64,7 +62,7 @@ def null_points(bench: Bench, session: str) -> Iterator[Point]:
 
 
 def probe_points(bench: Bench, session: str) -> Iterator[Point]:
-    """The microbenchmarks, as one point: they take seconds, and belong together."""
+    """Yield the microbenchmarks as one point; together they take seconds."""
 
     def measure() -> dict[str, Any]:
         return {"rates": [asdict(rate) for rate in probe.measure(bench.device, bench.watch)]}
@@ -73,7 +71,7 @@ def probe_points(bench: Bench, session: str) -> Iterator[Point]:
 
 
 def time_points(bench: Bench, operations: Iterable[Operation], session: str) -> Iterator[Point]:
-    """The grid, most informative points first; a record holds every sample and the GPU's state after each burst."""
+    """Yield the grid's points, the most informative first; records hold every sample and the GPU's state per burst."""
 
     def measure(point: GridPoint) -> dict[str, Any]:
         call = prepare(point.operation, bench.device, point.workload, bench.random)
@@ -97,11 +95,11 @@ def time_points(bench: Bench, operations: Iterable[Operation], session: str) -> 
 
 
 SHAPE = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
-"""Columns of a case table that are counts of a workload."""
+"""Columns of a case table that are integers of a workload."""
 
 
 def as_dict(w: Workload) -> dict[str, Any]:
-    """A workload in the columns of a case table; `band` is whether those say all of its mask."""
+    """Return a workload in the columns of a case table; `band` is true if these describe its mask completely."""
     causal, window = w.mask.is_causal, None if w.mask.left is None else w.mask.left + 1
     said = Mask.causal() if causal else Mask()
     if window is not None:

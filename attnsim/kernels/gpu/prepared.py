@@ -1,4 +1,4 @@
-"""An operation on a workload as a call without arguments: its inputs are made before, so that only it is timed."""
+"""Prepares an operation as a call without arguments: inputs are made before, so that only the operation is timed."""
 
 from __future__ import annotations
 
@@ -14,28 +14,26 @@ Call = Callable[[], object]
 
 
 def prepare(one: Operation, device: Device, w: Workload, random: Random) -> Call:
-    """Random inputs on `device`, and the call that runs the operation on them.
+    """Make random inputs on `device`; returns the call that runs the operation on them.
 
     Parameters
     ----------
-    one : Operation
-    device : Device
     w : Workload
-        One that the operation answers.
+        A workload that the operation supports.
     random : callable
-        Makes the inputs where `device` can read them.
+        Makes the inputs in memory that `device` can read.
 
     Raises
     ------
     InputError
-        When workload or GPU do not fit the kernels, or memory runs out.
+        If the kernels do not support workload or GPU, or memory runs out.
     """
     ready = _SPECIAL.get(one.name, _attention)
     return ready(one, device, w, random)
 
 
 def inputs(w: Workload, random: Random, keys: int | None = None) -> tuple[Any, Any, Any]:
-    """Q, K and V of a workload, or of so many of its keys."""
+    """Make Q, K and V of a workload, or of only so many of its keys."""
     kv = (w.batch, w.heads_kv, w.seq_kv if keys is None else keys, w.head_dim)
     shapes = ((w.batch, w.heads_q, w.seq_q, w.head_dim), kv, kv)
     q, k, v = (random(shape, w.dtype, seed) for seed, shape in enumerate(shapes))
@@ -49,7 +47,7 @@ def _attention(one: Operation, device: Device, w: Workload, random: Random) -> C
 
 
 def _sparse(one: Operation, device: Device, w: Workload, random: Random) -> Call:
-    """The mask's block list is made and uploaded once, as a model would for all its layers."""
+    """Prepare the sparse kernel; the mask's block list is made and uploaded once, as a model would for all layers."""
     from attnsim.kernels.sparse import list_blocks
 
     q, k, v = inputs(w, random)
@@ -58,7 +56,7 @@ def _sparse(one: Operation, device: Device, w: Workload, random: Random) -> Call
 
 
 def _backward(one: Operation, device: Device, w: Workload, random: Random) -> Call:
-    """O and the log-sum-exp are those of our forward kernel."""
+    """Prepare the backward kernels; our forward kernel provides O and the log-sum-exp."""
     q, k, v = inputs(w, random)
     o, lse = OPERATIONS["flash"].call()(device, q, k, v, mask=w.mask)
     do = random(tuple(q.shape), w.dtype, 3)
@@ -75,7 +73,7 @@ def _linear(one: Operation, device: Device, w: Workload, random: Random) -> Call
 
 
 def _linear_decode(one: Operation, device: Device, w: Workload, random: Random) -> Call:
-    """The new tokens alone; the sums over those before are zeros, and grow with every call."""
+    """Prepare linear decode on the new tokens; the state starts at zero and grows with every call."""
     q, k, v = inputs(w, random, keys=w.seq_q)
     state = device.zeros((w.batch, w.heads_kv, w.head_dim, w.head_dim), "float32")
     normalizer = device.zeros((w.batch, w.heads_kv, w.head_dim), "float32")

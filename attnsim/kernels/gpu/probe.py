@@ -1,4 +1,4 @@
-"""Microbenchmarks: rates and latencies of a GPU's units, each by a kernel that does nothing else."""
+"""Microbenchmarks: rates and latencies of a GPU's units, each measured by a kernel that uses one unit only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.gpu.timing import Mode, Timing, Watch
 
 L2_SHARES = (1 / 8, 3 / 16, 1 / 4, 5 / 16, 3 / 8, 7 / 16, 1 / 2, 9 / 16, 5 / 8, 3 / 4, 7 / 8, 1, 5 / 4, 3 / 2, 2, 3)
-"""Working sets of the sweep that shows the L2's bandwidth and where it ends, over the L2's capacity."""
+"""Working sets of the L2 sweep, as fractions of the L2's capacity: they show its bandwidth and its effective size."""
 
 REREAD_BYTES = 1 << 30
-"""Read in each call of the sweep, so that its launch is lost in it."""
+"""Bytes read in each call of the sweep, so that the launch is negligible."""
 
 STREAMED_BYTES = 2 << 30
-"""Array that is read or copied from device memory: its launch is 0.5 % of the time at 5 TB/s."""
+"""Size of the array that is streamed from device memory: its launch is 0.5 % of the time at 5 TB/s."""
 
 SPUN = (
     ("probe_mma", "tensor.mma_sync", "FLOP/s"),
@@ -29,13 +29,13 @@ SPUN = (
     ("probe_fma", "fp32.fma", "FLOP/s"),
     ("probe_shared", "shared_memory.read", "B/s"),
 )
-"""Kernels that only compute: entry, name of the rate (tensor rates are of bf16), unit."""
+"""Compute-only kernels: entry, name of the rate (tensor rates are for bf16), unit."""
 
 L1_BYTES = 16 << 10
-"""Working set of the L1's latency: half of the smallest L1."""
+"""Working set for the L1 latency: half of the smallest L1."""
 
 L1_STEPS = 100_000
-"""The first round through the L1's lines misses; of so many steps that is 0.1 %."""
+"""Steps of the L1 latency; the misses of the first round are 0.1 % of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class Rate:
     Parameters
     ----------
     name : str
-        What was measured: ``hbm.copy``, ``tensor.mma_sync``, ``l2.reread``, ``launch.graph``, ``latency.hbm``.
+        Name of the quantity: ``hbm.copy``, ``tensor.mma_sync``, ``l2.reread``, ``launch.graph``, ``latency.hbm``.
     value : float
         Median.
     unit : str
         "B/s", "FLOP/s", "1/s", "s" or "clk".
     spread : float
-        Distance of the quartiles over the median.
+        Interquartile range divided by the median.
     samples : int
-        That the median is taken of.
+        Number of samples of the median.
     throttled : int
         Samples that were dropped because the GPU was throttled.
     sm_mhz : float or None
-        Median SM clock while it was measured; None where the driver does not tell.
+        Median SM clock during the measurement; None if the driver does not provide it.
     working_set_bytes : int or None
-        Of a sweep.
+        Working set, for points of a sweep.
     """
 
     name: str
@@ -73,13 +73,7 @@ class Rate:
 
 
 def measure(device: Device, watch: Watch) -> Iterator[Rate]:
-    """Every microbenchmark in turn, most valuable first.
-
-    Parameters
-    ----------
-    device : CudaDevice
-    watch : Stopwatch
-    """
+    """Run every microbenchmark, the most valuable first."""
     l2 = int(device.gpu.l2.capacity_bytes)
     large = device.zeros((max(8 * l2, STREAMED_BYTES),), "uint8")
     yield _rate(watch, "hbm.read", large.nbytes, "B/s", partial(probe_kernels.read, device, large))
@@ -135,7 +129,10 @@ def _of_timing(name: str, value: float, unit: str, found: Timing, working_set_by
 def _latency(
     device: Device, name: str, size: int, steps: int | None = None, before: Callable[[], None] | None = None
 ) -> Rate:
-    """Clocks of one load that waits for the one before, in `size` bytes of which no line is met twice in `steps`."""
+    """Measure the clocks of a load that depends on the one before.
+
+    The loads go through `size` bytes and meet no cache line twice in `steps`.
+    """
     links = device.upload(probe_kernels.ring(size // 4, probe_kernels.LINE_ELEMENTS))
     steps = steps or min(20_000, size // (4 * probe_kernels.LINE_ELEMENTS))
     clocks = []

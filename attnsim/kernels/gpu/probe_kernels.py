@@ -1,4 +1,4 @@
-"""Kernels that keep one unit of a GPU busy and nothing else: how they are launched, and how much work they do."""
+"""Microbenchmark kernels, each for one unit of a GPU: their launches, and the work that they do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WGMMA_SHARED_BYTES = (2 * 64 + 128) * 128 + 1024
 
 
 def variant(entry: str, dtype: str = "Bfloat16") -> Variant:
-    """The compilation of one microbenchmark."""
+    """Return the variant of one microbenchmark."""
     if entry == "probe_wgmma":
         return Variant(
             "probe_wgmma.cu", entry, (("ELEMENT", dtype),), THREADS, WGMMA_SHARED_BYTES, (9, 0), arch_suffix="a"
@@ -39,17 +39,17 @@ def null(device: Device) -> None:
 
 
 def wait(device: Device, seconds: float) -> None:
-    """Hold the stream for so long, without the CPU waiting too."""
+    """Occupy the stream for so many seconds; the CPU does not wait."""
     device.launch(variant("probe_wait"), (1, 1, 1), {"nanoseconds": np.int64(round(seconds * 1e9))})
 
 
 def read(device: Device, source: Array, sink: Array | None = None) -> None:
-    """Read an array once; `sink` is a uint32 that stays as it is."""
+    """Read an array once; `sink` is a uint32 that keeps its value."""
     _stream(device, "probe_read", source, {"sink": device.empty((1,), "uint32") if sink is None else sink})
 
 
 def reread(device: Device, source: Array, passes: int) -> None:
-    """Read an array `passes` times, around the L1."""
+    """Read an array `passes` times, bypassing the L1."""
     _stream(device, "probe_reread", source, {"sink": device.empty((1,), "uint32")}, {"passes": np.int32(passes)})
 
 
@@ -59,14 +59,14 @@ def copy(device: Device, source: Array, target: Array) -> None:
 
 
 def _stream(device: Device, entry: str, source: Array, to: dict[str, Array], more: Mapping[str, Any] = {}) -> None:
-    """Go through an array by a grid of as many blocks as fill the GPU."""
+    """Stream an array with as many blocks as fill the GPU."""
     vectors = source.nbytes // VECTOR_BYTES
     blocks = max(1, min(device.gpu.sm.count * BLOCKS_PER_SM, -(-vectors // THREADS)))
     device.launch(variant(entry), (blocks, 1, 1), {"source": source, **to, "count": np.int64(vectors), **more})
 
 
 def spin(device: Device, entry: str, rounds: int = ROUNDS, blocks: int | None = None) -> None:
-    """Run a kernel that only computes: probe_exp, probe_fma, probe_mma, probe_shared or probe_wgmma."""
+    """Run a compute-only kernel: probe_exp, probe_fma, probe_mma, probe_shared or probe_wgmma."""
     arguments: dict[str, Any] = {"sink": device.empty((1,), "uint32"), "rounds": np.int32(rounds)}
     if entry == "probe_fma":
         arguments |= {"a": np.float32(0.999), "b": np.float32(1e-3)}
@@ -74,12 +74,12 @@ def spin(device: Device, entry: str, rounds: int = ROUNDS, blocks: int | None = 
 
 
 def blocks_of(device: Device, entry: str) -> int:
-    """Blocks with which a kernel that only computes fills the GPU."""
+    """Return the blocks with which a compute-only kernel fills the GPU."""
     return device.gpu.sm.count * (1 if entry == "probe_wgmma" else BLOCKS_PER_SM)
 
 
 def work_of(entry: str, rounds: int = ROUNDS) -> float:
-    """What one block does in `rounds`: exponentials, FLOPs or bytes."""
+    """Return the work of one block in `rounds`: exponentials, FLOPs or bytes."""
     return {
         "probe_exp": THREADS * CHAINS,
         "probe_fma": 2 * THREADS * CHAINS,
@@ -90,7 +90,7 @@ def work_of(entry: str, rounds: int = ROUNDS) -> float:
 
 
 def chase(device: Device, links: Array, steps: int) -> Array:
-    """Follow `steps` dependent loads with one thread; the clocks they took, as an int64 array of one element."""
+    """Run `steps` dependent loads in one thread; returns their clocks as an int64 array of one element."""
     clocks = device.empty((1,), "int64")
     arguments = {"next": links, "sink": device.empty((1,), "uint32"), "clocks": clocks, "steps": np.int32(steps)}
     device.launch(variant("probe_latency"), (1, 1, 1), arguments)
@@ -98,7 +98,7 @@ def chase(device: Device, links: Array, steps: int) -> Array:
 
 
 def ring(count: int, stride: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Links of one cycle through every `stride`-th of `count` elements in random order: no prefetcher follows it."""
+    """Return links of one cycle through every `stride`-th of `count` elements, in random order (no prefetching)."""
     order = np.random.default_rng(seed).permutation(count // stride).astype(np.uint32) * np.uint32(stride)
     order = np.roll(order, -int(np.flatnonzero(order == 0)[0]))
     links = np.zeros(count, np.uint32)

@@ -1,4 +1,4 @@
-"""An append-only file of measured points: a run that was killed goes on where it stopped."""
+"""An append-only file of measured points, from which a killed run can resume."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 from attnsim.errors import InputError
 
 FILE_NAME = "records.jsonl"
-"""Of a run, in its folder."""
+"""Name of a run's file of records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Something to measure.
+    """One point to measure.
 
     Parameters
     ----------
     key : str
-        Unique in a run, and the same in every run.
+        Unique within a run, and equal in every run.
     measure : callable
         Returns the record, ready for JSON.
     about : mapping
-        What the record says of the point even when measuring fails.
+        Fields of the record that are kept even if the measurement fails.
     """
 
     key: str
@@ -41,12 +41,12 @@ class Records:
     Parameters
     ----------
     path : Path
-        Created when the first record comes. A last line cut off by a kill is dropped, its point done again.
+        Created with the first record. An incomplete last line is dropped and its point measured again.
 
     Raises
     ------
     InputError
-        When the file is not of this kind.
+        If the file is not of this kind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +71,7 @@ class Records:
             os.truncate(self.path, len((whole + "\n" if whole else "").encode()))
 
     def append(self, key: str, data: dict[str, Any]) -> None:
-        """Add a record; it is on disk when this returns."""
+        """Append a record; it is on disk when this returns."""
         record = {"key": key} | data
         line = (json.dumps(record) + "\n").encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class Records:
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Measure the points that have no record yet, in order, until the clock passes `deadline_s`.
 
-        A point that fails becomes a record with ``error``, so that it does not stop those behind it.
+        A point that fails becomes a record with ``error``, and the run continues.
         """
         for point in points:
             if point.key in self.done:

@@ -20,7 +20,7 @@ MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
 
 def tensor_map(array: Any, rows: int) -> NDArray[Any]:
-    """The map of ``[batch, heads, seq, head_dim]`` for boxes of `rows` x 64 elements of one head.
+    """Return the tensor map of ``[batch, heads, seq, head_dim]`` for boxes of `rows` x 64 elements of one head.
 
     Rows past the end of a head arrive as zeros.
 
@@ -39,7 +39,7 @@ def tensor_map(array: Any, rows: int) -> NDArray[Any]:
     Raises
     ------
     InputError
-        When the driver has no such call or refuses the shape.
+        If the driver has no such call, or rejects the shape.
     """
     batch, heads, seq, width = array.shape
     storage = np.zeros(MAP_BYTES + MAP_ALIGNMENT, np.uint8)

@@ -1,9 +1,9 @@
-"""Time on a GPU with CUDA events: cold or warm L2, in a stream or as a graph, every sample kept.
+"""Times calls on a GPU with CUDA events: cold or warm L2, in a stream or as a graph; every sample is kept.
 
-``cupyx.profiler.benchmark`` synchronises after every repeat and never flushes the L2, so that short kernels show the
-latency of a launch; here a whole burst of samples is queued before anything is waited for. The burst stands behind a
-kernel that does nothing for as long as the CPU needs to queue it: otherwise the GPU would wait for Python between the
-start event and the kernel, and the time of anything shorter than a tenth of a millisecond would be Python's.
+``cupyx.profiler.benchmark`` synchronises after every repeat and never flushes the L2, so short kernels show the latency
+of a launch. Here, a burst of samples is queued before anything is waited for. A gate kernel holds the stream until the
+CPU has queued the burst. Without the gate, the GPU would wait for Python between the start event and the kernel, and
+times below 0.1 ms would be Python's.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from attnsim.kernels.gpu.cuda_device import CudaDevice
 Mode = Literal["cold", "warm", "graph", "cold graph"]
 
 BURST = 5
-"""Samples queued between two looks at the clocks."""
+"""Samples of a burst, between two readings of the clocks."""
 CALLS_PER_GRAPH = 10
-"""Calls captured in one graph, so that its own launch is shared among them; with the L2 flushed it can be one only."""
+"""Calls captured in one graph, to share its launch; only one if the L2 is flushed."""
 
 SHORTEST_GATE_S = 1e-4
 LONGEST_GATE_S = 0.05
-"""A burst that takes longer to queue than this runs kernels for which Python's share does not matter."""
+"""Longest gate; kernels that take longer to queue run so long that Python's share does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One timed call and the state of the GPU right after its burst."""
+    """One timed call, and the GPU's state after its burst."""
 
     seconds: float
     state: Reading
@@ -46,8 +46,8 @@ class Timing:
     Parameters
     ----------
     mode : {"cold", "warm", "graph", "cold graph"}
-        The L2 flushed before every call; the call repeated on the same data; the same from a CUDA graph of ten calls;
-        a graph of one call after a flush.
+        "cold": the L2 is flushed before every call. "warm": the call repeats on the same data. "graph": warm, from a
+        CUDA graph of ten calls. "cold graph": a graph of one call after a flush.
     samples : tuple of Sample
         In order, throttled ones included.
     """
@@ -61,27 +61,27 @@ class Timing:
 
     @property
     def kept(self) -> tuple[float, ...]:
-        """Seconds of the samples that were not throttled; of all when every one was."""
+        """Seconds of the samples that were not throttled; of all samples if every one was."""
         return tuple(sample.seconds for sample in self._kept)
 
     @property
     def throttled(self) -> int:
-        """How many samples were throttled."""
+        """Number of throttled samples."""
         return sum(bool(sample.state.throttled) for sample in self.samples)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why samples were throttled, each reason once."""
+        """Reasons for throttling, each once."""
         return tuple(dict.fromkeys(reason for sample in self.samples for reason in sample.state.throttled))
 
     @property
     def median_s(self) -> float:
-        """Median of the kept samples."""
+        """Median of the kept samples in seconds."""
         return statistics.median(self.kept)
 
     @property
     def iqr_s(self) -> float:
-        """Distance between the quartiles of the kept samples; 0 for a single one."""
+        """Interquartile range of the kept samples in seconds; 0 for a single sample."""
         if len(self.kept) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.kept, n=4, method="inclusive")
@@ -89,12 +89,12 @@ class Timing:
 
     @property
     def sm_mhz(self) -> float | None:
-        """Median SM clock of the kept samples; None where the driver does not tell."""
+        """Median SM clock of the kept samples in MHz; None if the driver does not provide it."""
         clocks = [sample.state.sm_mhz for sample in self._kept if sample.state.sm_mhz is not None]
         return statistics.median(clocks) if clocks else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON: samples in bursts, each with the state of the GPU after it."""
+        """Return everything for JSON: samples by burst, each burst with the GPU's state after it."""
         bursts = itertools.groupby(self.samples, key=lambda sample: id(sample.state))
         groups = [list(burst) for _, burst in bursts]
         return {
@@ -110,7 +110,7 @@ class Timing:
 
 
 class Watch(Protocol):
-    """What times a call: :class:`Stopwatch`, or a stand-in for it in tests."""
+    """Interface of a timer: :class:`Stopwatch`, or a stand-in in tests."""
 
     def time(
         self,
@@ -130,7 +130,6 @@ class Stopwatch:
 
     Parameters
     ----------
-    device : CudaDevice
     clocks : Clocks, optional
         Default: this device's.
     """
@@ -166,9 +165,8 @@ class Stopwatch:
         call : callable
             Queues work on the current stream and does not wait for it.
         mode : {"cold", "warm", "graph", "cold graph"}
-        samples, warm_up : int
         limit_s : float
-            GPU time after which no further burst is begun.
+            GPU time after which no further burst begins, in seconds.
         """
         self._device.synchronize()  # inputs are made on another stream, which this one does not wait for
         try:
@@ -197,7 +195,7 @@ class Stopwatch:
         return found
 
     def _gate(self, run: Callable[[], object], stream: Any) -> float:
-        """Seconds for which a burst is held back: twice what queueing it takes."""
+        """Return the duration of the gate in seconds: twice the time that queueing a burst takes."""
         start = time.perf_counter()
         run()
         queueing = time.perf_counter() - start
@@ -207,7 +205,7 @@ class Stopwatch:
     def _burst(
         self, run: Callable[[], object], stream: Any, count: int, gate_s: float, *, flush: bool
     ) -> tuple[list[float], float]:
-        """Seconds of each call, and the gate that was shut until the last of them was queued."""
+        """Run one burst; returns the seconds of each call, and the gate that was long enough."""
         while True:
             gate = self._cupy.cuda.Event()
             probe_kernels.wait(self._device, gate_s)

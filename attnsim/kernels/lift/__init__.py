@@ -1,1 +1,1 @@
-"""From a run of PTX to a schedule of the simulator: what one block of each kind executes, as operations on tiles."""
+"""Lifting: derives a schedule for the simulator from PTX, by recording one block of each kind in the interpreter."""

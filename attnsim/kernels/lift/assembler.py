@@ -1,4 +1,4 @@
-"""Registers and shared memory of a kernel of PTX, as the assembler reports them; no GPU and no driver is needed."""
+"""Registers and shared memory of a PTX kernel, from the assembler's report; needs no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from attnsim.ptx.ptxas import assemble
 
 
 def target_of(ptx: str) -> str:
-    """The architecture that PTX names: "80", "90a".
-
-    Raises
-    ------
-    InputError
-    """
+    """Return the architecture of the PTX's .target line: "80", "90a"."""
     for line in ptx.splitlines():
         word, _, rest = line.strip().partition(" ")
         if word == ".target":
@@ -24,20 +19,21 @@ def target_of(ptx: str) -> str:
 
 
 def assembled(ptx: str, entry: str, dynamic_bytes: int, registers: int | None) -> tuple[Resources, Code | None]:
-    """What a block takes and the machine code: by ``ptxas``, or the registers that are given, without the code.
+    """Return a block's resources and the kernel's machine code, from ``ptxas``.
+
+    With `registers` given, ``ptxas`` is not run, and the code is None.
 
     Parameters
     ----------
-    ptx, entry : str
     dynamic_bytes : int
         Dynamic shared memory.
     registers : int or None
-        Of a thread; None to ask the assembler.
+        Registers of a thread; None to take the assembler's.
 
     Raises
     ------
     InputError
-        When there is no assembler and no number, or it refuses the PTX: with its first message.
+        If neither an assembler nor a number is there, or the assembler rejects the PTX (with its first message).
     """
     if registers is not None:
         if not 1 <= registers <= 255:

@@ -1,4 +1,4 @@
-"""An operation on a tile while it is being put together from instructions."""
+"""Tile operations under construction from instructions."""
 
 from __future__ import annotations
 
@@ -9,42 +9,40 @@ from attnsim.models.schedule.operation import Kind, TileOp
 from attnsim.ptx.lanes import WARP
 
 VANISHING = ("moves",)
-"""Instructions of PTX that the assembler joins with others or drops."""
+"""Pipes of PTX instructions that the assembler merges or drops."""
 
 CHARGED: tuple[Kind, ...] = ("vector", "mma", "mma_async")
-"""Operations that are charged by instructions; those of copies, waits and stores go with what follows."""
+"""Operations that are charged by instructions; those of copies, waits and stores are added to the next operation."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """One operation, not finished.
+    """One unfinished operation.
 
     Parameters
     ----------
-    kind : Kind
-    tensor : str
     bytes, flops, smem_bytes, exps, fp32, scores : int
-        As of :class:`attnsim.models.schedule.operation.TileOp`; `fp32` with what becomes part of `scores`.
+        As in :class:`attnsim.models.schedule.operation.TileOp`; `fp32` includes the work that becomes part of `scores`.
     special : int
-        What runs on the unit of exponentials beside them.
+        Other operations of the special function unit.
     on_sums : int
-        Those of `fp32` that work on the results of products that are no scores: that rescale O.
+        Part of `fp32` that works on the results of products other than scores, such as the rescaling of O.
     instructions : Counter of str
         Warp instructions of the PTX by pipe.
     outputs : set of str
-        Accumulators of a product.
+        Accumulator registers of a product.
     lanes : int
-        That hold them.
+        Lanes that hold the accumulators.
     chains : int
-        Accumulators that each of its results is the sum of.
+        Number of accumulators that are summed into each result.
     consumed : bool
-        Of a product: whether its result reaches an exponential.
+        Product: its result reaches an exponential.
     waited : bool
-        Of a load: whether its wait has been found.
+        Load: its wait has been found.
     whole : bool
-        Of a copy: whether it is what the whole block copies, not the part of one warpgroup.
+        Copy: it is the copy of the whole block, not the part of one warpgroup.
     each_step : bool
-        Of a store: whether it stands in the loop of the products, so that a block that turns once is like the others.
+        Store: it is in the loop of the products, so that every step has it.
     """
 
     kind: Kind
@@ -68,16 +66,16 @@ class Draft:
 
     @property
     def results(self) -> int:
-        """Elements of a product."""
+        """Number of elements of a product."""
         return len(self.outputs) * self.lanes // self.chains
 
     @property
     def works(self) -> bool:
-        """Whether it is more than addresses and predicates, which are counted with what follows."""
+        """True if it has work other than addresses and predicates, which are counted with the next operation."""
         return bool(self.exps or self.special or self.fp32 or self.smem_bytes)
 
     def add(self, other: Draft) -> None:
-        """Take the work of another operation in."""
+        """Add the work of another operation."""
         self.bytes += other.bytes
         self.flops += other.flops
         self.smem_bytes += other.smem_bytes
@@ -91,19 +89,18 @@ class Draft:
         self.consumed = self.consumed or other.consumed
 
     def part(self, times: int, name: str) -> Draft:
-        """One of so many equal parts, under a name of its own: no loop goes over them."""
+        """Return one of `times` equal parts, under a name of its own, so that no loop is found over them."""
         instructions = Counter({pipe: count // times for pipe, count in self.instructions.items()})
         smem_bytes = self.smem_bytes // times
         return replace(self, tensor=name, flops=self.flops // times, smem_bytes=smem_bytes, instructions=instructions)
 
     def operation(self, groups: int, counted: Counter[str] | None) -> TileOp:
-        """The operation of one of `groups` warpgroups that share it, without what it was put together with.
+        """Return the finished operation for one of `groups` warpgroups that share it.
 
         Parameters
         ----------
-        groups : int
         counted : Counter of str or None
-            Its warp instructions by pipe, to be charged by them; None to charge scores by fitted numbers.
+            Its warp instructions by pipe, to charge by; None to charge scores by fitted numbers.
         """
         op = TileOp(
             self.kind,
@@ -126,5 +123,5 @@ class Draft:
 
 
 def is_product(draft: Draft) -> bool:
-    """Whether an operation is a product of matrices."""
+    """True if an operation is a matrix product."""
     return draft.kind in ("mma", "mma_async")

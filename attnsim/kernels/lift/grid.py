@@ -1,4 +1,4 @@
-"""The blocks of a grid: which do the same, in which order they are launched, and how they share the tensors."""
+"""The blocks of a grid: classes of equal blocks, launch order, and shared tensors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Access = tuple[str, str]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Blocks:
-    """The blocks of a grid by what they do.
+    """The blocks of a grid in classes of equal behaviour.
 
     Parameters
     ----------
     of_block : ndarray of int ``[blocks]``
-        The class of each block, in launch order.
+        Class of each block, in launch order.
     visits : ndarray of int ``[classes, instructions]``
-        Lanes that come to each branch and to each access to global memory.
+        Lanes that reach each branch and each access to global memory.
     moved : tuple of mapping
-        Bytes that a block of each class asks for, by :data:`Access`.
+        Bytes that a block of each class accesses, by :data:`Access`.
     """
 
     of_block: Ints
@@ -36,16 +36,16 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """Classes."""
+        """Number of classes."""
         return len(self.moved)
 
     def first(self, number: int) -> int:
-        """The first block of a class."""
+        """Return the first block of a class."""
         return int(np.argmax(self.of_block == number))
 
 
 def blocks_of(seen: Seen) -> Blocks:
-    """Group blocks that come to the same instructions as often and ask for as many bytes."""
+    """Group blocks with equal numbers of visits of each instruction and equal bytes."""
     blocks = seen.visits.shape[1]
     names = list(dict.fromkeys((one.way, one.argument) for one in seen.asked))
     moved = np.zeros((len(names), blocks), np.int64)
@@ -66,7 +66,7 @@ def blocks_of(seen: Seen) -> Blocks:
 
 
 def launches(of_block: Ints) -> tuple[Launch, ...]:
-    """The blocks in launch order; a pattern that repeats itself is one launch so many times over."""
+    """Return the launch order; a repeating pattern of classes becomes one launch with a repeat count."""
     blocks = len(of_block)
     for length in range(1, blocks // 2 + 1):
         if blocks % length == 0 and np.array_equal(of_block[length:], of_block[:-length]):
@@ -75,11 +75,10 @@ def launches(of_block: Ints) -> tuple[Launch, ...]:
 
 
 def uses_of(asked: Sequence[Asked], sizes: Mapping[str, int]) -> tuple[TensorUse, ...]:
-    """How blocks share the tensors: blocks that ask for some of the same bytes share a piece.
+    """Return how blocks share the tensors: blocks that access common bytes share a piece.
 
     Parameters
     ----------
-    asked : sequence of Asked
     sizes : mapping of str to int
         Bytes of each argument.
     """
@@ -116,7 +115,7 @@ def _use(way: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most
 
 
 def _pieces(pairs: Ints, blocks: int, places: int) -> Ints:
-    """The piece of each block: the lowest block that it shares bytes with, by way of others too."""
+    """Return the piece of each block: the lowest block that it shares bytes with, directly or through others."""
     label = np.arange(blocks)
     while True:
         lowest = np.full(places, blocks)

@@ -1,7 +1,7 @@
-"""Loads in the order in which the assembler begins them, not that of the PTX.
+"""Moves loads ahead within a basic block, as the assembler does.
 
-PTX loads a number, works on it, and loads the next; the assembler begins all loads of a straight stretch before it
-waits for the first, as far as their addresses are known. Stores, barriers and waits keep their place.
+PTX loads a value, works on it, and loads the next. The assembler issues all loads of a stretch of code before it waits
+for the first, as far as their addresses are known. Stores, barriers and waits keep their place.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from attnsim.ptx.recording import Row
 from attnsim.ptx.syntax import Function
 
 MOVING = ("load", "work", "exp")
-"""Kinds of instructions past which a load may be moved."""
+"""Kinds of instructions that a load may move past."""
 
 
 def hoisted(rows: Sequence[Row], function: Function, known: Sequence[Known]) -> list[Row]:
-    """What a block executed, each load of a straight stretch before what works on another."""
+    """Return the recorded instructions of a block with the loads of each stretch moved ahead."""
     places = _places(function, known)
     found: list[Row] = []
     run: list[Row] = []
@@ -32,7 +32,7 @@ def hoisted(rows: Sequence[Row], function: Function, known: Sequence[Known]) -> 
 
 
 def _places(function: Function, known: Sequence[Known]) -> list[tuple[int, int, int]]:
-    """Of each instruction: its stretch, whether it goes after the loads, and its number."""
+    """Return a sort key of each instruction: its stretch, 1 if it comes after the loads, and its number."""
     found = [(number, 1, number) for number in range(len(known))]
     for start, stop in pairwise(_bounds(function, known)):
         for number in range(start, stop):
@@ -43,7 +43,10 @@ def _places(function: Function, known: Sequence[Known]) -> list[tuple[int, int, 
 
 
 def _bounds(function: Function, known: Sequence[Known]) -> list[int]:
-    """Where straight stretches begin: at targets, after branches, and beside what no load moves past."""
+    """Return the starts of the stretches, which no load moves out of.
+
+    They begin at branch targets, after branches, and around instructions that loads cannot pass.
+    """
     found = {0, len(known)}
     for number, (instruction, one) in enumerate(zip(function.instructions, known, strict=True)):
         found |= set(instruction.targets)
@@ -53,7 +56,7 @@ def _bounds(function: Function, known: Sequence[Known]) -> list[int]:
 
 
 def _first(known: Sequence[Known], start: int, stop: int) -> Iterator[int]:
-    """The loads of a stretch whose addresses no other load of it gives, and what computes those."""
+    """Yield the loads of a stretch that depend on no other load of it, and the instructions of their addresses."""
     writer: dict[str, int] = {}
     needs: dict[int, set[int]] = {}
     for number in range(start, stop):

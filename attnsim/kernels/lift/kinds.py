@@ -1,4 +1,4 @@
-"""What each instruction of a kernel means to a schedule, known before it runs."""
+"""Classifies the instructions of a kernel by their part in a schedule, before it runs."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ Kind = Literal[
     "load", "copy", "commit", "wait", "bulk copy", "bulk store", "store", "fragment", "mma", "wgmma", "wgmma commit",
     "wgmma wait", "barrier", "mbarrier", "exp", "work",
 ]  # fmt: skip
-"""A load into registers, a copy by cp.async, by the tensor copy engine; a `fragment` is what warps read of shared
-memory for a product; `work` is all else."""
+"""Kinds of instructions. `load` goes to registers, `copy` is cp.async, `bulk copy` the tensor copy engine. `fragment`
+is a read of shared memory by warps for a product. `work` is everything else."""
 
 
 SPECIAL = ("lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh", "div")
-"""Instructions of the special function unit beside ``ex2``, each one operation of it or little more."""
+"""Instructions of the special function unit other than ``ex2``; each is about one operation of the unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One instruction.
+    """One instruction and its costs.
 
     Parameters
     ----------
-    kind : Kind
     writes, reads : frozenset of str
         Registers.
     tensor_flops, exponentials : int
-        Of one lane.
+        Operations of one lane.
     special : bool
-        Whether it runs on the unit of exponentials without being one.
+        True if it runs on the special function unit but is no exponential.
     fp32 : int
-        For how many instructions it occupies the FP32 lanes.
+        Instructions that it is equivalent to on the FP32 lanes.
     pipe : str
         One of :data:`attnsim.ptx.counters.PIPES`.
     pending : int
-        Of an instruction that waits for groups of copies or products: how many may be under way still.
+        For waits on groups of copies or products: groups that may remain in flight.
     operand_bytes : int
-        Shared memory that the tensor unit itself reads for one warpgroup of ``wgmma``.
+        Bytes of shared memory that the tensor unit reads for one warpgroup's ``wgmma``.
     """
 
     kind: Kind
@@ -60,12 +59,12 @@ class Known:
 
 
 def kinds_of(function: Function) -> tuple[Known, ...]:
-    """Every instruction of a kernel, in order.
+    """Classify every instruction of a kernel, in order.
 
     Raises
     ------
     UnsupportedInstruction
-        For what no operation of a schedule stands for, with its line.
+        For an instruction that no operation of a schedule represents, with its line.
     """
     return tuple(_known(one) for one in function.instructions)
 
@@ -88,7 +87,11 @@ def _known(one: Instruction) -> Known:
 
 
 def _on_fp32_lanes(one: Instruction) -> int:
-    """Sums, products and fused ones of floats of up to 32 bits, maxima; masks by comparing and selecting."""
+    """Return the FP32-lane instructions of one instruction.
+
+    Counted are sums, products and fused multiply-adds of floats of up to 32 bits, minima and maxima. A select between
+    floats counts as a mask: a comparison and a selection.
+    """
     if one.name == "selp":
         return MASK_INSTRUCTIONS if "f32" in one.modifiers else 0
     floats = any(m.startswith(("f16", "f32", "bf16")) for m in one.modifiers)
@@ -103,7 +106,7 @@ _KINDS: dict[str, Kind] = {
     "mbarrier": "mbarrier",
     "ex2": "exp",
 }
-"""Instructions that their names tell."""
+"""Kinds that follow from the instruction's name."""
 
 _WGMMA: dict[str, Kind] = {"mma_async": "wgmma", "commit_group": "wgmma commit", "wait_group": "wgmma wait"}
 
@@ -139,12 +142,12 @@ def _access(one: Instruction) -> Kind:
 
 
 def _pending(one: Instruction) -> int:
-    """Groups that may still be under way; ``wait_all`` closes the open group too, and leaves none."""
+    """Return the groups that may remain in flight; -1 for ``wait_all``, which also closes the open group."""
     return -1 if "wait_all" in one.modifiers else int(one.operands[0].text, 0)  # type: ignore[union-attr]
 
 
 def _operand_bytes(one: Instruction) -> int:
-    """16-bit A, unless it is in registers, and B of 64 x n x k."""
+    """Return the bytes of 16-bit A (0 if in registers) and B of a product of 64 x n x k."""
     shape = next(m for m in one.modifiers if m.startswith("m64n"))
     columns, depth = map(int, shape.removeprefix("m64n").split("k"))
     return 2 * depth * (columns + (0 if isinstance(one.operands[1], Vector) else 64))

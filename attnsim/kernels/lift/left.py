@@ -1,4 +1,4 @@
-"""What the assembler leaves of the instructions of operations, which were charged by those of PTX."""
+"""Corrects operations charged by PTX instructions to the instructions of the machine code."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from attnsim.models.schedule.operation import TileOp
 from attnsim.ptx.lanes import WARP
 
 WAITS = "scoreboards"
-"""The name of a delay that stands for what warps wait for."""
+"""Name of delays for the time that warps wait for scoreboards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What the assembler leaves of a step of PTX.
+    """Instructions of one step in PTX and in machine code, and the waits between them.
 
-    What a block does beyond it, such as hiding scores, is charged one for one: of masks ours keep 0.97 to 1.03.
+    Work of a block outside the step, such as masking scores, is charged with a ratio of 1; for masks of our kernels the
+    ratio is 0.97 to 1.03.
 
     Parameters
     ----------
     before, after : mapping of str to float
-        Warp instructions of a warp's step of PTX and of machine code by pipe; `issued`: all but products, fragments
-        and moves of PTX.
+        Instructions of one warp's step by pipe, in PTX and in machine code; `issued` counts all but products, fragments
+        and PTX moves.
     products : int
-        Of a warp in the step; 0 where there are none, and all is charged in proportion.
+        Products of a warp in the step; 0 if there are none: then everything is charged in proportion.
     product_wait, other_wait : float
-        Clocks that warps which go in step take beyond those of the pipes, for each product of a warp and for each of
-        its instructions that is neither a product nor a fragment.
+        Clocks that warps in step wait beyond the busy time of the pipes: per product of a warp, and per instruction
+        that is neither a product nor a fragment.
     stretches : tuple of mapping of str to float
-        Of a kernel without products: how many times as many instructions of each pipe there are between its waits for
-        loads; empty where PTX and machine code do not wait as often.
+        For kernels without products: ratio of machine code to PTX instructions by pipe, for each stretch between waits
+        for loads; empty if PTX and machine code have different numbers of waits.
     """
 
     before: Mapping[str, float]
@@ -43,16 +44,16 @@ class Left:
     stretches: tuple[Mapping[str, float], ...] = ()
 
     def charged(self, ops: Ops, products: float, warps: int) -> Ops:
-        """Operations that are charged by instructions of PTX, charged by those of machine code.
+        """Return operations with PTX instruction counts scaled to machine code.
 
         Parameters
         ----------
         ops : tuple of TileOp
-            A body.
+            A loop body.
         products : float
-            That each of its warps has.
+            Products of each warp in it.
         warps : int
-            That share the operations.
+            Warps that share the operations.
         """
         step = sum(op.flops for op in ops) * self.products / products if products else 0.0
         parts = stretches_of(ops)
@@ -70,17 +71,17 @@ class Left:
         return (*found, *self._step(open_step, warps))
 
     def with_waits(self, ops: Ops, warps: int) -> Ops:
-        """Operations, each product and each work on vectors with the clocks behind it for which its warps wait.
+        """Insert delays after products and vector work, for the clocks that their warps wait.
 
-        Those that share the operations do so together (:mod:`attnsim.ptx.scheduler`); other blocks, and
-        other warpgroups that run ahead, go on meanwhile.
+        The warps that share the operations wait together (:mod:`attnsim.ptx.scheduler`); other blocks, and other
+        warpgroups that run ahead, proceed meanwhile.
 
         Parameters
         ----------
         ops : tuple of TileOp
-            A body, charged.
+            A loop body, already charged.
         warps : int
-            That share the operations.
+            Warps that share the operations.
         """
         found: list[TileOp] = []
         for op in ops:
@@ -92,12 +93,12 @@ class Left:
         return tuple(found)
 
     def _step(self, ops: Sequence[TileOp], warps: int) -> list[TileOp]:
-        """One step, or what is left behind the last."""
+        """Scale the operations of one step, or of the rest after the last step."""
         each = {pipe: self._of_all(pipe, amount / warps) for pipe, amount in spent_on(ops).items()}
         return [_scaled(op, each) for op in ops]
 
     def _of_all(self, pipe: str, spent: float) -> float:
-        """The share of so many instructions that is left: of a step's that of the step, of further ones all."""
+        """Return the factor for instructions of a pipe: the step's ratio up to the step's count, 1 for those beyond."""
         before, after = self.before.get(pipe, 0), self.after.get(pipe, 0)
         if not before or not spent:
             return 1.0
@@ -109,7 +110,7 @@ NOTHING = Left({}, {}, 0)
 
 
 def spent_on(ops: Iterable[TileOp]) -> dict[str, float]:
-    """Warp instructions of operations by pipe; `issued`: all but products and fragments."""
+    """Return warp instructions of operations by pipe; `issued` counts all but products and fragments."""
     ops = list(ops)
     return {
         "fp32": sum(op.fp32 for op in ops) / WARP,
@@ -120,7 +121,7 @@ def spent_on(ops: Iterable[TileOp]) -> dict[str, float]:
 
 
 def _scaled(op: TileOp, each: Mapping[str, float]) -> TileOp:
-    """An operation with so many times as many instructions of each pipe, if it is charged by any."""
+    """Return an operation with its instructions scaled by pipe, if it is charged by instructions."""
     if not op.issues:
         return op
     return op._replace(
@@ -132,7 +133,7 @@ def _scaled(op: TileOp, each: Mapping[str, float]) -> TileOp:
 
 
 def stretches_of(ops: Iterable[TileOp]) -> list[list[TileOp]]:
-    """Operations cut before each wait for loads that is not one with the wait before."""
+    """Split operations before each wait for loads; consecutive waits stay together."""
     found: list[list[TileOp]] = [[]]
     for op in ops:
         if op.kind == "wait" and (not found[-1] or found[-1][-1].kind != "wait"):
@@ -142,7 +143,7 @@ def stretches_of(ops: Iterable[TileOp]) -> list[list[TileOp]]:
 
 
 def _stays(op: TileOp) -> int:
-    """Products of an operation and fragments that they read."""
+    """Return the instructions that do not change: products, and the fragments that they read."""
     if op.kind == "mma_async":
         return op.issues
     return min(op.issues, op.flops // MMA_FLOPS + op.smem_bytes // LDMATRIX_BYTES) if op.flops else 0

@@ -1,4 +1,4 @@
-"""A launch of PTX as a kernel of the simulator."""
+"""Lifts a launch of PTX to a kernel of the simulator."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ from attnsim.ptx.skeleton import Skeleton
 from attnsim.ptx.syntax import Function
 
 GRADIENT = by_hand(3, "FLOPs of all products over those of scores from which a kernel is a backward pass")
-"""A forward pass has about 2, a backward pass 5; a step of either may have a latency of its own."""
+"""A forward pass has about 2, a backward pass 5; their steps may have different latencies."""
 DTYPES = {"f16": "fp16", "bf16": "bf16", "tf32": "fp32", "e4m3": "fp8", "e5m2": "fp8"}
 """Formats of the tensor cores' inputs, by PTX's names."""
 
 
 Finish = Callable[[Sequence[Draft], float], tuple[Ops, list[Counter[str]]]]
-"""From drafts, and the FP32 instructions that each score takes, to operations, and the instructions of each."""
+"""Converts drafts to operations and their instructions, given the FP32 instructions per score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a block takes beside its threads.
+    """Resources of a block other than threads.
 
     Parameters
     ----------
     registers : int
-        Of a thread.
+        Registers of a thread.
     shared_memory_bytes : int
         Dynamic and static.
     source : str
-        Who says so.
+        Origin of the numbers.
     """
 
     registers: int
@@ -78,9 +78,6 @@ class PtxLaunch:
 
     Parameters
     ----------
-    function : Function
-    grid, block : (int, int, int)
-    arguments : mapping of str to ndarray, TensorMap or NumPy scalar
     shared_memory_bytes : int
         Dynamic.
     """
@@ -99,13 +96,13 @@ class Nest:
     Parameters
     ----------
     bodies : list of tuple of TileOp
-        In order.
+        Loop bodies in order.
     repeats : ndarray of int ``[classes, bodies]``
-        How often a block of each class runs each.
+        Iterations of each body in a block of each class.
     instructions : tuple of mapping of str to int
-        Of each body: warp instructions of the PTX by pipe.
+        Warp instructions of the PTX by pipe, for each body.
     per_score : float
-        FP32 instructions that each score takes at least.
+        Smallest number of FP32 instructions per score.
     """
 
     bodies: list[Ops]
@@ -122,28 +119,28 @@ def lift(
     code: Code | None = None,
     foreign: bool = False,
 ) -> tuple[Kernel, Nest]:
-    """The kernel as the simulator plays it.
+    """Lift a launch to a kernel for the simulator, and its loop nest.
 
-    Every block of the grid is looked at without its arithmetic; of each kind of block some are run whole.
+    Every block of the grid is run without its arithmetic (:mod:`attnsim.ptx.skeleton`); some blocks of each kind are
+    run completely.
 
     Parameters
     ----------
-    launch : PtxLaunch
-    resources : Resources
     counted : bool
-        Whether work is charged by the instructions that were counted; else by FlashAttention's of its path.
+        Charge work by its counted instructions; else by FlashAttention's instructions of the same path.
     code : Code, optional
-        The machine code: charges are then by its instructions, not by those of the PTX.
+        Machine code, to charge by its instructions instead of those of the PTX.
     foreign : bool
-        Whether no schedule was written by hand for it, which these two would set apart. A warp then also waits for the
-        stall counts and scoreboards of the machine code (:mod:`attnsim.ptx.scheduler`), and warps of
-        ``mma.sync`` that meet at a barrier in each step stay together, so that none multiplies while another works on
-        its products; else the four of each warpgroup run ahead of the others.
+        True for kernels without a hand-written schedule. Two things differ:
+
+        - Warps also wait for stall counts and scoreboards of the machine code (:mod:`attnsim.ptx.scheduler`).
+        - Warps of ``mma.sync`` that meet at a barrier in each step stay together, so that none multiplies while another
+          works on its products. Without `foreign`, each four warps run ahead of the others.
 
     Raises
     ------
     UnsupportedInstruction, Fault
-        What cannot be run, or what no operation of a schedule stands for, with its line.
+        If the kernel cannot be run, or no operation of a schedule represents an instruction, with its line.
     """
     function = launch.function
     known, looping, skeleton, recorder = _compiled(function)
@@ -219,13 +216,13 @@ def lift(
 
 @functools.lru_cache(maxsize=8)
 def _compiled(function: Function) -> tuple[tuple[Known, ...], range, Skeleton, Recorder]:
-    """A kernel compiled for its lifting, kept for its next launch."""
+    """Compile a kernel for lifting; results are cached for its next launch."""
     known = kinds_of(function)
     return known, loop_of_products(function, known), Skeleton(function), Recorder(function)
 
 
 def _check(function: Function, skeleton: Skeleton, asked: Mapping[Access, int], expected: Mapping[Access, int]) -> None:
-    """Refuse a block that asks for something else than it does without its arithmetic: values decide where it goes."""
+    """Raise UnsupportedInstruction if a block's complete run accesses other bytes than its run without arithmetic."""
     if asked != expected:
         told = f": {skeleton.guessed[0].place}" if skeleton.guessed else ""
         raise UnsupportedInstruction(
@@ -235,7 +232,7 @@ def _check(function: Function, skeleton: Skeleton, asked: Mapping[Access, int], 
 
 
 def _nest(blocks: Blocks, run: Callable[[int], list[Draft]], finish: Finish) -> Nest:
-    """The nest of all classes from those of some; more are run where the others do not follow from them."""
+    """Build the nest of all classes from those that were run; runs more classes if the others do not follow."""
     ran = {number: run(number) for number in to_run(blocks)}
     while True:
         each = per_score([part for drafts in ran.values() for part in row_tiles(drafts)])
@@ -264,7 +261,7 @@ def _nest(blocks: Blocks, run: Callable[[int], list[Draft]], finish: Finish) -> 
 def _instructions(
     bodies: Sequence[Ops], nests: Sequence[Sequence[Body]], counts: Sequence[Sequence[Counter[str]]]
 ) -> tuple[Mapping[str, int], ...]:
-    """Warp instructions of each body by pipe, the mean of the times that it was run."""
+    """Return the warp instructions of each body by pipe, the mean over its executions."""
     total, runs = [Counter[str]() for _ in bodies], [0] * len(bodies)
     for nest, counted in zip(nests, counts, strict=True):
         place = 0
@@ -282,7 +279,7 @@ def _instructions(
 
 
 def _names(nest: Nest) -> list[str]:
-    """Loops and what stands between them, numbered."""
+    """Number the loops and the parts between them."""
     found, loop, straight = [], 0, 0
     for most in nest.repeats.max(axis=0):
         if most > 1:
@@ -315,5 +312,5 @@ def _dtype(function: Function) -> str:
 
 
 def bytes_of(value: Any) -> int:
-    """Bytes of an argument in global memory."""
+    """Return the bytes of an argument in global memory."""
     return int(getattr(getattr(value, "array", value), "nbytes", 0))

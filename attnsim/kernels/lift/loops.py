@@ -1,4 +1,4 @@
-"""The loops of a stream of operations: bodies that follow one another, each with how often."""
+"""Finds the loops in a stream of operations: bodies with repeat counts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from attnsim.models.schedule.operation import TileOp
 
 Ops = tuple[TileOp, ...]
 Body = tuple[Ops, int]
-"""Operations, and how often they are run."""
+"""A loop body, and its number of iterations."""
 
 
 def repeated(ops: Sequence[TileOp], known: Sequence[Ops] = ()) -> list[Ops]:
-    """The bodies that `ops` repeats, beside the known ones: that which covers most first, then before and after it.
+    """Find the loop bodies in `ops`, besides the known ones.
 
-    A body waits for as many products as it starts, so that it may be run any number of times. It begins with a wait
-    where it can, as loops over tiles do.
+    The body that covers most operations comes first, then those before and after it.
+
+    A body waits for as many products as it starts, so that it can be repeated any number of times. It begins with a
+    wait if possible, as loops over tiles do.
     """
     parts = [part for part, times in nest_of(ops, known) if times == 1 and part not in known]
     if known:
@@ -48,7 +50,7 @@ def _whole(ops: Sequence[TileOp], start: int, length: int) -> bool:
 
 
 def nest_of(ops: Sequence[TileOp], bodies: Sequence[Ops]) -> list[Body]:
-    """Operations as the given bodies, wherever they stand, and what stands between them."""
+    """Split operations into the given bodies, wherever they occur, and the operations between them."""
     found: list[Body] = []
     between: list[TileOp] = []
     place = 0
@@ -70,9 +72,9 @@ def nest_of(ops: Sequence[TileOp], bodies: Sequence[Ops]) -> list[Body]:
 
 
 def merged(nests: Sequence[Sequence[Body]]) -> tuple[list[Ops], list[list[int]]]:
-    """One sequence of bodies that every nest goes through in order, and how often each nest runs each.
+    """Merge nests into one sequence of bodies, with the repeat counts of each nest.
 
-    A body that a nest has for itself is put in before the next that it shares with those before.
+    A body that occurs in one nest only is inserted before the next body that the nest shares with earlier ones.
     """
     numbers: dict[Ops, int] = {}
     named = [[(numbers.setdefault(body, len(numbers)), times) for body, times in nest] for nest in nests]

@@ -1,4 +1,4 @@
-"""What the assembler leaves of the instructions of PTX, in the step of the loop that multiplies."""
+"""Compares PTX with machine code: instructions by pipe in a step of the loop of products, and warps' waits."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from attnsim.ptx.scheduler import turn_of
 from attnsim.ptx.syntax import Function
 
 PIPES = {"tensor": "tensor", "XU": "exp", "FMA": "fp32", "ALU": "integer", "LSU": "load_store"}
-"""The pipes of machine code that are PTX's; fragments go to one that is counted apart."""
+"""Pipes of machine code by pipe of PTX; fragments have a pipe of their own."""
 FRAGMENTS = "matrix_load"
 UNCHARGED = "uncharged"
-"""Where instructions of PTX go that no operation is charged for: branches, and what operations begin and wait with."""
+"""Pipe of PTX instructions that no operation is charged for: branches, and the start and wait of operations."""
 _UNCHARGED = ("commit", "wait", "wgmma commit", "wgmma wait", "barrier", "mbarrier")
 PIPE_LANES = ("fp32", "integer", "load_store")
-"""Pipes whose instructions are charged by the lane."""
+"""Pipes whose instructions are charged per lane."""
 
 
 def schedulers(capability: int) -> int:
-    """Of an SM; each has every so manyth warp."""
+    """Return the warp schedulers per SM; warp i runs on scheduler i mod n."""
     return int(_figures(capability)["sm.warp_schedulers"])
 
 
@@ -42,7 +42,7 @@ def _figures(capability: int) -> dict[str, float]:
 
 @functools.cache
 def clocks(capability: int) -> Mapping[str, float]:
-    """Clocks that a warp instruction holds a scheduler's share of each pipe of machine code, and two latencies."""
+    """Return the clocks that a warp instruction occupies a scheduler's share of each pipe, and two latencies."""
     row, figures, share = architecture_of(capability), _figures(capability), schedulers(capability)
     lanes = share * LANES
     multiplied = row.mma_sync_flops_per_clk or row.fp16_flops_per_clk
@@ -68,30 +68,29 @@ def left_of(
     ops: Ops,
     in_step: int = 0,
 ) -> Left:
-    """Compare a step of PTX with that of the machine code that has as many products.
+    """Compare a step of PTX with the step of the machine code that has the same number of products.
 
-    Both are the shortest turn of a loop: pieces that are seldom needed, such as masks that are jumped over, are in
-    neither. A body is a step, or several that differ where none is like another: the fewest that both loops have as
-    equal parts; and of those of several bodies the one with the exponentials of its body. Of a kernel without products
-    all that a warp ran is compared. A turn whose loops inside turn differently often is compared whole, with each as
-    often as it ran.
+    A step is the shortest iteration of a loop, without rarely executed pieces such as masks.
+
+    - A body may contain several different steps: then it is split into the fewest equal parts that both loops have.
+    - Of several bodies, the one whose exponentials agree best is taken.
+    - For a kernel without products, everything that a warp ran is compared.
+    - If a loop's inner loops have different iteration counts, its whole iteration is compared, with those counts.
 
     Parameters
     ----------
-    function : Function
     known : iterable of Known
-        Its instructions.
+        Its classified instructions.
     bodies : iterable of mapping of str to int
-        Warp instructions of PTX by pipe, of all warps that share each: their products are those of steps.
-    code : Code
+        Warp instructions of PTX by pipe in each loop body, summed over the warps that share it.
     threads : int
-        That share a body.
+        Threads that share a body.
     rows : sequence of Row
-        Of a block, as it ran.
+        Recorded instructions of a block.
     ops : tuple of TileOp
-        Of that block.
+        Operations of that block.
     in_step : int
-        Warps of a scheduler that share each operation, where what they wait for is counted; 0: it is not.
+        Warps of a scheduler that share each operation, to model their waits; 0 to leave waits out.
     """
     ptx = _as_code(function, known)
     warps = visits_of(rows, len(function.instructions))
@@ -114,11 +113,11 @@ def left_of(
 
 
 def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]], ops: Ops) -> Left:
-    """Compare all that the warps of a block ran with the ways that they go through the machine code.
+    """Compare everything that the warps of a block ran with their paths through the machine code.
 
-    What they ran of PTX beyond its own shortest way, such as hiding scores, is kept, as no access tells it: as far as
-    the machine code jumps over something that it may be, and does not run it under predicates. Where each warp waits
-    for loads as often as the block does, what is between two waits is compared.
+    Work beyond the shortest path of the PTX, such as masking scores, leaves no trace in memory accesses. It is kept, up
+    to the size of the pieces that the machine code's path skips. If each warp waits for loads as often as the block
+    does, the stretches between waits are compared one by one.
     """
     before, after = defaultdict[str, float](float), defaultdict[str, float](float)
     parts = stretches_of(ops)
@@ -150,7 +149,7 @@ def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[in
 
 
 def _of_turns(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> Left | None:
-    """Compare a turn of the loop in which others turn differently often, each as often as it did."""
+    """Compare an iteration of a loop whose inner loops have different iteration counts."""
     for loop in ptx.loops():
         within = [one for one in ptx.loops() if inside(one, loop)]
         turns, parts, place = [], [], loop.start
@@ -168,9 +167,9 @@ def _of_turns(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> Lef
 
 
 def loop_of_products(function: Function, known: Sequence[Known]) -> range:
-    """The smallest loop that all products of a kernel stand in; empty where there is none, or it goes over row tiles.
+    """Return the smallest loop with all products of a kernel; empty if there is none, or it is a loop over row tiles.
 
-    One of row tiles has steps inside: a loop of products in which the block meets. What it stores ends a row tile.
+    A loop over row tiles contains a loop of products with a barrier; its stores end a row tile.
     """
     code = _as_code(function, known)
     places = [index for index, one in enumerate(code.instructions) if one.pipe == "tensor"]
@@ -181,7 +180,7 @@ def loop_of_products(function: Function, known: Sequence[Known]) -> range:
 
 
 def meet(function: Function, known: Sequence[Known]) -> bool:
-    """Whether the warps of a block wait for one another in each step: each innermost loop of products has a barrier."""
+    """True if every innermost loop of products has a barrier of all threads, so that warps meet in each step."""
     loops = _as_code(function, known).loops()
     steps = [one for one in loops if not any(inside(other, one) for other in loops)]
     barriers = {place for place, one in enumerate(known) if one.kind == "barrier"}
@@ -190,7 +189,7 @@ def meet(function: Function, known: Sequence[Known]) -> bool:
 
 
 def visits_of(rows: Sequence[Row], instructions: int) -> list[tuple[int, ...]]:
-    """How often each warp of a block ran each instruction."""
+    """Count how often each warp of a block ran each instruction, ``[warps][instructions]``."""
     found = np.zeros((len(rows[0].lanes) if rows else 1, instructions), np.int64)
     for row in rows:
         found[:, row.position] += np.array(row.lanes) > 0
@@ -198,12 +197,15 @@ def visits_of(rows: Sequence[Row], instructions: int) -> list[tuple[int, ...]]:
 
 
 def amounts(body: Mapping[str, int], threads: int) -> tuple[float, float]:
-    """Products and exponentials of a warp in a body."""
+    """Return the products and exponentials of one warp in a body."""
     return body.get("tensor", 0) * WARP / threads, body.get("XU", 0) * WARP / threads
 
 
 def _ran(ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], visits: Sequence[int]) -> list[list[int]]:
-    """Both without the pieces that no warp ran, such as loads of a next step: the k-th of one is that of the other."""
+    """Remove the pieces that no warp ran, such as loads for the next step, from both paths.
+
+    The k-th piece of the PTX corresponds to the k-th piece of the machine code.
+    """
     pieces = [one.pieces(range(min(path), max(path) + 1)) for one, path in ((ptx, mine), (code, theirs))]
     unused = [number for number, one in enumerate(pieces[0]) if not any(visits[one.start : one.stop])]
     if len(pieces[0]) != len(pieces[1]) or not unused:
@@ -221,7 +223,7 @@ def _compared(
 
 
 def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, float]:
-    """Clocks of :class:`Left` for each product and for each other instruction of a warp."""
+    """Return the waits of :class:`Left` in clocks, per product and per other instruction of a warp."""
     ran = [code.instructions[at] for at in step]
     products = sum(one.pipe == "tensor" for one in ran)
     others = sum(one.pipe not in ("tensor", FRAGMENTS) for one in ran)
@@ -230,7 +232,7 @@ def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, floa
 
 
 def _amounts(code: Code, where: Sequence[int]) -> dict[str, float]:
-    """Instructions by pipe; `issued`: all but products, fragments and those of PTX that vanish or are not charged."""
+    """Count instructions by pipe; `issued` leaves out products, fragments, and PTX that vanishes or is not charged."""
     counts = code.counts(where)
     stay = counts["tensor"] + counts[FRAGMENTS] + sum(counts[pipe] for pipe in (*VANISHING, UNCHARGED))
     counts["load_store"] += counts[FRAGMENTS]
@@ -238,7 +240,7 @@ def _amounts(code: Code, where: Sequence[int]) -> dict[str, float]:
 
 
 def _as_code(function: Function, known: Iterable[Known]) -> Code:
-    """PTX as if it were machine code."""
+    """Represent PTX in the form of machine code."""
     return Code(
         function.name,
         tuple(

@@ -1,4 +1,4 @@
-"""The loop nests of all blocks of a grid from those of a few: blocks that differ only in how often they turn."""
+"""Derives the loop nests of all blocks from those of a few: blocks of one shape differ only in iteration counts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from attnsim.kernels.lift.loops import Ops
 from attnsim.ptx.recording import Row
 
 SHORTEST = 5
-"""Of blocks of one shape the few shortest are run; from the fifth on, loops turn often enough to be seen as such."""
+"""Number of the shortest blocks of each shape that are run; five iterations are enough to recognise a loop."""
 
 
 def to_run(blocks: Blocks) -> list[int]:
-    """The classes that have to be run: of each shape the shortest few.
+    """Return the classes that must be run: the shortest few of each shape.
 
-    Blocks have one shape that come to the same instructions.
+    Blocks have the same shape if they reach the same instructions.
     """
     shapes: dict[bytes, list[int]] = {}
     for number in range(blocks.count):
@@ -34,12 +34,12 @@ def to_run(blocks: Blocks) -> list[int]:
 
 
 def between(blocks: Blocks, known: dict[int, Ints], number: int, bodies: Sequence[Ops]) -> Ints | None:
-    """How often a block of a class that was not run runs each body, by two that were and lie in line with it.
+    """Extrapolate the iterations of a class from two classes that were run, if it lies on a line with them.
 
     Returns
     -------
     ndarray of int ``[bodies]`` or None
-        None where no two do, or where the bytes that follow are not those that the block asks for.
+        None if there are no such two classes, or if the resulting bytes differ from those that the block accesses.
     """
     mine, names = blocks.visits[number], sorted(known, reverse=True)
     for one in names:
@@ -59,7 +59,7 @@ def between(blocks: Blocks, known: dict[int, Ints], number: int, bodies: Sequenc
 
 
 def moved_by(rows: Sequence[Row], known: Sequence[Known]) -> dict[Access, int]:
-    """Bytes that a block asked for as it ran."""
+    """Return the bytes that a block accessed in its run."""
     found: Counter[Access] = Counter()
     for row in rows:
         for name, size in row.moved:
@@ -68,7 +68,7 @@ def moved_by(rows: Sequence[Row], known: Sequence[Known]) -> dict[Access, int]:
 
 
 def moved(counts: Sequence[int] | Ints, bodies: Sequence[Ops]) -> dict[Access, int]:
-    """Bytes of a block by ("load" or "store", tensor)."""
+    """Return the bytes of a block by ("load" or "store", tensor)."""
     found: Counter[Access] = Counter()
     for times, body in zip(counts, bodies, strict=True):
         for op in body:

@@ -1,7 +1,7 @@
-"""From instructions in the order in which they ran to operations on tiles: copies, waits, products, work, stores.
+"""Groups executed instructions into tile operations: copies, waits, products, vector work, stores.
 
 =============== ============================================ ==========================================================
-operation       begins                                       takes
+operation       begins at                                    contains
 =============== ============================================ ==========================================================
 load            the first copy of a tensor since the last    bytes that were requested, so predicates are resolved
                 group, barrier or product
@@ -24,14 +24,14 @@ from attnsim.kernels.lift.kinds import Known
 from attnsim.ptx.recording import Row
 
 MOST_SOURCES = 8
-"""Products that a register is remembered to come from."""
+"""Largest number of products that are tracked as sources of one register."""
 
 Event = Row | Draft
-"""An instruction, or an operation that is known as a whole: copies and waits that another warp has to do with."""
+"""An instruction, or a complete operation: a copy by another warp, or a wait for one."""
 
 
 def drafts_of(events: Iterable[Event], known: Sequence[Known], looping: range) -> list[Draft]:
-    """The operations of one block, or of one of its warpgroups, in order; `looping` is the loop of its products."""
+    """Return the operations of a block, or of one warpgroup, in order; `looping` is the loop of its products."""
     lifting = _Lifting(known, looping)
     for event in events:
         if isinstance(event, Draft):
@@ -91,7 +91,7 @@ class _Lifting:
         self._trace(one)
 
     def take(self, draft: Draft) -> None:
-        """An operation that is known already."""
+        """Append a complete operation."""
         self._loads = {}
         self._append(draft)
 
@@ -129,7 +129,7 @@ class _Lifting:
         self._product, self._loads = None, {}
 
     def _trace(self, one: Known) -> None:
-        """Follow the results of products through registers; those that reach an exponential are scores."""
+        """Track the results of products through registers; results that reach an exponential are scores."""
         if one.kind in ("mma", "wgmma") or not one.writes:
             return
         found: frozenset[int] = frozenset()
@@ -144,7 +144,7 @@ class _Lifting:
                 self._products[number].consumed = True
 
     def _arrive(self, one: Known) -> None:
-        """Wait for the loads whose registers are read."""
+        """Wait for the loads whose registers an instruction reads."""
         if self._pending:
             for name in one.reads & self._pending.keys():
                 if name in self._pending:
@@ -179,7 +179,7 @@ class _Lifting:
         self._count(row, one)
 
     def _begin_together(self, load: Draft) -> None:
-        """Move a load that goes on to where it does, and with it those that it takes turns with."""
+        """Move a continued load to its last part, together with the loads that alternate with it."""
         place = next(number for number, one in enumerate(self._drafts) if one is load)
         while place and self._drafts[place - 1].kind == "load":
             place -= 1
@@ -216,7 +216,7 @@ class _Lifting:
         self._record(self._async, row, one)
 
     def _begin(self, product: Draft) -> Draft:
-        """A product that begins. Where nothing is worked between products, it takes the instructions before it."""
+        """Begin a product; without vector work between products, it takes the instructions before it."""
         self._append(product)
         if self._products and not self._worked:
             product.instructions += self._work.instructions

@@ -1,4 +1,4 @@
-"""Where a lifted kernel comes from, for its file."""
+"""Records the origin of a lifted kernel, for its file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from attnsim.models.schedule.lifted import Lifted, Origin
 from attnsim.models.schedule.schedule import Kernel
 
 ZEROS = "zeros"
-"""What arrays hold where nobody says otherwise: no score is above another, so no branch on values is taken."""
+"""Default contents of arrays: all scores are then equal, so no branch on values is taken."""
 
 
 def lifted_of(
     kernel: Kernel, nest: Nest, launch: PtxLaunch, ptx: str, arch: str, source: str, inputs: str, resources: str
 ) -> Lifted:
-    """A kernel with all that its file says of it."""
+    """Return a kernel with the origin for its file."""
     origin = Origin(
         entry=kernel.name,
         source=source,
@@ -36,7 +36,7 @@ def lifted_of(
 
 
 def described(value: Any) -> str:
-    """An argument in words: ``float16[2,8,500,64]``, or a number."""
+    """Describe an argument: ``float16[2,8,500,64]``, or a number."""
     array = getattr(value, "array", value)
     if isinstance(array, np.ndarray):
         return f"{array.dtype}[{','.join(map(str, array.shape))}]"

@@ -1,4 +1,4 @@
-"""Our own operations lifted: every kernel that one launches, at the shapes of a workload, never run as a whole."""
+"""Lifts our own operations: every kernel that one launches for a workload, without running its whole grid."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ from attnsim.ptx.parse import parse
 
 
 class LiftingDevice(CpuDevice):
-    """A device that lifts the kernels that are launched on it, and leaves their outputs as they are.
+    """A device that lifts the kernels launched on it, and leaves their outputs unchanged.
 
     Parameters
     ----------
     gpu : str or Gpu
-        Whose tiles and limits are taken.
+        The GPU whose tiles and limits apply.
     source : str
-        What launches them, in words.
+        Description of the launching operation.
     inputs : str
+        Contents of the arrays.
     counted : bool
+        As in :func:`attnsim.kernels.lift.lifting.lift`.
 
     Attributes
     ----------
     lifted : list of Lifted
-        In launch order.
+        Lifted kernels in launch order.
     """
 
     persistent = False  # where a block that takes several tiles ends up is in none of its classes
@@ -54,11 +56,11 @@ class LiftingDevice(CpuDevice):
 
     @property
     def memory_bytes(self) -> int:
-        """Of all arrays."""
+        """Bytes of all arrays."""
         return sum(self._arrays.values())
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """An array of zeros, which takes no memory until somebody writes to it."""
+        """Return an array of zeros, which takes no memory until it is written."""
         return np.zeros(shape, dtype)
 
     def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Any]) -> None:
@@ -93,18 +95,16 @@ class LiftingDevice(CpuDevice):
 def lift_operation(
     operation: Operation, w: Workload, gpu: str | Gpu, inputs: str = ZEROS, *, counted: bool = True
 ) -> LiftedCall:
-    """The kernels that an operation of ours launches for a workload.
+    """Lift the kernels that one of our operations launches for a workload.
 
     Parameters
     ----------
-    operation : Operation
-    w : Workload
     gpu : str or Gpu
-        Whose tiles are taken.
+        The GPU whose tiles apply.
     inputs : str
-        Zeros, or one of :data:`attnsim.ptx.adversarial.INPUTS`.
+        "zeros", or one of :data:`attnsim.ptx.adversarial.INPUTS`.
     counted : bool
-        As of :func:`attnsim.kernels.lift.lifting.lift`.
+        As in :func:`attnsim.kernels.lift.lifting.lift`.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def lift_operation(
 
 
 def _array(name: str, w: Workload, seq_kv: int, inputs: str) -> NDArray[Any]:
-    """An argument of an operation by its name: Q, K and V as the inputs say, all else zeros."""
+    """Return an operation's argument by its name: Q, K and V hold the inputs, all others zeros."""
     rows = (w.batch, w.heads_q, w.seq_q, w.head_dim)
     keys = (w.batch, w.heads_kv, seq_kv, w.head_dim)
     shapes = {

@@ -1,4 +1,4 @@
-"""What the products of a block are to it, scores or sums, and one operation for each."""
+"""Classifies the products of a block as scores or sums, and turns drafts into finished operations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from attnsim.models.schedule.operation import TileOp, Waits
 
 SCORES, SUM = "S", "O"
 MANY = 2
-"""From so many sums of products in a row on each is an operation; the backward pass has three."""
+"""Consecutive sums of products are separate operations from this number on; the backward pass has three."""
 
 
 def with_scores(drafts: Sequence[Draft]) -> list[Draft]:
-    """Name the products, and say of vector work how many scores pass through it.
+    """Name the products, and assign to vector work the number of scores that it processes.
 
-    The work on a tile of scores is shared out over the operations that compute exponentials of it. A score is an
-    accumulator, or the sum of several where there are so many times fewer exponentials.
+    The scores of a tile are distributed over the operations that compute their exponentials. A score is one
+    accumulator, or the sum of n accumulators if there are n times fewer exponentials.
     """
     found = [replace(one, tensor=SCORES if one.consumed else SUM) if is_product(one) else one for one in drafts]
     for step in _steps(found):
@@ -35,9 +35,9 @@ def with_scores(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def coalesced(drafts: Sequence[Draft]) -> list[Draft]:
-    """Products that a compiler has sliced between the work of a softmax, each as one operation after that work.
+    """Merge products that a compiler has split between parts of a softmax, into one operation after the softmax.
 
-    In the simulator a product holds the tensor unit until it ends; slices of one would each wait for the lanes.
+    In the simulator, a product occupies the tensor unit until it ends, so each slice would wait for the vector work.
     """
     found: list[Draft] = []
     sliced: Draft | None = None
@@ -56,7 +56,7 @@ def coalesced(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def per_score(blocks: Sequence[Sequence[Draft]]) -> float:
-    """FP32 instructions that each score takes at least: those of a tile that is not masked, without rescaling."""
+    """Return the smallest number of FP32 instructions per score: that of a tile without mask and rescaling."""
     found = [
         sum(one.fp32 - one.on_sums for one in step) / scores
         for drafts in blocks
@@ -67,14 +67,14 @@ def per_score(blocks: Sequence[Sequence[Draft]]) -> float:
 
 
 def _steps(drafts: Sequence[Draft]) -> list[Sequence[Draft]]:
-    """The operations from each product of scores to the next; the last ends with the block's last product."""
+    """Split operations into steps, each from one product of scores to the next; the last ends with the last product."""
     places = [place for place, one in enumerate(drafts) if is_product(one)]
     heads = [place for place in places if drafts[place].consumed]
     return [drafts[head:stop] for head, stop in pairwise([*heads, max(places, default=0) + 1])]
 
 
 def beyond_scores(drafts: Sequence[Draft], each: float) -> list[Draft]:
-    """Of the FP32 instructions of each step keep those that are not `each` of its scores', with its first scores."""
+    """Keep the FP32 instructions of each step beyond `each` per score, and charge them to its first scores."""
     found = [replace(one) for one in drafts]
     for step in _steps(found):
         scored = [one for one in step if one.scores]
@@ -87,9 +87,9 @@ def beyond_scores(drafts: Sequence[Draft], each: float) -> list[Draft]:
 
 
 def row_tiles(drafts: Sequence[Draft]) -> list[Sequence[Draft]]:
-    """What a block does for each of its row tiles: it stores the sums of one before it multiplies for the next.
+    """Split the operations of a block by row tile: it stores the sums of one before it multiplies for the next.
 
-    What every step stores ends none.
+    A store that every step has does not end a row tile.
     """
     cuts, stored, multiplied = [0], 0, False
     for place, one in enumerate(drafts):
@@ -104,28 +104,31 @@ def row_tiles(drafts: Sequence[Draft]) -> list[Sequence[Draft]]:
 def finished(
     drafts: Sequence[Draft], groups: int = 1, *, counted: bool = True
 ) -> tuple[tuple[TileOp, ...], list[Counter[str]]]:
-    """The operations of a row tile, with the latencies of a block and of its steps.
+    """Return the operations of a row tile, with delays for the fitted latencies of blocks and steps.
 
-    A block that takes several has those of a block for each: so they are fitted, to kernels whose blocks stay as well.
-    A block that multiplies has one before it begins. Where it works on its products, it has another before its first
-    store, and a step has one before its first product: of scores, or after a wait where there are none. These stand for
-    all work before the first product or exponential and after the last product: they are fitted so. A block without
-    products has that of one step; where it loads several tensors, addresses are worked out before the loads, else all
-    is counted behind them, since how many of its loads begin before the first is waited for depends on registers.
+    The latencies are fitted on the same rules:
+
+    - Each row tile has the latencies of a block, also in blocks that process several (persistent kernels).
+    - A block with products has a block latency at its start. If it has vector work on its products, it has another
+      before its first store, and each step has a step latency before its first product (of scores, or after a wait if
+      there are no scores). These latencies include all work before the first product or exponential and after the last
+      product.
+    - A block without products has the latency of one step. If it loads several tensors, address arithmetic is counted
+      before the loads. Else all work is counted after them, since registers limit how many loads are issued before the
+      first wait.
 
     Parameters
     ----------
-    drafts : sequence of Draft
     groups : int
-        Warpgroups that share the work, which run ahead of one another.
+        Warpgroups that share the work and can run ahead of one another.
     counted : bool
-        Whether work is charged by the instructions that were counted, not by scores.
+        Charge work by counted instructions, not by scores.
 
     Returns
     -------
     tuple of TileOp
     list of Counter of str
-        Warp instructions of each by pipe; of what is left out with what follows.
+        Warp instructions of each operation by pipe; those of dropped operations are added to the next.
     """
     products = [place for place, one in enumerate(drafts) if is_product(one)]
     apart = not products and len({one.tensor for one in drafts if one.kind == "load"}) > 1
@@ -179,14 +182,14 @@ def finished(
 
 
 def _end(drafts: Sequence[Draft], last: int) -> int:
-    """Where the last step ends: with its last product, or with a store that every step has."""
+    """Return the end of the last step: its last product, or a store that every step has."""
     stores = [place for place, one in enumerate(drafts) if one.kind == "store" and one.each_step]
     end = max([last, *(place + 1 for place in stores)])
     return end + (end < len(drafts) and drafts[end].kind == "vector" and not drafts[end].works)
 
 
 def apart(drafts: Sequence[Draft]) -> list[Draft]:
-    """Sums of products that follow one another, each as an operation: as many as they are times a product of scores."""
+    """Split consecutive sums of products into operations of the size of one product of scores."""
     found: list[Draft] = []
     scores = 0
     for one in drafts:
@@ -197,7 +200,7 @@ def apart(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def _begins(drafts: Sequence[Draft]) -> frozenset[int]:
-    """Where steps begin: behind the waits for what their first product reads."""
+    """Return the starts of the steps: after the waits for the operands of their first product."""
     heads = _heads(drafts)
     found = set()
     for head in heads:
@@ -209,7 +212,7 @@ def _begins(drafts: Sequence[Draft]) -> frozenset[int]:
 
 
 def _heads(drafts: Sequence[Draft]) -> frozenset[int]:
-    """The products with which steps begin."""
+    """Return the first product of each step."""
     products = [place for place, one in enumerate(drafts) if is_product(one)]
     if any(drafts[place].consumed for place in products):
         return frozenset(place for place in products if drafts[place].consumed)
@@ -219,9 +222,10 @@ def _heads(drafts: Sequence[Draft]) -> frozenset[int]:
 
 
 def _share(drafts: Sequence[Draft]) -> float:
-    """The part of a block's latency before its first step, which grows with the columns of Q and of O.
+    """Return the share of a block's first latency, which grows with the columns of Q and O.
 
-    The columns are the depth of the first product, of scores, and as many more as the next has FLOPs over it.
+    The columns of Q are the depth of the product of scores; those of O follow from the ratio of FLOPs of the next
+    product.
     """
     products = [one for one in drafts if is_product(one)]
     place = next((place for place, one in enumerate(products) if one.consumed), None)

@@ -1,12 +1,12 @@
-"""One stream of instructions from those of all warps of a block.
+"""Builds instruction streams from the recorded warps of a block.
 
-Warps that multiply by ``mma.sync``, or not at all, do the same on rows of their own: their instructions are taken
-together, in the order in which they ran. Warpgroups that multiply by ``wgmma`` are each a stream. What other warps copy
-for them stands in their streams: a copy begins where its buffer is given back (or at the start, where it was never
-used), since the simulator lets the last warpgroup that frees a buffer issue the copy.
-
-The copies of one mbarrier and the waits for it come in the same order, and so do those who free a buffer and the copies
-that wait for it: the k-th of the ones belongs to the k-th of the others.
+- Warps that use ``mma.sync``, or no products, do the same work on different rows. They form one stream, in the order
+  in which their instructions ran.
+- Each warpgroup that uses ``wgmma`` is a stream. Copies that other warps issue for it (a producer warp) are inserted
+  where their buffer is released, or at the start if it is unused: in the simulator, the last warpgroup that releases a
+  buffer issues the copy.
+- The k-th copy of an mbarrier belongs to the k-th wait for it, and the k-th release of a buffer to the k-th copy that
+  waits for it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from attnsim.ptx.recording import Row
 from attnsim.ptx.syntax import Function
 
 WARPS = 4
-"""Of a warpgroup."""
+"""Warps of a warpgroup."""
 
 
 @dataclass(slots=True)
 class _Copies:
-    """What the tensor copy engine was asked for.
+    """Copies of the tensor copy engine.
 
     Parameters
     ----------
     by_full : dict of int to list of Draft
-        Loads that complete at each mbarrier, in order.
+        Loads that complete on each mbarrier, in order.
     at_once : list of Draft
-        Those into buffers that nobody has used before.
+        Loads into unused buffers, which begin at the start.
     released : dict of (int, int) to list of Draft
-        Those that the n-th time sets off that an mbarrier is arrived at.
+        Loads that begin after the n-th arrival at an mbarrier, by (mbarrier, n).
     empties : set of int
         Mbarriers that copies wait for.
     """
@@ -49,12 +49,12 @@ class _Copies:
 
 
 def streams(rows: Sequence[Row], function: Function, known: Sequence[Known]) -> list[list[Event]]:
-    """One stream for each warpgroup that multiplies by wgmma, or all warps as one.
+    """Return one stream for each warpgroup that uses wgmma, else one stream of all warps.
 
     Raises
     ------
     UnsupportedInstruction
-        For a wait that no copy answers, with its line.
+        For a wait without a copy, with its line.
     """
     groups = sorted({warp // WARPS for row in rows if known[row.position].kind == "wgmma" for warp in _warps(row)})
     if not groups:
@@ -64,10 +64,10 @@ def streams(rows: Sequence[Row], function: Function, known: Sequence[Known]) -> 
 
 
 def as_one(side_by_side: Sequence[list[Draft]]) -> list[Draft]:
-    """The operations of a warpgroup, of several that do the same on rows of their own.
+    """Merge the operations of several warpgroups that do the same work on different rows into those of one warpgroup.
 
-    Copies have the bytes that all of them copy; the k-th store to a tensor of one belongs to the k-th of the others.
-    Work is the mean of what they do, where they do as many things: a mask may hide keys from the rows of one alone.
+    Bytes are summed; the k-th access to a tensor in one warpgroup belongs to the k-th in the others. Vector work is the
+    mean over warpgroups with the same operations, since a mask may hide keys from the rows of one warpgroup only.
     """
     found = max(side_by_side, key=len)
     parts: dict[tuple[str, str, int], Draft] = {}

@@ -1,4 +1,4 @@
-"""Any kernel to a kernel file: prepared as for a run in the interpreter, then lifted."""
+"""Traces any kernel to a kernel file: prepares it as for a run in the interpreter, then lifts it."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from attnsim.ptx.foreign.run import block_of, check_grid, find_entry, fitted
 from attnsim.ptx.run import sizes
 
 LIKE = {"wgmma": "flash-attn.3", "mma_sync": "flash-attn.2", "simt": ""}
-"""Whose fitted latencies a kernel of each instruction path takes, where nobody says: an open kernel's."""
+"""Default source of fitted latencies for each instruction path: an open-source kernel."""
 
 
 def trace_kernel(
     ready: Ready, source: str, inputs: str, registers: int | None, like: str | None, *, counted: bool = True
 ) -> LiftedCall:
-    """The file of one launch.
+    """Lift one launch to a kernel file.
 
     Parameters
     ----------
-    ready : Ready
     source : str
-        Where the kernel comes from, in words.
+        Origin of the kernel, for the file.
     inputs : str
-        What its arrays hold.
+        Contents of its arrays.
     registers : int or None
-        Of a thread; None to ask the assembler.
+        Registers of a thread; None to take the assembler's.
     like : str or None
-        Whose fitted numbers to take; None for those of its instruction path.
+        Implementation whose fitted numbers are borrowed; None for the default of its instruction path.
     counted : bool
-        Whether work is charged by its own counted instructions; else by FlashAttention's of its path.
+        Charge work by its own counted instructions; else by FlashAttention's of the same path.
 
     Raises
     ------
     InputError
-        When entry, grid, block or arguments do not fit the PTX, or the kernel does what no schedule stands for.
+        If entry, grid, block or arguments do not fit the PTX, or no schedule can represent the kernel.
     """
     function = find_entry(ready.ptx, ready.entry)
     grid = sizes(ready.grid, "grid")
@@ -76,24 +75,20 @@ def trace_ptx(
     counted: bool = True,
     source: str = "PTX",
 ) -> LiftedCall:
-    """The schedule of any kernel of PTX at one launch.
+    """Derive the schedule of any PTX kernel at one launch.
 
     Parameters
     ----------
     ptx, entry, grid, block, arguments, shared_memory_bytes
-        As for :func:`attnsim.ptx.foreign.run.run_ptx`; arrays of zeros do, and take no memory.
+        As in :func:`attnsim.ptx.foreign.run.run_ptx`; arrays of zeros suffice, and take no memory.
     registers : int, optional
-        Of a thread; default: what ptxas reports.
+        Registers of a thread; default: the report of ptxas.
     like : str, optional
-        Whose fitted latencies to take; default: FlashAttention's of the instruction path.
+        Implementation whose fitted latencies are borrowed; default: FlashAttention of the same instruction path.
     counted : bool
-        Whether work is charged by its own counted instructions; else by FlashAttention's of its path.
+        Charge work by its own counted instructions; else by FlashAttention's of the same path.
     source : str
-        Where the PTX comes from, for the file.
-
-    Raises
-    ------
-    InputError
+        Origin of the PTX, for the file.
     """
     blocks = (block,) if isinstance(block, int) else block
     ready = Ready(ptx, entry, (grid,) if isinstance(grid, int) else grid, blocks, arguments, shared_memory_bytes)
@@ -101,21 +96,16 @@ def trace_ptx(
 
 
 def trace_cuda(path: Path | str, *, arch: str = "80", options: Sequence[str] = (), **launch: Any) -> LiftedCall:
-    """The schedule of a kernel in a CUDA file, compiled by NVRTC; no GPU is needed.
+    """Derive the schedule of a kernel in a CUDA file, compiled by NVRTC; needs no GPU.
 
     Parameters
     ----------
-    path : Path or str
     arch : str
-        What is compiled for: "80" runs on every newer GPU.
+        Target architecture: "80" runs on every newer GPU.
     options : sequence of str
-        Further ones of NVRTC.
+        Further options of NVRTC.
     **launch
         Keywords of :func:`trace_ptx`.
-
-    Raises
-    ------
-    InputError
     """
     ptx, entry = compile_kernel(Path(path), arch, options, launch.pop("entry", None) or "")
     return trace_ptx(ptx, entry or None, source=Path(path).name, **launch)

@@ -1,9 +1,10 @@
-"""The way that a warp goes through machine code, known from what it did in the PTX.
+"""Reconstructs a warp's path through machine code from its execution of the PTX.
 
-An assembler keeps accesses of memory, shuffles, barriers and exponentials one for one, whatever it does to the branches
-around them: it runs under predicates what PTX jumps over, turns branches round and unrolls loops. So a warp goes the
-shortest way that makes as many of each as it made in the PTX. What is under a predicate may count or not; it is issued
-either way. How often each branch goes where is an integer program: what comes to a stretch leaves it.
+An assembler keeps memory accesses, shuffles, barriers and exponentials one for one (*marks*), although it changes the
+branches between them: it predicates code, inverts branches and unrolls loops. We take the shortest path that executes
+as many of each mark as the warp executed in the PTX. A predicated mark may count or not; it is issued in either case.
+The number of times that each edge between basic blocks is taken is the solution of an integer program: flow into a
+block equals flow out of it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ MARKS = {
     "LDG": "load", "STG": "store", "RED": "add", "REDG": "add", "LDGSTS": "copy", "SHFL": "shuffle", "BAR": "barrier",
     "MUFU": "special", "FADD": "sum", "HADD2": "conversion",
 }  # fmt: skip
-"""What assemblers keep one for one, by opcode."""
+"""Marks: operations that assemblers keep one for one, by opcode."""
 WIDE = ("load", "store")
-"""Accesses that are told apart by their bits."""
+"""Marks that include the width of the access in bits."""
 AT_LEAST = ("special", "sum", "conversion")
-"""Of which there may be more: whole numbers are divided by way of a reciprocal, and right rounding takes sums."""
+"""Marks that may be more frequent in machine code: integer division uses a reciprocal, and exact rounding uses sums."""
 _PTX = {"ld": "load", "ldu": "load", "st": "store", "red": "add"}
 _OTHERS = {
     "shfl": "shuffle",
@@ -40,14 +41,14 @@ _OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a warp issues from the beginning to the end.
+    """The instructions that a warp issues from beginning to end.
 
     Parameters
     ----------
     places : list of int
-        Of instructions, each as often as it is issued, in an order in which a warp may.
+        Issued instructions, with repetitions, in a possible order.
     over : list of int
-        Of those without a mark that are jumped over, each as often: pieces that the warp may have run as well.
+        Skipped instructions of pieces without a mark, with repetitions: the warp may have run them too.
     """
 
     places: list[int]
@@ -55,11 +56,11 @@ class Way:
 
 
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
-"""Widths of accesses, by the modifiers of machine code; 32 without one."""
+"""Widths of accesses in bits by the modifiers of machine code; 32 without a modifier."""
 
 
 def marks_of(function: Function) -> list[str | None]:
-    """The mark of each instruction of PTX, None for most."""
+    """Return the mark of each PTX instruction, None for most."""
     found: list[str | None] = []
     for one in function.instructions:
         mark = _OTHERS.get(one.name)
@@ -78,7 +79,7 @@ def marks_of(function: Function) -> list[str | None]:
 
 
 def code_marks(code: Code) -> list[str | None]:
-    """The mark of each instruction of machine code."""
+    """Return the mark of each machine code instruction."""
     found = [MARKS.get(one.name) for one in code.instructions]
     return [
         f"{mark} {next((_BITS[part] for part in one.opcode.split('.') if part in _BITS), 32)}" if mark in WIDE else mark
@@ -87,13 +88,13 @@ def code_marks(code: Code) -> list[str | None]:
 
 
 def _width(one: Instruction) -> int:
-    """Bits that a thread accesses."""
+    """Return the bits that a thread accesses."""
     many = next((int(part[1:]) for part in one.modifiers if part in ("v2", "v4", "v8")), 1)
     return many * int(one.modifiers[-1].lstrip("bfsux"))
 
 
 def made(marks: Sequence[str | None], visits: Sequence[int]) -> Counter[str]:
-    """How many of each a warp made."""
+    """Count the marks that a warp executed."""
     found = Counter[str]()
     for mark, times in zip(marks, visits, strict=True):
         if mark and times:
@@ -102,19 +103,19 @@ def made(marks: Sequence[str | None], visits: Sequence[int]) -> Counter[str]:
 
 
 def shortest(code: Code, marks: Sequence[str | None], wanted: Mapping[str, int]) -> Way | None:
-    """The shortest way from the beginning to the end that makes so many of each mark, and of no other any.
+    """Find the shortest path from beginning to end with exactly these counts of marks.
 
     Parameters
     ----------
-    code : Code
     marks : sequence of str or None
-        Of its instructions.
+        Mark of each instruction.
     wanted : mapping of str to int
+        Count of each mark.
 
     Returns
     -------
     Way or None
-        None where no way makes these.
+        None if no path has these counts.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -157,7 +158,7 @@ def shortest(code: Code, marks: Sequence[str | None], wanted: Mapping[str, int])
 
 
 def _trail(flows: Mapping[tuple[int, int | None], int]) -> list[int]:
-    """Where the stretches of a way begin, in an order in which a warp may come to them (Hierholzer's)."""
+    """Order the basic blocks of a path, given the times that each edge is taken (Hierholzer's algorithm)."""
     leads: dict[int | None, list[int | None]] = {}
     for (place, to), times in flows.items():
         leads.setdefault(place, []).extend([to] * times)
@@ -172,14 +173,12 @@ def _trail(flows: Mapping[tuple[int, int | None], int]) -> list[int]:
 
 
 def between_waits(code: Code, places: Iterable[int], loads: int) -> list[list[int]]:
-    """A way cut before each instruction that waits for what loads of global memory have set.
+    """Split a path before each instruction that waits for a load from global memory.
 
     Parameters
     ----------
-    code : Code
-    places : iterable of int
     loads : int
-        That were made: what comes after those is under predicates that are not true.
+        Number of loads that the warp executed; later ones are under false predicates.
     """
     found: list[list[int]] = [[]]
     pending = set[int | None]()
@@ -196,12 +195,12 @@ def between_waits(code: Code, places: Iterable[int], loads: int) -> list[list[in
 
 
 def _number(code: Code, marks: Sequence[str | None], where: range, kind: str, unsure: bool) -> int:
-    """How many of a mark a stretch makes, surely or under a predicate."""
+    """Count a mark in a basic block: its predicated instances (`unsure`) or the others."""
     return sum(marks[index] == kind and code.instructions[index].predicate == unsure for index in where)
 
 
 def _stretches(code: Code) -> dict[int, tuple[range, list[int | None]]]:
-    """Instructions that follow one another and where they lead, None to the end, by where they begin."""
+    """Return the basic blocks by their first instruction: their range, and their successors (None for the end)."""
     size = len(code.instructions)
     jumps = {index: to for index in range(size) if (to := code.target(index)) is not None}
     calls = (index for index, one in enumerate(code.instructions) if one.name == "CALL" and one.predicate)

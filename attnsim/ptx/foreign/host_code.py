@@ -34,7 +34,7 @@ _HOLDS_DECLARATIONS = re.compile(
 _SHARED = re.compile(r"\b(?:constexpr|static_assert)\b")
 """Words of declarations that device code may need although nothing marks them."""
 _UNMARKED = "A function without execution space annotations"
-"""Begin of NVRTC's message on a host function. nvcc takes a constexpr one with --expt-relaxed-constexpr."""
+"""Start of NVRTC's message on a host function. nvcc takes a constexpr one with --expt-relaxed-constexpr."""
 _ERROR = re.compile(r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<what>[^\n]*)", re.M)
 
 

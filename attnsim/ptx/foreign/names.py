@@ -15,7 +15,7 @@ _TYPES = {
     "y": "unsigned long long", "f": "float", "d": "double",
 }  # fmt: skip
 _LOCAL = "_GLOBAL__N_"
-"""Begin of the mangled name of an unnamed namespace."""
+"""Start of the mangled name of an unnamed namespace."""
 
 
 def readable(mangled: str) -> str:
