@@ -39,6 +39,7 @@ def predict_layers(
     context: typer.Context,
     flags: QuestionFlags,
     *,
+    ep: int,
     gpu: list[str],
     changes: list[str],
     lengths: list[int | None],
@@ -63,7 +64,7 @@ def predict_layers(
 
     if flags.lengths is not None:
         predict_steps(
-            context, flags, gpu=gpu, changes=changes, algorithm=algorithm or None,
+            context, flags, ep=ep, gpu=gpu, changes=changes, algorithm=algorithm or None,
             implementation=implementation or None, mode=mode, budget=budget, launch=launch,
             calibration=calibration, json=json,
         )  # fmt: skip

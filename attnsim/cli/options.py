@@ -108,7 +108,9 @@ Prefix = Annotated[int | None, count("Keys at the beginning that all sequences s
 TreeText = Annotated[str | None, _asked("PARENTS", "Draft tokens that branch: the parent of each, such as '-1 0 0 1'.")]
 HeadDim = Annotated[int | None, count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, count("Width of V; default: as --head-dim.")]
-Tp = Annotated[int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.")]
+Tp = Annotated[
+    int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.", high=1024)
+]
 LatentText = Annotated[str | None, _asked("RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.")]
 OperationsText = Annotated[
     str | None, _asked("TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.")

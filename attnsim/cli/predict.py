@@ -48,6 +48,9 @@ def predict(
         bool, switch("The whole layer of --model: projections, attention and MLP; cold L2.", "--layer")
     ] = False,
     flags: QuestionFlags,
+    ep: Annotated[
+        int | None, options.count("With --layer --lengths: GPUs among which whole experts are divided.", high=64)
+    ] = None,
     seq: options.Seqs = None,
     changes: options.Changes = [],  # noqa: B006
     split_changes: split.Flag = False,
@@ -79,9 +82,11 @@ def predict(
     table_flags.check_without_table("--cases", maps, time_unit, set_columns, save_map)
     _check_one(out, tile, tiles)
     lengths = options.lengths(seq, several=layer)
+    if not (layer and flags.lengths):
+        given.refuse(context, "goes with --layer --lengths, a step of a server", ("ep",))
     if layer:
         predict_layers(
-            context, flags, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
+            context, flags, ep=ep or 0, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
             implementation=implementation, mode=mode, budget=budget, launch=launch,
             calibration=calibration, split_changes=split_changes, verbose=verbose, json=json,
         )  # fmt: skip

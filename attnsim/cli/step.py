@@ -50,7 +50,7 @@ def predict_steps(
     launch = launch if given.is_given(context, "launch") else "graph"
     machines: list[Any] = []
     for base in [load_gpu(name) for name in options.words(gpu, "--gpu")]:
-        machines += dict.fromkeys((base, options.changed(base, changes, joined=flags.tp > 1)))
+        machines += dict.fromkeys((base, options.changed(base, changes, joined=max(flags.tp, asked["ep"]) > 1)))
     with progress.plays() as told:
         answers = [
             step(flags.model, one, lengths, dtype=flags.dtype, tp=flags.tp, cache=flags.cache or "cold", launch=launch,
@@ -70,8 +70,10 @@ def print_steps(answers: Sequence[StepPrediction]) -> None:
 
     out, first = show.console(), answers[0]
     shared = f", {first.gpus} GPUs share each layer" if first.gpus > 1 else ""
-    tokens = f"{first.new_tokens:,} new tokens of {first.sequences:,} sequences"
-    out.print(f"{first.model.id}{shared}: a step of {tokens} ({told_lengths(first.lengths)})\n", soft_wrap=True)
+    shared += f", {first.expert_gpus} GPUs share the experts" if first.expert_gpus else ""
+    tokens = f"{_count(first.new_tokens, 'new token')} of {_count(first.sequences, 'sequence')}"
+    groups = f" on each of {first.groups} {'groups of ' * (first.gpus > 1)}GPUs" if first.groups > 1 else ""
+    out.print(f"{first.model.id}{shared}: a step of {tokens}{groups} ({told_lengths(first.lengths)})\n", soft_wrap=True)
     for one in answers:
         place = "; ".join((one.gpu, "warm L2" if one.cache == "warm" else "cold L2", *map(str, one.changes)))
         show.print_rows(out, f"{place}; {_launched(one.launch)}", _rows(one), right=_RIGHT, whole=("part",))
@@ -84,8 +86,11 @@ def print_steps(answers: Sequence[StepPrediction]) -> None:
     for line in dict.fromkeys(text for one in answers for text in _trust(one)):
         out.print(line, soft_wrap=True)
     missing = [text for text in (LEFT_OUT, *first.left_out) if text]
-    experts = first.model.mlp and first.model.mlp.experts
-    out.print(f"{'; '.join(missing)}{'; routing tokens to experts' if experts else ''}.", soft_wrap=True)
+    out.print(f"{'; '.join(missing)}.", soft_wrap=True)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _launched(launch: str) -> str:
@@ -122,7 +127,7 @@ def _rows(answer: StepPrediction) -> list[dict[str, object]]:
 
 def _remarks(answer: StepPrediction) -> list[str]:
     """Tokens a second, what the memory holds, and who says what to whom."""
-    made = answer.sequences / answer.time_s
+    made = answer.groups * answer.sequences / answer.time_s
     lines = [
         f"{answer.tokens_per_s:,.0f} tokens/s computed, {made:,.0f} tokens/s generated where every sequence makes one"
     ]
@@ -140,4 +145,8 @@ def _trust(answer: StepPrediction) -> list[str]:
     from attnsim.api.step import trust_lines
 
     kernels = [f"attention: {one.algorithm}, {one.implementation}" for one in answer.attention]
+    formats = {one.workload.dtype for one in answer.attention} - {answer.dtype}
+    kernels += (
+        [f"attention and its cache in {', '.join(formats)}: its kernels have no {answer.dtype}"] if formats else []
+    )
     return [*kernels, *(f"trust: {line}" for line in trust_lines(answer))]

@@ -1,6 +1,7 @@
 """A step of a model in a ragged batch: what runs and how often, what it must equal, and what is refused."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,114 @@ def test_each_kind_of_layers_attends_by_its_own_mask(tmp_path: Path) -> None:
     assert sum(number for number, part in found.parts if part.name == "QKV projection") == 42
 
 
+def test_whole_experts_are_read_by_one_gpu_and_tokens_go_to_them_and_back() -> None:
+    lengths, tokens, gpus = "1:2000 x 32", 32, 16
+    found = step("deepseek-v3", "gb200", lengths, ep=gpus, dtype="fp8")
+    parts = {part.name: (number, part) for number, part in found.parts}
+    reached = round(256 * (1 - (1 - 8 / 256) ** (tokens * gpus)))
+    rows, touched = round(tokens * gpus * 8 / reached), -(-reached // gpus)
+    assert parts["experts' down"][1].flops_useful == 2 * rows * 2048 * 7168 * touched
+    assert parts["shared expert down"][1].flops_useful == 2 * tokens * 2048 * 7168
+    for way, size in (("to", 1), ("from", 2)):
+        number, part = parts[f"all-to-all {way} experts"]
+        of_token = gpus * (1 - math.comb(240, 8) / math.comb(256, 8))
+        sent = collective_time(COLLECTIVES["all_to_all"], tokens * of_token * 7168 * size, load_gpu("gb200"), gpus)
+        assert number == 58 and part.time_s == pytest.approx(sent.time_s)
+    assert "all-reduce" not in parts and found.tokens_per_s == pytest.approx(gpus * tokens / found.time_s)
+    assert (found.memory.weights_bytes or 0) == pytest.approx(656e9 / 16 + 18e9, rel=0.05)
+
+
+def test_experts_among_the_gpus_that_share_the_layers_need_no_all_to_all() -> None:
+    apart, whole = (step("qwen3-235b-a22b", H100, "1:4096 x 64", tp=8, ep=ep) for ep in (0, 8))
+    assert times(apart) == times(whole) and apart.memory.weights_bytes == whole.memory.weights_bytes
+    groups = step("qwen3-235b-a22b", "gb200", "1:4096 x 64", tp=4, ep=8)
+    counted = times(groups)
+    assert counted["all-to-all to experts"] == counted["all-gather of tokens"] == 94 and counted["all-reduce"] == 95
+
+
+NEXT = {
+    "model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "hidden_size": 2048, "vocab_size": 151936,
+    "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts": 512, "num_experts_per_tok": 10,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "full_attention_interval": 4, "intermediate_size": 5632, "decoder_sparse_step": 1,
+}  # fmt: skip
+KIMI = {
+    "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"], "num_hidden_layers": 27,
+    "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 32, "vocab_size": 163840,
+    "linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "num_heads": 32, "head_dim": 128},
+}  # fmt: skip
+NEMOTRON = {
+    "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "M-M*-ME",
+    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+}  # fmt: skip
+
+
+def hybrid(folder: Path, config: dict[str, object]) -> str:
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder / "config.json")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("config", "algorithm", "layers", "columns", "state"),
+    [
+        (NEXT, "gdn", 36, 2 * 2048 + 2 * 4096 + 2 * 32, 32 * 128 * 128 * 4 + 3 * 8192 * 2),
+        (KIMI, "kda", 20, 3 * 4096 + 32 + 2 * 128, 32 * 128 * 128 * 4 + 3 * 3 * 4096 * 2),
+        (NEMOTRON, "mamba-2", 3, 2 * 8192 + 2 * 8 * 128 + 128, 128 * 128 * 64 * 4 + 3 * (8192 + 2048) * 2),
+    ],
+)
+def test_layers_that_do_not_attend_are_played(
+    tmp_path: Path, config: dict[str, object], algorithm: str, layers: int, columns: int, state: int
+) -> None:
+    model = hybrid(tmp_path, config)
+    found = step(model, "h200-sxm-141gb", "1:4096 x 16, 512:2560", tp=2)
+    parts = {part.name: (number, part) for number, part in found.parts}
+    for name in (f"{algorithm}, decode", f"{algorithm}, prompts", "short-convolution, prompts"):
+        assert parts[name][0] == layers and (parts[name][1].time_s or 0) > 0
+    number, product = parts["mixer's input projection"]
+    of_ranks = 128 if algorithm == "kda" else 0  # a latent of two gates, which each GPU makes whole
+    assert number == layers and not found.left_out
+    hidden = attnsim.load_model(model).hidden
+    assert product.flops_useful == 2 * 528 * hidden * ((columns - 2 * of_ranks) // 2 + 2 * of_ranks)
+    longer = step(model, "h200-sxm-141gb", "1:8192 x 16, 512:2560", tp=2)
+    again = {part.name: part for _, part in longer.parts}
+    assert again[f"{algorithm}, decode"] == parts[f"{algorithm}, decode"][1]
+    kept = found.memory.cache_bytes - (16 * 4096 + 2560) * found.memory.token_bytes
+    assert kept == pytest.approx(17 * layers * state / 2, rel=0.01)
+
+
+def test_of_a_latent_sequences_that_decode_and_prompts_are_called_apart() -> None:
+    found = step("deepseek-v3", "h200-sxm-141gb", "1:4096 x 16, 512:2560", tp=8, dtype="fp8")
+    names = [part.name for _, part in found.parts if part.group in ("attention", "projections")]
+    assert [name for name in names if name.startswith("attention")] == ["attention, decode", "attention, prompts"]
+    flops = {part.name: part.flops_useful for _, part in found.parts}
+    assert names.count("O projection") == 1 and flops["O projection"] == 2 * 528 * 7168 * 16 * 128
+    alone = step("deepseek-v3", "h200-sxm-141gb", "1:4096 x 16", tp=8, dtype="fp8")
+    times = [next(part.time_s for _, part in one.parts if part.name.startswith("attention")) for one in (found, alone)]
+    assert times[0] == times[1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_may_be_an_mlp_by_itself(tmp_path: Path) -> None:
+    found = step(hybrid(tmp_path, NEMOTRON), H100, "1:4096 x 16")
+    assert {name: times(found)[name] for name in ("up", "experts' up", "router", "norm and residual")} == {
+        "up": 2, "experts' up": 1, "router": 1, "norm and residual": 8,
+    }  # fmt: skip
+    assert attnsim.load_model(str(tmp_path / "config.json")).kinds[1].mlp is not None
+
+
+def test_where_no_attention_has_fp8_it_and_its_cache_are_bf16(capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["predict", "--layer", "--model", "llama-3-8b", "--gpu", "b200", "--lengths", "1:4096", "--dtype", "fp8"]
+    found = step("llama-3-8b", "b200-sxm-180gb", "1:4096", dtype="fp8")
+    assert found.attention[0].workload.dtype == "bf16" and found.memory.token_bytes == 2 * 8 * 128 * 32 * 2
+    assert found.memory.weights_bytes == pytest.approx(8.03e9, rel=0.01)
+    assert main(ask) == 0
+    shown = capsys.readouterr().out
+    assert "a step of 1 new token of 1 sequence (" in shown and "cache in bf16: its kernels have no fp8" in shown
+    assert step("llama-3-8b", H100, "1:4096", dtype="fp8").attention[0].workload.dtype == "fp8"
+
+
 @pytest.mark.parametrize(
     ("model", "gpu", "lengths", "how", "says"),
     [
@@ -121,6 +230,11 @@ def test_each_kind_of_layers_attends_by_its_own_mask(tmp_path: Path) -> None:
         ("llama-3-70b", H100, "1:4096 x 2000", {"tp": 8}, "one of 8 GPUs does not fit"),
         ("llama-3-70b", H100, MIXED, {"tp": 4, "library": "rccl"}, "allowed: nccl"),
         ("llama-3-8b", H100, "1:0", {}, "0 keys"),
+        ("llama-3-8b", H100, MIXED, {"ep": 2}, "ep is 2 and llama-3-8b has no experts"),
+        ("qwen3-235b-a22b", H100, MIXED, {"ep": 3}, "must divide 128 experts: one of 1, 2, 4"),
+        ("qwen3-235b-a22b", H100, MIXED, {"ep": 16}, "16 GPUs share experts and of h100-sxm5-80gb 8 share its links"),
+        ("qwen3-235b-a22b", H100, MIXED, {"tp": 4, "ep": 2}, "whole groups of 4 share experts: give a multiple"),
+        ("qwen3-235b-a22b", H100, MIXED, {"ep": -1}, "ep is -1; allowed: a whole number from 0"),
         ("transformer-base", H100, "1:64", {}, "an encoder and a decoder"),
     ],
 )
@@ -150,9 +264,16 @@ def test_the_command_prints_the_parts_and_says_what_it_is_not(capsys: pytest.Cap
         (["--sinks"], "--sinks does not go with"),
         (["--softcap", "30"], "--softcap does not go with"),
         (["--kv-dtype", "fp8"], "--kv-dtype does not go with"),
+        (["--ep", "0"], "--ep: '0' given; allowed: whole numbers from 1 to 64"),
     ):
         assert main([*ask, *flags]) == 2
         assert says in capsys.readouterr().err
+    assert (
+        main([*ask[:-1], "0"]) == 2
+        and "--tp: '0' given; allowed: whole numbers from 1 to 1024" in capsys.readouterr().err
+    )
+    assert main(["predict", "--layer", *ask[2:6], "--seq", "1k", "--ep", "2"]) == 2
+    assert "--ep goes with --layer --lengths" in capsys.readouterr().err
     assert main(["predict", "--gpu", H100, "--model", "llama-3-8b", "--seq", "1k", "--set", "link.pcie=2x"]) == 2
     assert "link.pcie is read where several GPUs share a model" in capsys.readouterr().err
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +47,7 @@ class ExpertsEntry(BaseModel):
 
 
 class KindEntry(BaseModel):
-    """Layers that are alike; without a mask no attention, and then the parameters of one of them."""
+    """Layers that are alike; without a mask no attention, and then the parameters of one, or the MLP that it is."""
 
     model_config = _STRICT
 
@@ -61,6 +60,9 @@ class KindEntry(BaseModel):
     mask: StrictStr | None = Field(default=None, max_length=2000)
     weights: Annotated[StrictInt, Field(ge=0)] = 0
     shared: Annotated[StrictInt, Field(ge=0)] = 0
+    intermediate: Annotated[StrictInt, Field(ge=1, le=1 << 20)] | None = None
+    gated: StrictBool | None = None
+    experts: ExpertsEntry | None = None
 
 
 class ModelFile(BaseModel):
@@ -199,7 +201,7 @@ def _kinds(checked: ModelFile) -> tuple[LayerKind, ...]:
     return tuple(
         LayerKind(
             one.kind, tuple(one.at), one.heads, one.kv_heads, one.head_dim, one.head_dim_v or one.head_dim,
-            None if one.mask is None else Mask.parse(one.mask), one.weights, one.shared,
+            None if one.mask is None else Mask.parse(one.mask), one.weights, one.shared, _mlp(one),
         )
         for one in checked.kinds
     )  # fmt: skip
@@ -211,7 +213,7 @@ def _widest(kinds: tuple[LayerKind, ...]) -> Mask:
     return next((mask for mask in masks if not mask.is_windowed), masks[0])
 
 
-def _mlp(checked: ModelFile) -> Mlp | None:
+def _mlp(checked: ModelFile | KindEntry) -> Mlp | None:
     """The MLP that a file tells of.
 
     Raises
@@ -287,10 +289,7 @@ def model_to_yaml(model: Model) -> str:
     if model.latent is not None:
         latent = {"rank": model.latent.rank, "rope": model.latent.rope}
         document["latent"] = latent | ({"query_rank": model.query_rank} if model.query_rank else {})
-    if model.mlp is not None:
-        document |= {"intermediate": model.mlp.width, "gated": model.mlp.gated}
-        if model.mlp.experts is not None:
-            document["experts"] = asdict(model.mlp.experts)
+    document |= _written_mlp(model.mlp)
     if model.vocabulary:
         document["vocabulary"] = model.vocabulary
     if model.kinds:
@@ -302,10 +301,17 @@ def model_to_yaml(model: Model) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
 
+def _written_mlp(mlp: Mlp | None) -> dict[str, object]:
+    if mlp is None:
+        return {}
+    experts = mlp.experts and {name: getattr(mlp.experts, name) for name in ExpertsEntry.model_fields}
+    return {"intermediate": mlp.width, "gated": mlp.gated} | ({"experts": experts} if experts else {})
+
+
 def _written(kind: LayerKind) -> dict[str, object]:
     names = {"heads_q": "heads", "heads_kv": "kv_heads"} | {
         n: n for n in ("head_dim", "head_dim_v", "weights", "shared")
     }
     figures = {theirs: getattr(kind, ours) for ours, theirs in names.items() if getattr(kind, ours)}
     mask = {"mask": str(kind.mask)} if kind.mask else {}
-    return {"kind": kind.kind, "at": list(kind.at), **figures, **mask}
+    return {"kind": kind.kind, "at": list(kind.at), **figures, **mask, **_written_mlp(kind.mlp)}

@@ -18,7 +18,7 @@ from typing import Any
 from attnsim.errors import InputError, Taken, nearest, shown
 from attnsim.files import read_bytes
 from attnsim.models.llm.config import Architecture, Config, architectures, plain, spelt, vocabulary
-from attnsim.models.llm.mixers import MIXERS
+from attnsim.models.llm.mixers import MIXERS, heads_of
 from attnsim.models.llm.mlp import Experts, Mlp
 from attnsim.models.llm.model import ATTENTION, LayerKind, Model
 from attnsim.models.mask.mask import Mask
@@ -158,10 +158,10 @@ def _kinds(c: Config, layers: int, causal: bool) -> tuple[LayerKind, ...]:
         mine = c if not isinstance(other, dict) else Config({**c.content, **other}, c.known, c.nested)
         for part in (c.linear if one == "linear" else one for one in word.split("+")):
             if part in MIXERS:
-                kind = LayerKind(part, (), weights=MIXERS[part](c, hidden))
+                kind = LayerKind(part, (), *heads_of(part, c, hidden), weights=MIXERS[part](c, hidden))
             elif part in ("mlp", "moe"):
                 mlp = replace(_mlp(c, 0), experts=None) if part == "mlp" else _mlp(c, 0)
-                kind = LayerKind(part, (), weights=mlp.parameters(hidden, 1))
+                kind = LayerKind(part, (), weights=mlp.parameters(hidden, 1), mlp=mlp)
             elif part not in ("full", "window", "chunk", "cross"):
                 raise InputError(f"layer {layer} is {shown(word)}, which this architecture is not known to have")
             else:

@@ -35,9 +35,14 @@ def _lightning(c: Config, hidden: int) -> int:
 def _mamba2(c: Config, hidden: int) -> int:
     """One product in, a convolution, one product back (models/mamba2, `Mamba2Mixer`)."""
     heads = c.whole("state_heads")
-    inner = c.whole("state_inner", heads * c.whole("state_head_dim", c.whole("expand", 2) * hidden // heads))
+    inner = _inner(c, hidden)
     states = 2 * c.whole("state_groups", 1) * c.whole("state", 128)
     return hidden * (3 * inner + states + heads) + (inner + states) * c.whole("convolution", 4)
+
+
+def _inner(c: Config, hidden: int) -> int:
+    heads = c.whole("state_heads")
+    return c.whole("state_inner", heads * c.whole("state_head_dim", c.whole("expand", 2) * hidden // heads))
 
 
 def _mamba(c: Config, hidden: int) -> int:
@@ -68,3 +73,17 @@ MIXERS: dict[str, Callable[[Config, int], int]] = {
     "recurrent": _recurrent,
 }
 """Parameters of one layer's, by kind: of a configuration and the model's width."""
+
+
+def heads_of(kind: str, c: Config, hidden: int) -> tuple[int, int, int, int]:
+    """Heads of values and of keys and their widths, keys' first; nothing of a kind whose kernels are not known."""
+    if kind == "gated delta net":
+        values, keys = c.whole("linear_num_value_heads"), c.whole("linear_num_key_heads")
+        return values, keys, c.whole("linear_key_head_dim"), c.whole("linear_value_head_dim")
+    if kind == "kimi delta attention":
+        heads, width = c.whole("linear_num_heads"), c.whole("linear_head_dim")
+        return heads, heads, width, width
+    if kind == "mamba-2":
+        heads = c.whole("state_heads")
+        return heads, c.whole("state_groups", 1), c.whole("state", 128), _inner(c, hidden) // heads
+    return 0, 0, 0, 0

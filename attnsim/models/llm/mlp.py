@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import comb
 
 from attnsim.errors import InputError
 
@@ -21,6 +22,9 @@ class Experts:
         Experts of that width that every token goes through.
     dense_layers : int
         Layers of the model that have the one MLP instead.
+    gpus, groups : int
+        GPUs among which whole experts are divided (expert parallelism), and groups of GPUs whose tokens meet at them:
+        the GPUs of a group share the width of what is no routed expert.
     """
 
     count: int
@@ -28,10 +32,23 @@ class Experts:
     width: int
     shared: int = 0
     dense_layers: int = 0
+    gpus: int = 1
+    groups: int = 1
 
     def __post_init__(self) -> None:
         if self.active > self.count:
             raise InputError(f"experts: active is {self.active} of {self.count}; allowed: at most all of them")
+
+    @property
+    def shared_width(self) -> int:
+        """Width of the shared experts together, of one GPU."""
+        return self.shared * self.width * self.groups // self.gpus
+
+    @property
+    def gpus_of_token(self) -> float:
+        """GPUs that a token's experts lie on, on average where they are drawn at random."""
+        elsewhere = self.count - self.count // self.gpus
+        return self.gpus * (1 - comb(elsewhere, self.active) / comb(self.count, self.active))
 
     def touched(self, tokens: int) -> int:
         """Experts that so many tokens reach, on average where each token's are drawn at random."""
@@ -64,8 +81,8 @@ class Mlp:
         matrices, experts = (2 + self.gated) * hidden, self.experts
         if experts is None:
             return layers * matrices * self.width
-        reached = (experts.active if active else experts.count) + experts.shared
-        sparse = (layers - experts.dense_layers) * (matrices * reached * experts.width + hidden * experts.count)
+        reached = (experts.active if active else experts.count // experts.gpus) * experts.width + experts.shared_width
+        sparse = (layers - experts.dense_layers) * (matrices * reached + hidden * experts.count)
         return experts.dense_layers * matrices * self.width + sparse
 
     def __str__(self) -> str:

@@ -29,13 +29,15 @@ class LayerKind:
     at : tuple of int
         Which layers, from 0.
     heads_q, heads_kv, head_dim, head_dim_v : int
-        As in :class:`Model`; 0 of what is no attention.
+        As in :class:`Model`; of a recurrence heads of values and of keys and their widths; 0 of all else.
     mask : Mask, optional
         None of what is no attention.
     weights : int
         Parameters in one layer of what is no attention.
     shared : int
         How many of the layers take keys and values of an earlier one.
+    mlp : Mlp, optional
+        Of layers that are an MLP by themselves.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class LayerKind:
     mask: Mask | None = None
     weights: int = 0
     shared: int = 0
+    mlp: Mlp | None = None
 
     @property
     def layers(self) -> int:

@@ -178,7 +178,7 @@ def check_gpus(gpu: Gpu, gpus: int, per_node: int) -> None:
         raise InputError(f"{gpus} GPUs, {per_node} a node; give nodes that have as many GPUs each")
 
 
-def check_server(gpu: Gpu, gpus: int) -> None:
+def check_server(gpu: Gpu, gpus: int, shared: str = "each layer") -> None:
     """Refuse more GPUs than share one server or one switch.
 
     Raises
@@ -188,7 +188,7 @@ def check_server(gpu: Gpu, gpus: int) -> None:
     most = max(IN_A_SERVER, gpu.link.gpus)
     if gpus > most:
         joined = f"{gpu.link.gpus} share its links" if gpu.link.gpus > 1 else f"{most} share a server"
-        raise InputError(f"{gpus} GPUs share each layer and of {gpu.base_id} {joined}; allowed: 1 to {most}")
+        raise InputError(f"{gpus} GPUs share {shared} and of {gpu.base_id} {joined}; allowed: 1 to {most}")
 
 
 def collective_time(

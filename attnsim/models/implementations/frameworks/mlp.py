@@ -27,7 +27,7 @@ def mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> tuple[
     mlp, rows = known_mlp(model), w.queries
     if mlp.experts is None:
         return _dense(rows, model.hidden, mlp.width, mlp.gated, direction)
-    experts, shared = mlp.experts, mlp.experts.shared * mlp.experts.width
+    experts, shared = mlp.experts, mlp.experts.shared_width
     found = _routed(rows, model.hidden, experts, mlp.gated)
     if shared:
         found = (*_forward(rows, model.hidden, shared, mlp.gated, "shared expert "), *found)
@@ -84,9 +84,10 @@ def _forward(rows: int, hidden: int, width: int, gated: bool, whose: str) -> tup
 
 
 def _routed(tokens: int, hidden: int, experts: Experts, gated: bool) -> tuple[Step, ...]:
-    """The experts that the tokens reach, each with an equal share of the tokens' visits."""
-    touched = experts.touched(tokens)
-    rows = max(1, round(tokens * experts.active / touched))
+    """The experts of this GPU that the tokens of all groups reach, each with an equal share of the tokens' visits."""
+    tokens *= experts.groups
+    reached = experts.touched(tokens)
+    rows, touched = max(1, round(tokens * experts.active / reached)), -(-reached // experts.gpus)
     into, named = (2 * experts.width, "gate and up") if gated else (experts.width, "up")
     return (
         product_step(f"experts' {named}", (rows, into, hidden), ("Y", "W_up", "G"), touched),
