@@ -9,9 +9,10 @@ from functools import lru_cache
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.layer import attention_part, step_part
-from attnsim.api.layer_prediction import Group, LayerPart, total
+from attnsim.api.layer_prediction import Group, LayerPart, LayerPrediction, total
 from attnsim.api.playing import too_large
 from attnsim.api.prediction import Prediction, plain
+from attnsim.api.trust import Reason, Trust
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.changes import Change
@@ -152,6 +153,27 @@ class StepPrediction:
     def share(self, group: Group) -> float:
         """Share of a group of parts in the time."""
         return sum(number * (part.time_s or 0.0) for number, part in self.parts if part.group == group) / self.time_s
+
+    def as_layer(self) -> LayerPrediction:
+        """The step as one layer that holds all of it: each part as long as it takes together."""
+        counted = ("hbm_bytes", "flops_useful", "flops_executed", "exponentials", "smem_bytes", "l2_bytes")
+        times = ("time_s", "time_low_s", "time_high_s")
+        parts = [
+            replace(
+                part,
+                units_s={unit: number * busy for unit, busy in part.units_s.items()},
+                **{name: value and number * value for name in (*counted, *times) for value in (getattr(part, name),)},
+            )
+            for number, part in self.parts
+        ]
+        trust = Trust(
+            "extrapolated", self.time_low_s / self.time_s, self.time_high_s / self.time_s, None,
+            tuple(Reason("projections", line) for line in trust_lines(self)),
+        )  # fmt: skip
+        return LayerPrediction(
+            model=self.model, gpus=self.gpus, gpu=self.gpu, changes=self.changes, parts=tuple(parts), dense=(), head=(),
+            attention=self.attention, mode=self.mode, budget=None, cache=self.cache, launch=self.launch, trust=trust,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, object]:
         """Plain types for JSON."""

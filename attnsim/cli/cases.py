@@ -18,10 +18,13 @@ _NAMED = {"pass": "passes"}
 _WHOLE = ("batch", "heads", "kv_heads", "seq", "seq_kv", "head_dim", "head_dim_v", "window", "tp")
 
 
-def cases_of(flags: QuestionFlags, given: list[str], layers: str = "", weights: bool = True) -> list[Case]:
+def cases_of(
+    flags: QuestionFlags, given: list[str], layers: str = "", weights: bool = True, whole: bool = False
+) -> list[Case]:
     """The workloads of ``--case``; the one of the flags where none is given.
 
-    With `layers`, the flag that asks for it, each is a whole layer. Without `weights` a case has none in its words.
+    With `layers`, the flag that asks for it, each is a layer, or `whole` a step of the model. Without `weights` a case
+    has none in its words.
 
     Raises
     ------
@@ -30,14 +33,14 @@ def cases_of(flags: QuestionFlags, given: list[str], layers: str = "", weights: 
     from attnsim.studies.hardware_case import each_once, name_of, weighted
 
     if not given:
-        return [_case(flags, layers)]
+        return [_case(flags, layers, whole)]
     told = [weighted(text) if weights else (text, 1.0) for text in given]
     return each_once(
-        [replace(_case(_asked(flags, what), layers), weight=weight, name=name_of(what)) for what, weight in told]
+        [replace(_case(_asked(flags, what), layers, whole), weight=weight, name=name_of(what)) for what, weight in told]
     )
 
 
-def _case(flags: QuestionFlags, layers: str) -> Case:
+def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
     """What flags ask."""
     from attnsim.studies.hardware_case import Case, Layer
 
@@ -50,9 +53,12 @@ def _case(flags: QuestionFlags, layers: str) -> Case:
         raise InputError(f"{layers} needs a model; give --model ID (attnsim models lists them)")
     if flags.seq is None:
         raise InputError("--seq is missing; give --seq N")
+    from attnsim.models.llm.files import load_model
+
+    model = load_model(flags.model or "") if whole else flags.filled.model
     layer = Layer(
-        flags.filled.model, flags.batch, flags.seq, flags.seq_kv, passes=flags.passes, dtype=flags.dtype, tp=flags.tp
-    )  # fmt: skip
+        model, flags.batch, flags.seq, flags.seq_kv, passes=flags.passes, dtype=flags.dtype, tp=flags.tp, whole=whole
+    )
     return Case(flags.workload(), layer=layer, cache=flags.cache or "cold")
 
 

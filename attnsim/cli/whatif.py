@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnsim.studies.hardware_case import Case
     from attnsim.studies.whatif import Cell, Column, Row, WhatIf
 
-SCOPES = ("attention", "layer")
+SCOPES = ("attention", "layer", "model")
 _row, _column = partial(flag, panel=options.MACHINE), partial(flag, panel=options.QUESTION)
 
 
@@ -33,7 +33,9 @@ def whatif(
     gpu: options.OneGpu,
     changes: Annotated[list[str], _row("KEY=VALUE", "A row: a change, or several with commas.", "--set")] = [],  # noqa: B006
     case: Annotated[list[str], _column("CASE", "A column: 'pass=decode, batch=16, seq=8k'; repeat it.")] = [],  # noqa: B006
-    of: Annotated[str, _column("WHAT", "attention, layer, or both with a comma; default: both of --model.")] = "",
+    of: Annotated[
+        str, _column("WHAT", "attention, layer, model, or several with commas; default: the first two of --model.")
+    ] = "",
     mix: Annotated[str, _column("WEIGHTS", "A column more: the cases mixed, such as 0.5,0.5.")] = "",
     limit: Annotated[list[str], flag("NAME<=VALUE", "area<=1.1x, power<=700W: a row that breaks it says so.")] = [],  # noqa: B006
     tiles: Annotated[str, flag(None, "shipped or retuned; retuned ones for the unchanged GPU too.")] = "shipped",
@@ -89,10 +91,10 @@ def _cases(flags: QuestionFlags, given: list[str], scopes: list[str], mix: str) 
     """The columns that are asked for: every case as a call, as a layer, or as both."""
     for scope in scopes:
         if scope not in SCOPES:
-            raise InputError(f"--of is {shown(scope)}; allowed: attention, layer, or both with a comma")
+            raise InputError(f"--of is {shown(scope)}; allowed: attention, layer, model, or several with commas")
     if not scopes:
         alone = flags.model is None or any(getattr(flags, name) not in (None, False) for name in NOT_OF_LAYERS)
-        scopes = list(SCOPES[:1] if alone else SCOPES)
+        scopes = list(SCOPES[:1] if alone else SCOPES[:2])
     weights = [1.0] * max(1, len(given))
     if mix:
         try:
@@ -105,7 +107,11 @@ def _cases(flags: QuestionFlags, given: list[str], scopes: list[str], mix: str) 
         replace(one, weight=weight)
         for scope in scopes
         for one, weight in zip(
-            cases_of(flags, given, "--of layer" if scope == "layer" else "", weights=False), weights, strict=True
+            cases_of(
+                flags, given, f"--of {scope}" if scope != "attention" else "", weights=False, whole=scope == "model"
+            ),
+            weights,
+            strict=True,
         )
     ]
 

@@ -16,10 +16,12 @@ from attnsim.api.layer import layer
 from attnsim.api.layer_prediction import LayerPrediction
 from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.step import step
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import playing
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.prepare import Cache
 
@@ -29,7 +31,7 @@ Answered = Prediction | LayerPrediction
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of a model: :func:`attnsim.layer`'s parameters of these names."""
+    """A layer of a model: :func:`attnsim.layer`'s parameters of these names; `whole`: a step of all layers."""
 
     model: Model
     batch: int
@@ -38,6 +40,21 @@ class Layer:
     passes: str = "fwd"
     dtype: str = "bf16"
     tp: int = 1
+    whole: bool = False
+
+    @property
+    def lengths(self) -> tuple[Length, ...]:
+        """The batch of a step.
+
+        Raises
+        ------
+        InputError
+            For a backward pass, which no server runs.
+        """
+        if self.passes not in ("fwd", "decode"):
+            raise InputError(f"pass is {self.passes} of a whole model, a step of a server; take fwd or decode")
+        new = 1 if self.passes == "decode" and self.seq_kv is None else self.seq
+        return (Length(new, self.seq_kv or self.seq, self.batch),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,11 @@ class Case:
     name: str = ""
     layer: Layer | None = None
     cache: str = ""
+
+    @property
+    def of(self) -> str:
+        """What is asked about: "attention", "layer" or "model"."""
+        return "attention" if self.layer is None else "model" if self.layer.whole else "layer"
 
     def algorithm(self, named: str | None) -> str:
         """The mechanism that is asked: the one named, else flash, and of a layer what plays its latent or mask."""
@@ -95,6 +117,12 @@ class Case:
         if one is None:
             found = answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions))
             return found if whole else replace(found, run=None)
+        if one.whole:
+            return step(
+                one.model, gpu, one.lengths, dtype=one.dtype, tp=one.tp, algorithm=algorithm,
+                implementation=implementation, cache=conditions.cache, launch=conditions.launch,
+                calibration=conditions.own,
+            ).as_layer()  # fmt: skip
         tile = (conditions.tile.rows, conditions.tile.keys) if conditions.tile else None
         return layer(
             one.model, gpu, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes, dtype=one.dtype,

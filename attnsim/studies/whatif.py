@@ -57,8 +57,8 @@ class Column:
 
     @property
     def of(self) -> str:
-        """What is asked about: "attention" or "layer"."""
-        return "layer" if self.cases[0].layer else "attention"
+        """What is asked about: "attention", "layer" or "model"."""
+        return self.cases[0].of
 
     @property
     def called(self) -> str:
@@ -185,7 +185,7 @@ def whatif(
     Parameters
     ----------
     cases : Workload or sequence of Case
-        Calls or whole layers (`attnsim.studies.hardware_case`).
+        Calls, whole layers or steps of whole models (`attnsim.studies.hardware_case`).
     gpu : Gpu or str
     changes : sequence of mapping
         Each a row: figures and their values, as `Gpu.replace` takes them.
@@ -196,7 +196,7 @@ def whatif(
     limits : sequence of str
         Such as "area<=1.1x" or "power<=700 W"; a row says which it breaks.
     mixed : bool
-        Whether all calls, and all layers, have a column more: the mix of them by their weights.
+        Whether all calls, all layers and all models have a column more: the mix of them by their weights.
     done : callable
         Called after each machine.
 
@@ -216,13 +216,15 @@ def whatif(
     True
     """
     base = read_gpu(gpu)
-    machines = _machines(base, changes)
     every = [Case(cases)] if isinstance(cases, Workload) else cases if isinstance(cases, (list, tuple)) else []
     if not every or not all(isinstance(one, Case) for one in every):
         raise InputError(f"cases are {shown(cases)}; give an attnsim.Workload, or a list of hardware_case.Case")
+    machines = _machines(base, changes, all(one.layer and one.layer.whole and one.layer.tp > 1 for one in every))
+    if tiles != "shipped" and any(one.of == "model" for one in every):
+        raise InputError(f"tiles are {shown(tiles)} of a whole model; leave them out, or ask of attention or layers")
     columns = [Column(one.name, (one,)) for one in every]
     if mixed:
-        kinds = [tuple(one for one in every if bool(one.layer) is whole) for whole in (False, True)]
+        kinds = [tuple(one for one in every if one.of == of) for of in dict.fromkeys(one.of for one in every)]
         columns += [Column("mix", kind) for kind in kinds if len(kind) > 1]
     wanted = [Limit.parse(text) for text in limits]
     for name, figure in (("area", area_mm2), ("cost", cost_usd)):
@@ -300,8 +302,8 @@ def _bound(answers: Sequence[Answered]) -> str:
     return bound_text(one.busiest if isinstance(one, LayerPrediction) or not one.bound else one.bound.unit)
 
 
-def _machines(base: Gpu, changes: Sequence[Change]) -> dict[str, Gpu]:
-    """The changed GPUs by their names.
+def _machines(base: Gpu, changes: Sequence[Change], joined: bool) -> dict[str, Gpu]:
+    """The changed GPUs by their names; only of several joined GPUs what joins them.
 
     Raises
     ------
@@ -315,7 +317,8 @@ def _machines(base: Gpu, changes: Sequence[Change]) -> dict[str, Gpu]:
     for change in changes:
         name, machine = ", ".join(f"{key}={value}" for key, value in change.items()), base
         for key, value in change.items():
-            changeable_alone(key)
+            if not joined:
+                changeable_alone(key)
             before, machine = machine, machine.replace(key, value)
             if machine is before:
                 has = FIELDS[key].show(base.get(key))

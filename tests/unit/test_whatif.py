@@ -11,6 +11,7 @@ from matplotlib.container import ErrorbarContainer
 
 import attnsim
 from attnsim.api.like_for_like import LikeForLike
+from attnsim.api.step import step
 from attnsim.cli import main
 from attnsim.cli.question_flags import QuestionFlags
 from attnsim.errors import InputError
@@ -74,6 +75,31 @@ def test_a_model_is_asked_as_a_call_and_as_a_layer_unless_a_flag_is_of_calls_alo
         (("--sinks",), {"attention"}),
     ):
         assert {one["of"] for one in records(capsys, *asked, *more)} == scopes
+
+
+def test_a_model_is_a_step_of_as_many_gpus_as_its_case_says(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = ("--case", "pass=decode, batch=4, seq=1k, tp=1", "--case", "pass=decode, batch=4, seq=1k, tp=8")
+    asked = ("--gpu", GPU, "--model", "llama-3-8b", "--of", "model", *cases)
+    found = records(capsys, *asked, "--set", "hbm.bandwidth=2x")
+    times = {(one["change"], one["case"]): one["time_s"] for one in found}
+    for tp in (1, 8):
+        name = f"pass=decode, batch=4, seq=1k, tp={tp}"
+        for gpu, change in ((H100, "unchanged"), (H100.replace("hbm.bandwidth", "2x"), "hbm.bandwidth=2x")):
+            whole = step("llama-3-8b", gpu, "1:1024 x 4", tp=tp, launch="stream")
+            assert times[change, name] == pytest.approx(whole.time_s)
+    assert {one["of"] for one in found} == {"model"} and all(one["power_w"] > 100 for one in found)
+    joined = records(capsys, *asked[:6], *cases[2:], "--set", "link.bandwidth=2x")
+    assert joined[1]["speedup"] > 1
+    assert "link.bandwidth is read where several GPUs" in refusal(
+        capsys, "whatif", *asked, "--set", "link.bandwidth=2x"
+    )
+    changed = ("--set", "hbm.bandwidth=2x")
+    assert "whole model; leave them out" in refusal(capsys, "whatif", *asked, *changed, "--tiles", "retuned")
+    assert "pass is bwd of a whole model" in refusal(
+        capsys, "whatif", *asked[:6], "--pass", "bwd", "--seq", "1k", *changed
+    )
+    several = refusal(capsys, "whatif", "--gpu", "h100,a100", *asked[2:6], "--seq", "1k", *changed)
+    assert "'h100,a100' names several GPUs and one is asked for" in several
 
 
 def test_a_case_says_whether_its_l2_is_cold(capsys: pytest.CaptureFixture[str]) -> None:

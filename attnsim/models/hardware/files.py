@@ -63,6 +63,8 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
         return _load_builtin(name_or_path)
     if name_or_path.lower().endswith((".yaml", ".yml")):
         return _load(Path(name_or_path), ())
+    if "," in name_or_path:
+        raise InputError(f"{shown(name_or_path)} names several GPUs and one is asked for; give one of them alone")
     gpu, *others = gpus_called(name_or_path)
     if others:
         told = ", ".join(one.id for one in others)

@@ -223,6 +223,7 @@ def changeable_alone(key: str) -> Field:
     found = changeable(key)
     if found.read == "links":
         raise InputError(
-            f"{key} is read where several GPUs share a model; it goes with predict --layer --lengths --tp N"
+            f"{key} is read where several GPUs share a model; it goes with predict --layer --lengths --tp N, or with "
+            "whatif --of model --tp N"
         )
     return found
