@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from attnsim.api import Prediction, compare, predict, predict_table
+    from attnsim.api import Answer, Answers, TooLarge, compare, predict, predict_table
     from attnsim.api.adapting.adapt import Adapted, adapt, suggest
     from attnsim.api.adapting.own import OwnTimings, read_own
     from attnsim.api.breakeven import breakeven
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from attnsim.api.explaining import Explanation, explain
     from attnsim.api.layer import attention_share, layer, split_layer
     from attnsim.api.lifted import explain_kernel, predict_kernel, trace_kernel
-    from attnsim.api.prediction import Predictions
     from attnsim.api.ratios import Ratio
     from attnsim.api.roofline import Roofline
     from attnsim.api.splitting import Split, split
@@ -54,9 +53,9 @@ if TYPE_CHECKING:
 
 # fmt: off
 __all__ = [
-    "Adapted", "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations", "OwnTimings", "Prediction",
-    "Predictions", "Ratio", "Roofline", "Space", "Split", "Trust", "WhatIf", "Workload", "__version__", "adapt",
-    "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "check", "compare", "crossover",
+    "Adapted", "Answer", "Answers", "Check", "Explanation", "Gpu", "InputError", "Mask", "Model", "Operations",
+    "OwnTimings", "Ratio", "Roofline", "Space", "Split", "TooLarge", "Trust", "WhatIf", "Workload", "__version__",
+    "adapt", "attention_share", "breakeven", "builtin_gpu_ids", "builtin_model_ids", "check", "compare", "crossover",
     "densities", "energy", "evidence", "explain", "explain_kernel", "layer", "load_gpu", "load_model", "plot",
     "predict", "predict_kernel", "predict_table", "read_own", "search_hardware", "search_tiles", "sensitivity", "split",
     "split_layer", "suggest", "trace", "trace_kernel", "whatif",
@@ -64,7 +63,7 @@ __all__ = [
 # fmt: on
 
 _HOMES = {
-    "api": "Prediction compare predict predict_table",
+    "api": "Answer Answers TooLarge compare predict predict_table",
     "api.adapting.adapt": "Adapted adapt suggest",
     "api.adapting.own": "OwnTimings read_own",
     "api.breakeven": "breakeven",
@@ -75,7 +74,6 @@ _HOMES = {
     "api.explaining": "Explanation explain",
     "api.layer": "attention_share layer split_layer",
     "api.lifted": "explain_kernel predict_kernel trace_kernel",
-    "api.prediction": "Predictions",
     "api.ratios": "Ratio",
     "api.roofline": "Roofline",
     "api.splitting": "Split split",

@@ -25,7 +25,7 @@ ANSWER = (
     "flops_useful", "flops_executed", "flops_dense", "exponentials", "peak_memory_bytes", "busiest", "blocks_per_sm",
     "waves", "speedup_vs_naive", "exposed_s", "launch_s",
 )  # fmt: skip
-"""Fields of :class:`attnsim.Prediction` that are recorded, beside the kernels' times."""
+"""Fields of :class:`attnsim.Answer` that are recorded, beside the kernels' times."""
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:

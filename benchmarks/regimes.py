@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from attnsim.api.answer import Answer, Outcome
 from attnsim.api.answering import predict
-from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import BORROWED, Ratio, speedup
+from attnsim.api.ratios import BORROWED, Ratio
 from attnsim.errors import InputError
 from attnsim.models.calibrations.components import WITHIN, widths
 from attnsim.models.mask.mask import Mask
@@ -101,28 +101,26 @@ def question(name: str, passes: str, tokens: int) -> Workload:
 
 
 @cache
-def asked(w: Workload, gpu: str, name: str, implementation: str) -> Prediction:
+def asked(w: Workload, gpu: str, name: str, implementation: str) -> Outcome:
     """From a CUDA graph, nothing in L2: between two calls a model does other things."""
     return predict(
         w, gpu, NAMES[name], implementation=implementation, launch="graph", cache="cold", baseline=False
     )  # fmt: skip
 
 
-def in_chunks(name: str, tokens: int, gpu: str, implementation: str) -> Prediction:
+def in_chunks(name: str, tokens: int, gpu: str, implementation: str) -> Outcome:
     """A prompt in calls of `CHUNK` queries, each over all keys so far; trust is the last one's."""
     ends = range(min(CHUNK, tokens), tokens + 1, CHUNK)
     calls = [
         asked(replace(question(name, "fwd", end), seq_q=min(CHUNK, end)), gpu, name, implementation) for end in ends
     ]
     last, total = calls[-1], sum(one.time_s or 0.0 for one in calls)
-    if last.time_s is None:
-        return last
-    return replace(last, time_s=total, time_low_s=total * last.trust.low, time_high_s=total * last.trust.high)
+    return replace(last, correction=total / last.run.replay.time_s) if isinstance(last, Answer) else last
 
 
-def best(name: str, passes: str, tokens: int, gpu: str) -> Prediction | None:
+def best(name: str, passes: str, tokens: int, gpu: str) -> Outcome | None:
     """The fastest kernel of a mechanism that was measured in that pass, or, where none was, of all; None: no kernel."""
-    found: list[Prediction] = []
+    found: list[Outcome] = []
     kernels = DENSE if name in ("full", "window") else MECHANISMS[NAMES[name]].implementations
     for implementation in kernels:
         try:
@@ -136,13 +134,13 @@ def best(name: str, passes: str, tokens: int, gpu: str) -> Prediction | None:
     return min(measured or found, key=lambda one: one.time_s or float("inf"), default=None)
 
 
-def ratios(found: dict[str, Prediction], among: Sequence[str]) -> dict[str, Ratio]:
+def ratios(found: dict[str, Outcome], among: Sequence[str]) -> dict[str, Ratio]:
     """How many times longer each takes than the fastest."""
     timed = {name: one for name, one in found.items() if name in among and one.time_s}
     if not timed:
         return {}
     first = min(timed.values(), key=lambda one: one.time_s or 0.0)
-    return {name: ratio for name, one in timed.items() if (ratio := speedup(one, first)) is not None}
+    return {name: ratio for name, one in timed.items() if (ratio := first.speedup_over(one)) is not None}
 
 
 def played(gpus: Sequence[str] = GPUS, lengths: Sequence[int] = TOKENS) -> Iterator[Row]:

@@ -1,8 +1,8 @@
-"""The Python way in: a workload and a GPU in, predictions out."""
+"""The Python way in: a workload and a GPU in, answers out."""
 
+from attnsim.api.answer import Answer, Answers, TooLarge
 from attnsim.api.answering import compare, predict
-from attnsim.api.prediction import Prediction
 from attnsim.api.tables import predict_table
 from attnsim.models.mechanisms import ALGORITHMS
 
-__all__ = ["ALGORITHMS", "Prediction", "compare", "predict", "predict_table"]
+__all__ = ["ALGORITHMS", "Answer", "Answers", "TooLarge", "compare", "predict", "predict_table"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from attnsim.api.answer import Answer, Answers, Outcome, answered, refused
 from attnsim.api.asking import (
     Calibrated,
     Conditions,
@@ -16,8 +17,7 @@ from attnsim.api.asking import (
     read_conditions,
     read_gpus,
 )
-from attnsim.api.playing import play
-from attnsim.api.prediction import Prediction, Predictions, prediction
+from attnsim.api.playing import DoesNotFit, play
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation, match
@@ -42,7 +42,7 @@ def predict(
     calibration: Calibrated = None,
     baseline: bool = True,
     assumed: Iterable[str] = (),
-) -> Prediction:
+) -> Outcome:
     """Predict how one algorithm runs a workload on a GPU.
 
     Parameters
@@ -79,6 +79,11 @@ def predict(
     assumed : iterable of str
         What the question left open, to be said in the trust.
 
+    Returns
+    -------
+    Answer or TooLarge
+        `TooLarge` where the call does not fit the GPU's memory.
+
     Raises
     ------
     InputError
@@ -97,9 +102,12 @@ def predict(
 
 
 @lru_cache(maxsize=64)
-def answer(question: Question) -> Prediction:
-    """A question's prediction, without its speedup over naive attention; a table and its speedups ask the same."""
-    return prediction(play(question))
+def answer(question: Question) -> Outcome:
+    """The answer without its speedup over naive attention; a table and its speedups ask the same."""
+    try:
+        return answered(play(question))
+    except DoesNotFit as why:
+        return refused(question, why)
 
 
 def compare(
@@ -116,7 +124,7 @@ def compare(
     budget: int | None = None,
     told: Told | None = None,
     calibration: Calibrated = None,
-) -> Predictions:
+) -> Answers:
     """Predict several algorithms for the same question, in the order given, on each of the GPUs.
 
     A window in the workload's mask applies to sliding-window and sparse only, patterns to sparse ones only: the others
@@ -134,7 +142,7 @@ def compare(
 
     Returns
     -------
-    Predictions
+    Answers
         A list with ``to_frame()``.
 
     Raises
@@ -143,7 +151,7 @@ def compare(
     """
     conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
     asked = compared(workload, gpu, algorithms, implementation, conditions)
-    return Predictions(with_speedup(answer(question), question) for question in asked)
+    return Answers(with_speedup(answer(question), question) for question in asked)
 
 
 def compared(
@@ -219,24 +227,20 @@ def runs_of(
     return runs
 
 
-def with_speedup(found: Prediction, question: Question) -> Prediction:
+def with_speedup(found: Outcome, question: Question) -> Outcome:
     """The same answer with its speedup over the default naive implementation, by the fast replay."""
-    if found.time_s is None:
+    if not isinstance(found, Answer):
         return found
     naive, conditions = MECHANISMS["naive"], question.conditions
     plain = replace(naive.beside_others(question.w), operations=None)
     itself = question.record is find_implementation(naive.implementations[0]) and plain == question.w
     asked = replace(conditions, tiles="shipped", tile=None, mode="fast")
     base = found if itself and conditions.mode == "fast" else _naive(plain, question.gpu, asked)
-    ratio = found.speedup_over(base) if base else None
-    if ratio is None:
-        return found
-    low, high = ratio.low, ratio.high
-    return replace(found, speedup_vs_naive=ratio.value, speedup_vs_naive_low=low, speedup_vs_naive_high=high)
+    return replace(found, vs_naive=found.speedup_over(base)) if base else found
 
 
 @lru_cache(maxsize=1024)
-def _naive(w: Workload, gpu: Gpu, conditions: Conditions) -> Prediction | None:
+def _naive(w: Workload, gpu: Gpu, conditions: Conditions) -> Outcome | None:
     """The default naive implementation's answer, None where it does not run."""
     try:
         return answer(ask(w, gpu, "naive", conditions=conditions))

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, TypeVar, cast
 
 from attnsim.api.adapting.own import OwnTimings, read_own
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest, shown
+from attnsim.models.closed_forms.useful import Useful
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import Match, match
 from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, playing, running
 from attnsim.models.mechanisms.choosing import choose_implementation, default_implementation
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.simulator.grid import BUDGET
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Told
@@ -199,6 +202,15 @@ def _instead(key: str, known: Mapping[str, Mechanism]) -> str:
     return f"it is the name of an implementation, so --implementation {key}, or the algorithm {record.runs}"
 
 
+_NAMES = (
+    *("algorithm", "implementation", "gpu", "architecture", "changes", "tiles", "mode", "budget", "cache", "launch"),
+    *("time_s", "time_low_s", "time_high_s", "floor_s", "best_share", "spread", "hbm_read_bytes", "hbm_write_bytes"),
+    *("l2_bytes", "smem_bytes", "flops_useful", "flops_executed", "flops_dense", "exponentials", "peak_memory_bytes"),
+    *("fits", "busiest", "blocks_per_sm", "waves", "speedup_vs_naive", "speedup_vs_naive_low", "speedup_vs_naive_high"),
+    *("trust", "units_s", "clock_hz", "clock_by", "exposed_s", "launch_s", "kernels", "tile", "notes", "approximation"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Everything that decides an answer.
@@ -222,6 +234,104 @@ class Question:
     record: Implementation
     conditions: Conditions
     assumed: tuple[str, ...] = ()
+
+    names: ClassVar[Mapping[str, str]] = {name: name for name in _NAMES}
+    """Keys of an answer in JSON, in order, and the attributes of :class:`attnsim.Answer` that they hold."""
+
+    @property
+    def title(self) -> str:
+        """The algorithm, and whose code it is."""
+        return f"{self.mechanism.name} ({self.record.name})"
+
+    @property
+    def dtype(self) -> str:
+        """Number format of the call."""
+        return self.w.dtype
+
+    @property
+    def useful(self) -> Useful:
+        """The work that no schedule does without."""
+        return self.mechanism.useful(self.w)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelQuestion:
+    """A lifted kernel on a GPU.
+
+    Parameters
+    ----------
+    call : LiftedCall
+    gpu : Gpu
+    conditions : Conditions
+    """
+
+    call: LiftedCall
+    gpu: Gpu
+    conditions: Conditions
+
+    names: ClassVar[Mapping[str, str]] = {
+        **{name: name for name in ("kernel", "gpu", "changes", "like", "time_s", "time_low_s", "time_high_s")},
+        **{name: name for name in ("busiest", "hbm_read_bytes", "hbm_write_bytes", "l2_bytes", "smem_bytes")},
+        **{"flops": "flops_executed", "exponentials": "exponentials", "memory_bytes": "peak_memory_bytes"},
+        **{name: name for name in ("blocks_per_sm", "waves", "units_s", "clock_hz", "exposed_s", "launch_s", "spread")},
+        **{"kernels": "kernels", "trust": "trust"},
+    }
+    """As of :class:`Question`."""
+
+    @property
+    def title(self) -> str:
+        """The kernels of the file, by name."""
+        return self.call.name
+
+    @property
+    def dtype(self) -> str:
+        """Number format of the first kernel."""
+        return self.call.kernels[0].kernel.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class LayerQuestion:
+    """A layer of a model on a GPU.
+
+    Parameters
+    ----------
+    model : Model
+        As one GPU computes it, where several share it.
+    gpus : int
+        GPUs that share each layer.
+    gpu : Gpu
+    w : Workload
+        The attention call.
+    algorithm, implementation : str or None
+        Of the attention, as they were asked for.
+    conditions : Conditions
+    """
+
+    model: Model
+    gpus: int
+    gpu: Gpu
+    w: Workload
+    algorithm: str | None
+    implementation: str | None
+    conditions: Conditions
+
+    names: ClassVar[Mapping[str, str]] = {
+        **{"model": "model.id", "tp": "gpus", "gpu": "gpu", "changes": "changes"},
+        **{"seq_q": "workload.seq_q", "seq_kv": "workload.seq_kv"},
+        **{name: name for name in ("time_s", "attention_share", "model_time_s", "model_attention_share", "hbm_bytes")},
+        **{name: name for name in ("flops_useful", "mode", "budget", "cache", "launch", "trust", "parts", "dense")},
+        **{"head": "head", "attention": "attention"},
+    }
+    """As of :class:`Question`."""
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return f"a layer of {self.model.id}"
+
+
+Q = TypeVar("Q", bound=Question | KernelQuestion | LayerQuestion)
+"""A question that has an answer."""
 
 
 def ask(

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from attnsim.api.answer import Answer, Outcome
 from attnsim.api.answering import compared
-from attnsim.api.asking import read_conditions
-from attnsim.api.playing import Played
-from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.asking import Question, read_conditions
+from attnsim.api.ratios import Ratio
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Change
@@ -45,19 +44,17 @@ class Ratios:
     note: str = ""
 
 
-def ratios_over(
-    predictions: Sequence[Prediction], baseline: str | None = None, among: Sequence[Prediction] = ()
-) -> Ratios:
+def ratios_over(predictions: Sequence[Outcome], baseline: str | None = None, among: Sequence[Outcome] = ()) -> Ratios:
     """Ratios of predictions over one of their rows, each on the same GPU and of the same lengths.
 
     Parameters
     ----------
-    predictions : sequence of Prediction
+    predictions : sequence of Outcome
     baseline : str, optional
         An algorithm, an implementation, ``algorithm/implementation`` or a GPU of a row; by default unfused attention.
         Where that does not fit the memory everywhere, or a row that was named nowhere, the first row that fits
         everywhere takes its place, and the note says so.
-    among : sequence of Prediction
+    among : sequence of Outcome
         Where a GPU's rows are looked for; by default the same.
 
     Raises
@@ -79,7 +76,7 @@ def ratios_over(
     return found if any(found.ratios) else _instead(predictions, baseline)
 
 
-def ratios_over_unchanged(predictions: Sequence[Prediction], unchanged: Sequence[Prediction]) -> Ratios:
+def ratios_over_unchanged(predictions: Sequence[Outcome], unchanged: Sequence[Outcome]) -> Ratios:
     """Ratios of predictions on changed GPUs over the same on the unchanged ones; others are over themselves.
 
     Unchanged is a GPU as its first row has it: a file of a hypothetical GPU holds changes of its own.
@@ -92,28 +89,28 @@ def ratios_over_unchanged(predictions: Sequence[Prediction], unchanged: Sequence
     return Ratios(UNCHANGED, found, "; ".join(filter(None, remarks)))
 
 
-def why_slower(base: Prediction, one: Prediction) -> str:
+def why_slower(base: Outcome, one: Outcome) -> str:
     """In a sentence, what makes a call slower than `base` on a GPU of which every changed figure is better.
 
     Another tile, another number of splits, a lower clock, or the waves of blocks of the kernel that loses most;
     "" where the call is not slower, or a figure is worse.
     """
     changes = set(one.changes) - set(base.changes)
-    slower = base.time_s and one.time_s and base.time_s < SLOWER * one.time_s
-    if not slower or not changes or not all(map(_better, changes)):
+    if not isinstance(base, Answer) or not isinstance(one, Answer) or base.time_s >= SLOWER * one.time_s:
         return ""
-    causes = list(_causes(base.run, one.run)) if base.run and one.run else []
-    causes = causes or ["blocks are handed out in another order, or fall in or out of step; do not trust the size"]
+    if not changes or not all(map(_better, changes)):
+        return ""
+    causes = list(_causes(base, one)) or [
+        "blocks are handed out in another order, or fall in or out of step; do not trust the size"
+    ]
     tiles = "" if one.tiles == "shipped" else f" ({one.tiles})"
     return f"{one.algorithm}{tiles} is slower with better figures: {', '.join(causes)}"
 
 
-def _causes(base: Played, one: Played) -> Iterator[str]:
-    """What of the tile, the splits, the clock and the last wave differs between two plays of a call."""
-    before, after = base.schedule, one.schedule
-    old, new = base.replay, one.replay
-    if before is None or after is None or old is None or new is None:
-        return
+def _causes(base: Answer[Question], one: Answer[Question]) -> Iterator[str]:
+    """The tile, the splits, the clock and the last wave, as far as they differ between two plays of a call."""
+    before, after = base.run.schedule, one.run.schedule
+    old, new = base.run.replay, one.run.replay
     if str(before.tile) != str(after.tile):
         yield f"the tile is {after.tile}, not {before.tile}"
     if before.splits != after.splits:
@@ -139,9 +136,8 @@ def _better(change: Change) -> bool:
     return change.new < change.old if falls else rises and change.new > change.old
 
 
-def _over_unfused(one: Prediction) -> Ratio | None:
-    value, low, high = one.speedup_vs_naive, one.speedup_vs_naive_low, one.speedup_vs_naive_high
-    return None if value is None or low is None or high is None else Ratio(value, low, high)
+def _over_unfused(one: Outcome) -> Ratio | None:
+    return one.vs_naive
 
 
 def check_baseline(
@@ -178,33 +174,33 @@ def _meant(baseline: str, everywhere: Sequence[tuple[str, str, str]]) -> str:
     raise InputError(f"baseline is {shown(baseline)}, which is no row; rows: {', '.join(rows)}")
 
 
-def _names(one: Prediction) -> tuple[str, ...]:
+def _names(one: Outcome) -> tuple[str, ...]:
     return one.algorithm, one.implementation, f"{one.algorithm}/{one.implementation}"
 
 
-def _place(one: Prediction) -> tuple[object, ...]:
+def _place(one: Outcome) -> tuple[object, ...]:
     return one.gpu, one.changes, one.workload.batch, one.workload.seq_q, one.workload.seq_kv
 
 
-def _over(base: Prediction | None, one: Prediction) -> Ratio | None:
-    return speedup(base, one) if base else None
+def _over(base: Outcome | None, one: Outcome) -> Ratio | None:
+    return one.speedup_over(base) if base else None
 
 
-def _twin(one: Prediction, others: Iterable[Prediction]) -> Prediction | None:
+def _twin(one: Outcome, others: Iterable[Outcome]) -> Outcome | None:
     """The same row of other ones: of its implementation, or else of its algorithm."""
     alike = [base for base in others if base.algorithm == one.algorithm and _place(base)[2:] == _place(one)[2:]]
     return next((base for base in alike if base.implementation == one.implementation), next(iter(alike), None))
 
 
-def _found(predictions: Sequence[Prediction], name: str) -> Ratios:
-    bases: dict[tuple[object, ...], Prediction] = {}
+def _found(predictions: Sequence[Outcome], name: str) -> Ratios:
+    bases: dict[tuple[object, ...], Outcome] = {}
     for one in predictions:
         if name in _names(one):
             bases.setdefault(_place(one), one)
     return Ratios(name, tuple(_over(bases.get(_place(one)), one) for one in predictions))
 
 
-def _instead(predictions: Sequence[Prediction], wanted: str) -> Ratios:
+def _instead(predictions: Sequence[Outcome], wanted: str) -> Ratios:
     """Ratios over the first row that fits wherever any does, or else over the one that fits most often."""
     names = dict.fromkeys(one.algorithm for one in predictions if one.fits)
     found = [_found(predictions, name) for name in names]

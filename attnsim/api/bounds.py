@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from attnsim.api.playing import Played, replayed
 from attnsim.by_hand import by_hand
@@ -90,10 +91,9 @@ def _doubled(played: Replay, gpu: Gpu, dtype: str, launch: str) -> Iterator[tupl
 
 
 @lru_cache(maxsize=64)
-def bounds_of(run: Played) -> tuple[Bound, tuple[Bound, ...]]:
+def bounds_of(run: Played[Any]) -> tuple[Bound, tuple[Bound, ...]]:
     """What bounds a call that was played and each of its kernels, on its tile and in fast mode."""
     schedule, asked, numbers = run.schedule, run.question, run.chosen.numbers
-    assert schedule is not None and run.replay is not None
     fast = replace(asked.conditions, mode="fast", told=None)
     base = run.replay if asked.conditions.mode == "fast" else replayed(schedule, asked.gpu, numbers, fast)
-    return bounds(base, asked.gpu, asked.w.dtype, fast.launch, lambda gpu: replayed(schedule, gpu, numbers, fast))
+    return bounds(base, asked.gpu, asked.dtype, fast.launch, lambda gpu: replayed(schedule, gpu, numbers, fast))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from attnsim.api.answer import Answer
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Conditions, ask, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_conditions, read_gpu
 from attnsim.api.crossover import bisected
 from attnsim.api.densities import BLOCK, PATTERNS, Against, Grown, check_masks
 from attnsim.api.density import BreakEven
-from attnsim.api.prediction import Prediction
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.gpu import Gpu
@@ -154,7 +154,7 @@ def _last(holds: Callable[[int], bool], tried: Sequence[int], within: int) -> in
     return bisected(holds, tried[failing - 1], tried[failing], within)
 
 
-def _whose_numbers(found: Prediction, gpu: Gpu) -> str:
+def _whose_numbers(found: Answer[Question], gpu: Gpu) -> str:
     """Whose numbers a time is made with, and how far it may be off where they are another's."""
     chosen, trust = choose(find_implementation(found.implementation), gpu), found.trust
     if chosen.own:

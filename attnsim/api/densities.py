@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, cast
 
+from attnsim.api.answer import Answer, Answers, Outcome
 from attnsim.api.answering import answer
-from attnsim.api.asking import Conditions, ask, read_conditions, read_gpus
+from attnsim.api.asking import Conditions, Question, ask, read_conditions, read_gpus
 from attnsim.api.building import scheduled
-from attnsim.api.prediction import Prediction, Predictions
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.ratios import Ratio
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
@@ -116,7 +116,7 @@ class Grown:
         A name of `PATTERNS`.
     block : int
         Tokens of a block.
-    dense : Prediction
+    dense : Answer or TooLarge
         Of `question`.
     """
 
@@ -128,18 +128,18 @@ class Grown:
         conditions: Conditions,
         pattern: str,
         block: int,
-        dense: Prediction,
+        dense: Outcome,
     ) -> None:
         self.question, self.gpu, self.name, self.conditions = question, gpu, name, conditions
-        self.pattern, self.block, self.dense = pattern, block, dense
+        self.pattern, self.block, self.dense = pattern, block, _fitting(dense)
         self.most = -(-question.seq_kv // block)
-        self._played: dict[int, tuple[Prediction, Against]] = {}
+        self._played: dict[int, tuple[Answer[Question], Against]] = {}
 
     def at(self, blocks: int) -> Against:
         """Under so many blocks a row; all of them are the whole band."""
         return self._at(blocks)[1]
 
-    def prediction(self, blocks: int) -> Prediction:
+    def prediction(self, blocks: int) -> Answer[Question]:
         """The sparse kernel's time under so many blocks a row."""
         return self._at(blocks)[0]
 
@@ -147,7 +147,7 @@ class Grown:
         """Everything played so far, the sparsest first."""
         return tuple(self._played[blocks][1] for blocks in sorted(self._played))
 
-    def _at(self, blocks: int) -> tuple[Prediction, Against]:
+    def _at(self, blocks: int) -> tuple[Answer[Question], Against]:
         if blocks not in self._played:
             self._played[blocks] = self._play(replace(self.question, mask=self.mask(blocks)))
         return self._played[blocks]
@@ -161,14 +161,11 @@ class Grown:
         """Under the mask of `w`."""
         return self._play(w)[1]
 
-    def _play(self, w: Workload) -> tuple[Prediction, Against]:
+    def _play(self, w: Workload) -> tuple[Answer[Question], Against]:
         asked = ask(w, self.gpu, "sparse", self.name, self.conditions)
-        found = answer(asked)
-        ratio = speedup(self.dense, found)
-        for one in (found, self.dense):
-            if one.time_s is None:
-                raise InputError(f"{one.implementation} on {one.gpu}: {'; '.join(one.notes)}; take fewer heads or keys")
-        assert ratio is not None and found.time_s is not None and self.dense.time_s is not None
+        found = _fitting(answer(asked))
+        ratio = found.speedup_over(self.dense)
+        assert ratio is not None  # both fit
         tile = cast(_Sized, scheduled(asked.record, asked.w, self.gpu, self.conditions).tile)
         visits, every = (
             int(mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys).visits.sum())
@@ -188,9 +185,22 @@ class Grown:
             sparse_s=found.time_s,
             dense_s=self.dense.time_s,
             speedup=ratio,
-            busiest=found.busiest or "",
+            busiest=found.busiest,
         )
         return found, against
+
+
+def _fitting(one: Outcome) -> Answer[Question]:
+    """An answer, where the call fits the memory.
+
+    Raises
+    ------
+    InputError
+        When it does not.
+    """
+    if isinstance(one, Answer):
+        return one
+    raise InputError(f"{one.implementation} on {one.gpu}: {'; '.join(one.notes)}; take fewer heads or keys")
 
 
 def check_masks(w: Workload, masks: Sequence[Mask]) -> None:
@@ -221,7 +231,7 @@ def densities(
     cache: str = "warm",
     launch: str = "stream",
     done: Callable[[], None] = lambda: None,
-) -> Predictions:
+) -> Answers:
     """Predict sparse kernels under a pattern of growing density, and dense flash attention beside them.
 
     Parameters
@@ -246,7 +256,7 @@ def densities(
 
     Returns
     -------
-    Predictions
+    Answers
         Of each GPU the dense kernel once, then each sparse kernel from the sparsest mask to the densest.
 
     Raises
@@ -273,7 +283,7 @@ def densities(
     masks = [band if count == blocks else PATTERNS[pattern](count, block, band) for count in counts]
     check_masks(workload, masks)
     conditions = read_conditions(cache=cache, launch=launch)
-    found: list[Prediction] = []
+    found: list[Outcome] = []
     for machine in machines:
         found.append(answer(ask(workload, machine, "flash", dense, conditions)))
         patterned = replace(workload, mask=masks[0])
@@ -284,4 +294,4 @@ def densities(
             for mask in masks
         ]
         done()
-    return Predictions(found)
+    return Answers(found)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from attnsim.api.layer_prediction import LayerPart, LayerPrediction
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
+from attnsim.api.layer_answer import LayerAnswer, LayerPart
 from attnsim.errors import InputError
 from attnsim.models.hardware.energy import PICO, constants, voltage_factor
 from attnsim.models.hardware.energy import work as counted
@@ -55,7 +55,7 @@ class Energy:
         }
 
 
-def energy(prediction: Prediction | LayerPrediction, gpu: Gpu | str) -> Energy:
+def energy(prediction: Outcome | LayerAnswer, gpu: Gpu | str) -> Energy:
     """Energy of a predicted call, or of a layer.
 
     ``E = static power x time + sum over units of work x energy per unit``, at the clock of the prediction (of a layer:
@@ -64,7 +64,7 @@ def energy(prediction: Prediction | LayerPrediction, gpu: Gpu | str) -> Energy:
 
     Parameters
     ----------
-    prediction : Prediction or LayerPrediction
+    prediction : Answer or LayerAnswer
     gpu : Gpu or str
         The GPU of the prediction, with its changes.
 
@@ -94,7 +94,7 @@ def energy(prediction: Prediction | LayerPrediction, gpu: Gpu | str) -> Energy:
     found = constants(gpu.compute_capability_number)
     base, dtype = gpu.unchanged, prediction.workload.dtype
     units: dict[str, Interval] = {}
-    for part in prediction.parts if isinstance(prediction, LayerPrediction) else (prediction,):
+    for part in prediction.parts if isinstance(prediction, LayerAnswer) else (prediction,):
         scale = voltage_factor(part.clock_hz or 0.0, base)
         for name, amount in work(part, dtype, gpu).items():
             spent = _product(found[name] if name == HBM.name else found[name].times(scale), amount * PICO)
@@ -110,7 +110,7 @@ def energy(prediction: Prediction | LayerPrediction, gpu: Gpu | str) -> Energy:
     )
 
 
-def work(part: Prediction | LayerPart, dtype: str, gpu: Gpu) -> dict[str, float]:
+def work(part: Outcome | LayerPart, dtype: str, gpu: Gpu) -> dict[str, float]:
     """Work of each unit, as `attnsim.models.hardware.energy.work` names it.
 
     Instructions of the FP32 lanes are their busy seconds times their rate.

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import repeat
 
+from attnsim.api.answer import Answer, Outcome, answered, plain
+from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_mechanism
 from attnsim.api.baselines import why_slower
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import chosen_anew
 from attnsim.api.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
-from attnsim.api.playing import play, play_schedule, replayed
-from attnsim.api.prediction import Prediction, plain, prediction
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.playing import DoesNotFit, play, play_schedule, replayed
+from attnsim.api.ratios import Ratio
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs
@@ -89,7 +90,7 @@ class Explanation:
     ----------
     mechanism : str
         What was asked for.
-    prediction : Prediction
+    prediction : Answer
     loop_nest : str
         The schedule as it is played.
     kernels : tuple of KernelFit
@@ -105,14 +106,14 @@ class Explanation:
         Figures of the GPU, each twice as good, on the same tile.
     kernel_levers : tuple of KernelLever
         Properties of the kernel, each changed by itself.
-    unchanged : Prediction or None
+    unchanged : Answer, TooLarge or None
         The same call on the unchanged GPU, where `prediction` is of a changed one and that one runs it too.
     reached : mapping of str to float
         Share of the bandwidth of the L2 and of HBM that kernels reach, by which units are busy.
     """
 
     mechanism: str
-    prediction: Prediction
+    prediction: Answer[Question]
     loop_nest: str
     kernels: tuple[KernelFit, ...]
     tensors: tuple[TensorBytes, ...]
@@ -123,13 +124,13 @@ class Explanation:
     turn: Turn | None
     levers: tuple[Lever, ...]
     kernel_levers: tuple[KernelLever, ...]
-    unchanged: Prediction | None = None
+    unchanged: Outcome | None = None
     reached: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def speedup(self) -> Ratio | None:
         """How many times faster the call is than on the unchanged GPU."""
-        return speedup(self.unchanged, self.prediction) if self.unchanged else None
+        return self.prediction.speedup_over(self.unchanged) if self.unchanged else None
 
     @property
     def slower(self) -> str:
@@ -201,10 +202,11 @@ def explain(
     """
     what = read_mechanism(mechanism)
     conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
-    run = play(ask(what.example if workload is None else workload, gpu, what, implementation, conditions))
-    asked = run.question
-    if run.schedule is None or run.replay is None:
-        raise InputError(f"{run.too_large}; explain a smaller question")
+    asked = ask(what.example if workload is None else workload, gpu, what, implementation, conditions)
+    try:
+        run = play(asked)
+    except DoesNotFit as why:
+        raise InputError(f"{why}; explain a smaller question") from None
     compulsory, played = run.schedule.compulsory(), run.replay
     # One tile for all changes of the GPU, unless each is to have its best.
     fixed = conditions if conditions.tiles == "retuned" else replace(conditions, mode="fast")
@@ -225,12 +227,12 @@ def explain(
     bound, each = bounds_of(run)
     return Explanation(
         mechanism=what.name,
-        prediction=prediction(run),
+        prediction=answered(run),
         loop_nest=str(run.schedule),
         kernels=tuple(map(fit_of, run.schedule.kernels, played.kernels, repeat(asked.gpu), each)),
         tensors=_tensors(compulsory, played),
         counts=_counts(run.schedule),
-        useful_flops=asked.mechanism.useful(asked.w).flops,
+        useful_flops=asked.useful.flops,
         compulsory_bytes=sum(compulsory.values()),
         bound=bound,
         turn=turn(base, asked.gpu, asked.w.dtype, on),
@@ -241,14 +243,14 @@ def explain(
     )
 
 
-def _before(asked: Question) -> Prediction | None:
+def _before(asked: Question) -> Outcome | None:
     """The call on the unchanged GPU; None where that is the one asked about, or does not run it."""
     gpu = asked.gpu.unchanged
     if gpu is asked.gpu:
         return None
     try:
         check_runs(asked.record, asked.w, gpu)
-        return prediction(play(replace(asked, gpu=gpu)))
+        return answer(replace(asked, gpu=gpu))
     except InputError:
         return None
 

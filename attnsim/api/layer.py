@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import partial
 
+from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Conditions, ask, read_algorithm, read_conditions, read_gpu
+from attnsim.api.asking import (
+    Calibrated,
+    Conditions,
+    LayerQuestion,
+    ask,
+    read_algorithm,
+    read_conditions,
+    read_gpu,
+)
 from attnsim.api.building import library_schedule
-from attnsim.api.layer_prediction import ATTENTION, Group, LayerPart, LayerPrediction, total
-from attnsim.api.playing import figures, replayed
-from attnsim.api.prediction import Prediction
+from attnsim.api.layer_answer import ATTENTION, Group, LayerAnswer, LayerPart, total
+from attnsim.api.playing import replayed
 from attnsim.api.splitting import Split, check_splits, shared_out
 from attnsim.api.trust import Reason, Trust
 from attnsim.errors import InputError, shown
@@ -56,7 +63,7 @@ def layer(
     budget: int | None = None,
     told: Told | None = None,
     calibration: Calibrated = None,
-) -> LayerPrediction:
+) -> LayerAnswer:
     """Predict one layer: projections, rotary embedding, attention and MLP.
 
     The steps around the attention are those of :mod:`attnsim.models.implementations.frameworks.layer`, those behind it
@@ -103,44 +110,29 @@ def layer(
         tiles, tile, mode=mode, cache=cache, launch=launch, budget=budget, told=told, calibration=calibration
     )
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
-    asked = partial(_played, chosen, w, gpu, algorithm, implementation)
-    parts, answers = asked(conditions)
+    asked = LayerQuestion(chosen, tp, gpu, w, algorithm, implementation, conditions)
+    parts, answers = _played(asked)
     time_s = total(part.time_s for part in parts)
     if time_s and time_s > architecture_of(gpu.compute_capability_number).slowed_from_s and not gpu.clock.held_hz:
-        conditions = replace(conditions, within_s=time_s)
-        parts, answers = asked(conditions)
+        asked = replace(asked, conditions=replace(conditions, within_s=time_s))
+        parts, answers = _played(asked)
     dense, head = (
-        tuple(step_part(step, gpu, dtype, conditions, group) for step in found)
+        tuple(step_part(step, gpu, dtype, asked.conditions, group) for step in found)
         for group, found in _elsewhere(chosen, w).items()
     )
-    return LayerPrediction(
-        model=chosen,
-        gpus=tp,
-        gpu=gpu.id,
-        changes=gpu.changes,
-        parts=tuple(parts),
-        dense=dense,
-        head=head,
-        attention=tuple(answers),
-        mode=mode,
-        budget=conditions.limit,
-        cache=cache,
-        launch=launch,
-        trust=_trust(parts, answers),
-    )
+    return LayerAnswer(asked, tuple(parts), dense, head, tuple(answers), _trust(parts, answers))
 
 
-def _played(
-    model: Model, w: Workload, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions
-) -> tuple[list[LayerPart], list[Prediction]]:
+def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
     """The layer's parts in order, and the answers of its attention."""
     parts: list[LayerPart] = []
-    answers: list[Prediction] = []
+    answers: list[Outcome] = []
+    model, w, gpu, conditions = asked.model, asked.w, asked.gpu, asked.conditions
     for direction in w.directions:
         call = w if len(w.directions) == 1 else w.with_passes(direction)
-        mechanism = read_algorithm(algorithm) if algorithm else playing(call)
+        mechanism = read_algorithm(asked.algorithm) if asked.algorithm else playing(call)
         call = call if mechanism.reads_latent else replace(call, latent=None)
-        found = answer(ask(call, gpu, mechanism, implementation, conditions))
+        found = answer(ask(call, gpu, mechanism, asked.implementation, conditions))
         answers.append(found)
         around = steps(model, w, direction, [kernel for kernel, _ in found.kernels])
         before, after = (
@@ -172,8 +164,8 @@ def attention_share(
     dtype: str = "bf16",
     tp: int = 1,
     launch: str = "stream",
-) -> list[LayerPrediction]:
-    """The layer at several lengths, of which :attr:`LayerPrediction.attention_share` is the share of attention.
+) -> list[LayerAnswer]:
+    """The layer at several lengths, of which :attr:`LayerAnswer.attention_share` is the share of attention.
 
     Parameters
     ----------
@@ -211,27 +203,34 @@ def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: G
     known = widths()
     sds = [GEMM_HALF_WIDTH / known.factor, known.sd["architecture"] if gpu.changes else 0.0]
     half = known.half_width([*sds, math.log1p(played.spread) / NORMAL_90])
-    replay = figures(played, math.exp(-half), math.exp(half))
     return LayerPart(
         name=step.name,
+        time_s=played.time_s,
+        time_low_s=played.time_s * math.exp(-half),
+        time_high_s=played.time_s * math.exp(half),
         hbm_bytes=round(played.hbm_read_bytes + played.hbm_write_bytes),
         flops_useful=step.flops,
         flops_executed=schedule.total("flops"),
         tile=schedule.tile_text,
         group=group,
+        busiest=played.busiest,
+        units_s=played.units_s(),
         exponentials=schedule.total("exps"),
-        **{name: value for name, value in replay.items() if name in LayerPart.__slots__},
+        smem_bytes=played.smem_bytes,
+        l2_bytes=round(played.l2_bytes),
+        clock_hz=played.clock_hz,
+        spread=played.spread,
     )
 
 
-def attention_part(answer: Prediction, direction: Direction) -> LayerPart:
+def attention_part(answer: Outcome, direction: Direction) -> LayerPart:
     """The attention call as a part, which has the answer's figures."""
     name = ATTENTION if direction == "fwd" else f"{ATTENTION}, backward"
     same = [one.name for one in fields(LayerPart) if one.name not in ("name", "group", "spread")]
     return LayerPart(name, **{one: getattr(answer, one) for one in same}, group="attention")
 
 
-def _trust(parts: Sequence[LayerPart], answers: Sequence[Prediction]) -> Trust:
+def _trust(parts: Sequence[LayerPart], answers: Sequence[Outcome]) -> Trust:
     """Extrapolated, as the projections are; the interval is the sum of the parts' intervals."""
     low, time, high = (total(getattr(part, name) for part in parts) for name in ("time_low_s", "time_s", "time_high_s"))
     measured = "their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of ten"
@@ -261,7 +260,7 @@ def split_layer(
     launch: str = "stream",
     budget: int | None = None,
     calibration: Calibrated = None,
-) -> Split[LayerPrediction]:
+) -> Split[LayerAnswer]:
     """Split the speedup of a layer on a changed GPU among the changes, as :func:`attnsim.split` does a call's.
 
     Parameters
@@ -289,7 +288,7 @@ def split_layer(
     check_splits(changed)
     calibration = read_conditions(calibration=calibration).own  # the file is read once
 
-    def answered(machine: Gpu) -> LayerPrediction:
+    def answered(machine: Gpu) -> LayerAnswer:
         found = layer(
             model, machine, batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype, tp=tp,
             algorithm=algorithm, implementation=implementation, mode=mode, cache=cache, launch=launch, budget=budget,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from attnsim.api.answer import Outcome, TooLarge
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.bounds import bounds_of
 from attnsim.api.building import scheduled
 from attnsim.api.playing import fitting, play, replayed
-from attnsim.api.prediction import Prediction
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import LIMITS, Gpu
@@ -349,9 +349,9 @@ def unturned(busiest: str | None) -> str:
     return what.get(busiest or "", f"Busiest: {unit_text(busiest)}; no other unit has work.")
 
 
-def why(one: Prediction) -> str:
+def why(one: Outcome) -> str:
     """What bounds a call, by replays with each figure doubled, and how busy units are."""
-    if one.run is None or one.run.replay is None:
+    if isinstance(one, TooLarge):
         return f"{one.algorithm}: {one.notes[0]}"
     busiest = two_busiest(one.run.replay)
     bound = f"{one.algorithm}: bound by {bounds_of(one.run)[0].words}."

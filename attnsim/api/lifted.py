@@ -8,18 +8,17 @@ from dataclasses import dataclass, fields
 from itertools import repeat
 from pathlib import Path
 
-from attnsim.api.asking import Conditions, read_conditions, read_gpu
-from attnsim.api.bounds import Bound, bounds
+from attnsim.api.answer import Answer, plain
+from attnsim.api.asking import Conditions, KernelQuestion, read_conditions, read_gpu
+from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.explaining import KernelFit, fit_of
 from attnsim.api.levers import Lever, Turn, levers, turn
-from attnsim.api.playing import figures, replayed, too_large
-from attnsim.api.prediction import plain
+from attnsim.api.playing import Played, replayed, too_large
 from attnsim.api.trust import Reason, Trust, told_of
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.calibrations.components import widths
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.schedule.kernel_file import read_kernels
@@ -28,78 +27,8 @@ from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay, Told
 from attnsim.simulator.trace import Trace
 from attnsim.simulator.trace import trace as play_traced
-from attnsim.wording import interval_text, time_text
 
 MOST_SMS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelPrediction:
-    """How a lifted kernel runs on a GPU.
-
-    Parameters
-    ----------
-    kernel : str
-        The kernels of the file, by name.
-    gpu : str
-    changes : tuple of Change
-        What makes the GPU hypothetical.
-    like : str
-        Whose fitted numbers are taken: "flash-attn.2, ampere", or "priors".
-    time_s, time_low_s, time_high_s : float
-        Of the call with its launches, and the interval in which it is expected nine times in ten.
-    busiest : str
-        Busiest unit of the longest kernel, or "launch" or "latency".
-    hbm_read_bytes, hbm_write_bytes, l2_bytes, smem_bytes, flops, exponentials : int
-        Of the whole call.
-    memory_bytes : int
-        All arguments.
-    blocks_per_sm : int
-        Of the longest kernel: as many as fit an SM, or fewer where it has no more.
-    waves : float
-        Of the longest kernel: its blocks over as many as fit the GPU.
-    units_s : mapping of str to float
-        Busy seconds of each unit, and "idle".
-    clock_hz, exposed_s, launch_s, spread : float
-        As of :class:`attnsim.api.prediction.Prediction`.
-    kernels : tuple of (str, float)
-        Kernels in launch order and their times without the launch, seconds.
-    trust : Trust
-    """
-
-    kernel: str
-    gpu: str
-    changes: tuple[Change, ...]
-    like: str
-    time_s: float
-    time_low_s: float
-    time_high_s: float
-    busiest: str
-    hbm_read_bytes: int
-    hbm_write_bytes: int
-    l2_bytes: int
-    smem_bytes: int
-    flops: int
-    exponentials: int
-    memory_bytes: int
-    blocks_per_sm: int
-    waves: float
-    units_s: Mapping[str, float]
-    clock_hz: float
-    exposed_s: float
-    launch_s: float
-    spread: float
-    kernels: tuple[tuple[str, float], ...]
-    trust: Trust
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain types, as JSON holds them."""
-        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
-
-    def __repr__(self) -> str:
-        ranged = interval_text(self.time_low_s, self.time_high_s, self.time_s)
-        gpu = "; ".join((self.gpu, *(change.setting for change in self.changes)))
-        return f"<KernelPrediction {self.kernel} on {gpu}: {time_text(self.time_s)} ({ranged}), busiest {self.busiest}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +37,7 @@ class KernelExplanation:
 
     Parameters
     ----------
-    prediction : KernelPrediction
+    prediction : Answer
     loop_nest : str
     fits : tuple of KernelFit
         Blocks against an SM.
@@ -121,7 +50,7 @@ class KernelExplanation:
         What bounds the call; each kernel's own stands in `fits`.
     """
 
-    prediction: KernelPrediction
+    prediction: Answer[KernelQuestion]
     loop_nest: str
     fits: tuple[KernelFit, ...]
     tensors: tuple[Mapping[str, object], ...]
@@ -143,7 +72,7 @@ def predict_kernel(
     launch: str = "stream",
     budget: int | None = None,
     told: Told | None = None,
-) -> KernelPrediction:
+) -> Answer[KernelQuestion]:
     """Predict a lifted kernel on a GPU.
 
     Parameters
@@ -161,8 +90,7 @@ def predict_kernel(
     """
     file, machine = _read(kernel), read_gpu(gpu)
     conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
-    chosen = _chosen(file, machine)
-    return _prediction(file, machine, chosen, _play(file, machine, chosen, conditions))
+    return _answered(_play(file, machine, conditions))
 
 
 def explain_kernel(
@@ -187,16 +115,15 @@ def explain_kernel(
     """
     file, machine = _read(kernel), read_gpu(gpu)
     conditions = read_conditions(cache=cache, launch=launch, budget=budget, told=told)
-    chosen, schedule = _chosen(file, machine), file.schedule
-    played = _play(file, machine, chosen, conditions)
+    run = _play(file, machine, conditions)
+    schedule, played, dtype = run.schedule, run.replay, run.question.dtype
 
     def on(changed: Gpu) -> tuple[Schedule, Replay]:
-        return schedule, replayed(schedule, changed, chosen.numbers, conditions)
+        return schedule, replayed(schedule, changed, run.chosen.numbers, conditions)
 
-    dtype = schedule.kernels[0].dtype
-    bound, each = bounds(played, machine, dtype, conditions.launch, lambda changed: on(changed)[1])
+    bound, each = bounds_of(run)
     return KernelExplanation(
-        prediction=_prediction(file, machine, chosen, played),
+        prediction=_answered(run),
         loop_nest=str(schedule),
         fits=tuple(map(fit_of, schedule.kernels, played.kernels, repeat(machine), each)),
         tensors=tuple(
@@ -269,28 +196,18 @@ def _check(file: LiftedCall, gpu: Gpu) -> None:
         raise InputError(too_large(file.memory_bytes, gpu.hbm.capacity_bytes))
 
 
-def _play(file: LiftedCall, gpu: Gpu, chosen: Chosen, conditions: Conditions) -> Replay:
+def _play(file: LiftedCall, gpu: Gpu, conditions: Conditions) -> Played[KernelQuestion]:
     _check(file, gpu)
-    return replayed(file.schedule, gpu, chosen.numbers, conditions)
+    chosen, schedule = _chosen(file, gpu), file.schedule
+    replay = replayed(schedule, gpu, chosen.numbers, conditions)
+    return Played(KernelQuestion(file, gpu, conditions), chosen, schedule, replay)
 
 
-def _prediction(file: LiftedCall, gpu: Gpu, chosen: Chosen, played: Replay) -> KernelPrediction:
-    trust = _trust(file, gpu, chosen, played)
-    schedule = file.schedule
-    return KernelPrediction(
-        kernel=file.name,
-        gpu=gpu.id,
-        changes=gpu.changes,
-        like=chosen.whose,
-        flops=schedule.total("flops"),
-        exponentials=schedule.total("exps"),
-        memory_bytes=file.memory_bytes,
-        trust=trust,
-        **figures(played, trust.low, trust.high),
-    )
+def _answered(run: Played[KernelQuestion]) -> Answer[KernelQuestion]:
+    return Answer(run, _trust(run.question.gpu, run.chosen, run.replay), "shipped")
 
 
-def _trust(file: LiftedCall, gpu: Gpu, chosen: Chosen, played: Replay) -> Trust:
+def _trust(gpu: Gpu, chosen: Chosen, played: Replay) -> Trust:
     """Nobody has measured a lifted kernel: its range is that of another kernel's numbers in a shape never measured."""
     numbers = f"latencies and rates of {chosen.whose}" if chosen.calibration else "every latency and rate at its prior"
     said = [Reason("borrowed", f"lifted from PTX: operations counted, {numbers}, no measurement of this kernel")]

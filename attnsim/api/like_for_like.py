@@ -19,9 +19,9 @@ class LikeForLike(Generic[T]):
 
     Parameters
     ----------
-    shipped, retuned : Prediction or LayerPrediction
+    shipped, retuned : Answer, TooLarge or LayerAnswer
         On the unchanged GPU.
-    changed : Prediction or LayerPrediction
+    changed : Answer, TooLarge or LayerAnswer
         On the changed one, on the best tiles that fit it.
     """
 

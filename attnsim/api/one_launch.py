@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from attnsim.api.answer import Answer
+from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions
-from attnsim.api.playing import play
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM, TENSOR
 from attnsim.models.implementations.choose import find_implementation, runs_on
@@ -110,9 +111,9 @@ def one_launch(
         return None
     ways = []
     for way, name in WAYS.items():
-        played = play(ask(w, gpu, "flash", name, read_conditions(mode=mode, launch=launch, cache=cache))).replay
-        if played is None:
+        found = answer(ask(w, gpu, "flash", name, read_conditions(mode=mode, launch=launch, cache=cache)))
+        if not isinstance(found, Answer):
             return None
-        busy = {unit: seconds / played.time_s for unit, seconds in played.units_s().items()}
-        ways.append(Way(way, name, played.time_s, busy[TENSOR.name], busy[HBM.name]))
+        busy = {unit: seconds / found.time_s for unit, seconds in found.units_s.items()}
+        ways.append(Way(way, name, found.time_s, busy[TENSOR.name], busy[HBM.name]))
     return OneLaunch(tuple(sorted(ways, key=lambda one: one.time_s)))

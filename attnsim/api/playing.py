@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, Generic
 
-from attnsim.api.asking import Conditions, Question
+from attnsim.api.asking import Conditions, Q, Question
 from attnsim.api.building import as_real, check_paths, peak_bytes, scheduled, with_shipped_backward
 from attnsim.api.estimating import compute_time, step_waits, vector_times
 from attnsim.bounds import check_cost
@@ -127,80 +127,71 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
+class Played(Generic[Q]):
     """A question and how it runs.
 
     Parameters
     ----------
-    question : Question
+    question : Question or KernelQuestion
+    chosen : Chosen
+        The fitted numbers, and whose they are.
+    schedule : Schedule
+    replay : Replay
+    """
+
+    question: Q
+    chosen: Chosen
+    schedule: Schedule
+    replay: Replay
+
+
+class DoesNotFit(InputError):
+    """A call that needs more memory than the GPU has; its text is the sentence that says so.
+
+    Parameters
+    ----------
     chosen : Chosen
         The fitted numbers, and whose they are.
     peak_bytes : int
-        Inputs, outputs and scratch alive together; without the schedule where that is known not to fit.
-    schedule : Schedule or None
-    replay : Replay or None
-        None where the call does not fit the GPU's memory.
+        Inputs, outputs and scratch alive together; without the schedule's scratch where the rest is too large already.
+    gpu : Gpu
     """
 
-    question: Question
-    chosen: Chosen
-    peak_bytes: int
-    schedule: Schedule | None
-    replay: Replay | None
-
-    @property
-    def too_large(self) -> str:
-        """What is said of a call that does not fit the GPU's memory."""
-        return too_large(self.peak_bytes, self.question.gpu.hbm.capacity_bytes)
+    def __init__(self, chosen: Chosen, peak_bytes: int, gpu: Gpu) -> None:
+        super().__init__(too_large(peak_bytes, gpu.hbm.capacity_bytes))
+        self.chosen, self.peak_bytes = chosen, peak_bytes
 
 
-def play(question: Question) -> Played:
-    """Play a question, where it fits the GPU's memory.
+def play(question: Question) -> Played[Question]:
+    """Play a question.
 
     Raises
     ------
+    DoesNotFit
+        When the call does not fit the GPU's memory.
     InputError
         When a tile does not fit the GPU.
     """
     record, w, gpu = question.record, question.w, question.gpu
     chosen, peak = built(choose(record, gpu), record, w, gpu), peak_bytes(record, w)
-    if peak <= gpu.hbm.capacity_bytes:
-        schedule, played = play_schedule(record, w, gpu, chosen.numbers, question.conditions)
-        peak = schedule.peak_memory_bytes
-        if peak <= gpu.hbm.capacity_bytes:
-            return Played(question, chosen, peak, schedule, played)
-    return Played(question, chosen, peak, None, None)
+    if peak > gpu.hbm.capacity_bytes:
+        raise DoesNotFit(chosen, peak, gpu)
+    schedule, replay = play_schedule(record, w, gpu, chosen.numbers, question.conditions)
+    if schedule.peak_memory_bytes > gpu.hbm.capacity_bytes:
+        raise DoesNotFit(chosen, schedule.peak_memory_bytes, gpu)
+    return Played(question, chosen, schedule, replay)
 
 
 @lru_cache(maxsize=64)
-def with_alternatives(run: Played) -> tuple[float, ...]:
+def with_alternatives(run: Played[Any]) -> tuple[float, ...]:
     """Seconds of a call with the numbers of its calibration and with each of its alternatives, in fast mode."""
     found = run.chosen.calibration
-    if run.schedule is None or found is None:
+    if found is None:
         return ()
     own, asked = run.chosen.numbers, run.question
     fast = replace(asked.conditions, mode="fast", told=None)
     every = (own, *(one.of(own) for one in found.alternatives))
     return tuple(replayed(run.schedule, asked.gpu, numbers, fast).time_s for numbers in every)
-
-
-def figures(played: Replay, low: float, high: float, factor: float = 1.0) -> dict[str, Any]:
-    """What a played call takes, by the names of a prediction; `low` and `high` are factors, the ends of its range.
-
-    Each time is multiplied by `factor`, a correction by one's own timings: all parts of a call alike.
-    """
-    exact = ("busiest", "smem_bytes", "clock_hz", "spread")
-    return {
-        **{name: getattr(played, name) for name in exact},
-        **{name: getattr(played, name) * factor for name in ("time_s", "exposed_s", "launch_s")},
-        **{name: round(getattr(played, name)) for name in ("hbm_read_bytes", "hbm_write_bytes", "l2_bytes")},
-        "time_low_s": played.time_s * factor * low,
-        "time_high_s": played.time_s * factor * high,
-        "blocks_per_sm": played.main.blocks_per_sm,
-        "waves": played.main.waves,
-        "units_s": {name: busy_s * factor for name, busy_s in played.units_s().items()},
-        "kernels": tuple((one.name, one.time_s * factor) for one in played.kernels),
-    }
 
 
 def too_large(peak: float, capacity: float) -> str:

@@ -75,7 +75,11 @@ class Played(Protocol):
 
 
 class Timed(Played, Protocol):
-    """What a ratio is taken of: a `Prediction`."""
+    """An answer of which a ratio is taken."""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the call."""
 
     @property
     def workload(self) -> Workload:
@@ -118,10 +122,8 @@ class Timed(Played, Protocol):
         """Seconds by the calibration's own numbers, and by each of its alternatives."""
 
 
-def speedup(base: Timed, other: Timed) -> Ratio | None:
-    """How many times faster `other` is than `base`; None where one of them does not fit its GPU's memory."""
-    if not base.time_s or not other.time_s:
-        return None
+def speedup(base: Timed, other: Timed) -> Ratio:
+    """How many times faster `other` is than `base`, with its 90 % range."""
     same_call = (base.implementation, base.workload) == (other.implementation, other.workload)
     one, two = base.trust.components, other.trust.components
     half = math.hypot(

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from attnsim.api.answer import TooLarge
+from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, ask, read_conditions, read_gpu
-from attnsim.api.playing import play, too_large
-from attnsim.api.prediction import prediction
+from attnsim.api.playing import too_large
 from attnsim.api.requests import LONGEST_S, Request
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -224,14 +225,13 @@ def serve(
             for asked, many in apart:
                 w = asked.with_passes("decode" if asked.seq_q == 1 else "fwd")
                 mechanism = "flash" if w.latent is None else "mla"
-                played = play(ask(w, machine, mechanism, implementation, known["cold" if batch.decodes else "warm"]))
-                if played.replay is None:
-                    raise InputError(f"step {len(steps) + 1} {played.too_large}; run fewer sequences at a time")
-                found = prediction(played)
-                mine_s, trust = (found.time_s or 0.0) * many, found.trust
+                found = answer(ask(w, machine, mechanism, implementation, known["cold" if batch.decodes else "warm"]))
+                if isinstance(found, TooLarge):
+                    raise InputError(f"step {len(steps) + 1} {found.too_large}; run fewer sequences at a time")
+                mine_s, trust = found.time_s * many, found.trust
                 time_s, low_s, high_s = time_s + mine_s, low_s + trust.low * mine_s, high_s + trust.high * mine_s
                 if mine_s > longest_s:
-                    longest_s, busiest, record = mine_s, played.replay.busiest, found.implementation
+                    longest_s, busiest, record = mine_s, found.busiest, found.implementation
             predicted += 1
         kind: Kind = "decode" if not batch.prefill else "mixed" if batch.decodes else "prefill"
         what = (batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Generic, Protocol, Self, TypeVar
 
+from attnsim.api.answer import Answer
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_gpu
-from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
@@ -24,7 +24,7 @@ Keys = frozenset[str]
 
 
 class Answered(Protocol):
-    """What can be split: a `Prediction`, or a layer's."""
+    """An answer that can be split: a call's or a layer's."""
 
     @property
     def time_s(self) -> float | None:
@@ -52,7 +52,7 @@ class Part(Generic[T]):
     ----------
     change : Change
         Against the unchanged GPU.
-    alone, without : Prediction or LayerPrediction
+    alone, without : Answer or LayerAnswer
         The call, or the layer, with this change alone, and with all but this one.
     first, last : Ratio
         Speedup of the change on the unchanged GPU, and on the one with all others.
@@ -74,7 +74,7 @@ class Split(Generic[T]):
 
     Parameters
     ----------
-    unchanged, changed : Prediction or LayerPrediction
+    unchanged, changed : Answer or LayerAnswer
         Without any and with all of them.
     together : Ratio
         Speedup of all.
@@ -119,7 +119,7 @@ def split(
     launch: str = "stream",
     budget: int | None = None,
     calibration: Calibrated = None,
-) -> Split[Prediction]:
+) -> Split[Answer[Question]]:
     """Split the speedup of a changed GPU among its changes.
 
     Every subset of the changes is replayed. The mean over orders is Shapley's value (*A Value for n-Person Games*,
@@ -203,7 +203,7 @@ def _some(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     return gpu
 
 
-def _answered(question: Question) -> Prediction:
+def _answered(question: Question) -> Answer[Question]:
     """The answer, where the call fits the memory.
 
     Raises
@@ -211,7 +211,7 @@ def _answered(question: Question) -> Prediction:
     InputError
     """
     found = answer(question)
-    if found.time_s is None:
+    if not isinstance(found, Answer):
         raise InputError(f"{found.algorithm} {found.notes[0]}")
     return found
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from attnsim.api.answer import Outcome, plain
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Conditions, ask, read_algorithm, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Conditions, LayerQuestion, ask, read_algorithm, read_conditions, read_gpu
 from attnsim.api.layer import attention_part, step_part
-from attnsim.api.layer_prediction import Group, LayerPart, LayerPrediction, total
+from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
 from attnsim.api.playing import too_large
-from attnsim.api.prediction import Prediction, plain
 from attnsim.api.trust import Reason, Trust
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.architectures import architecture_of
@@ -86,7 +86,7 @@ class StepPrediction:
     lengths : tuple of Length
     parts : tuple of (int, LayerPart)
         What runs, and how often in the step.
-    attention : tuple of Prediction
+    attention : tuple of Outcome
         The attention call of each kind of layers, and the calls of layers that do not attend.
     memory : Memory
     left_out : tuple of str
@@ -94,6 +94,8 @@ class StepPrediction:
     library : str
         Whose all-reduce it is.
     dtype, mode, cache, launch : str
+    asked : LayerQuestion
+        The step as a question about a layer that holds all of it.
     """
 
     model: Model
@@ -103,7 +105,7 @@ class StepPrediction:
     changes: tuple[Change, ...]
     lengths: tuple[Length, ...]
     parts: tuple[tuple[int, LayerPart], ...]
-    attention: tuple[Prediction, ...]
+    attention: tuple[Outcome, ...]
     memory: Memory
     left_out: tuple[str, ...]
     library: str
@@ -111,6 +113,7 @@ class StepPrediction:
     mode: str
     cache: str
     launch: str
+    asked: LayerQuestion
 
     def _sum(self, name: str) -> float:
         return total(iter([number * getattr(part, name) for number, part in self.parts])) or 0.0
@@ -154,7 +157,7 @@ class StepPrediction:
         """Share of a group of parts in the time."""
         return sum(number * (part.time_s or 0.0) for number, part in self.parts if part.group == group) / self.time_s
 
-    def as_layer(self) -> LayerPrediction:
+    def as_layer(self) -> LayerAnswer:
         """The step as one layer that holds all of it: each part as long as it takes together."""
         counted = ("hbm_bytes", "flops_useful", "flops_executed", "exponentials", "smem_bytes", "l2_bytes")
         times = ("time_s", "time_low_s", "time_high_s")
@@ -170,10 +173,7 @@ class StepPrediction:
             "extrapolated", self.time_low_s / self.time_s, self.time_high_s / self.time_s, None,
             tuple(Reason("projections", line) for line in trust_lines(self)),
         )  # fmt: skip
-        return LayerPrediction(
-            model=self.model, gpus=self.gpus, gpu=self.gpu, changes=self.changes, parts=tuple(parts), dense=(), head=(),
-            attention=self.attention, mode=self.mode, budget=None, cache=self.cache, launch=self.launch, trust=trust,
-        )  # fmt: skip
+        return LayerAnswer(self.asked, tuple(parts), (), (), self.attention, trust)
 
     def to_dict(self) -> dict[str, object]:
         """Plain types for JSON."""
@@ -282,6 +282,7 @@ def step(
     return StepPrediction(
         whole, tp, ep, machine.id, machine.changes, batch, tuple(parts), tuple(answers), memory,
         (*left_out, *whole.left_out), library, dtype, mode, cache, launch,
+        LayerQuestion(whole, tp, machine, answers[0].workload, algorithm, implementation, conditions),
     )  # fmt: skip
 
 
@@ -290,7 +291,7 @@ _seen_part = lru_cache(maxsize=4096)(step_part)
 
 
 @lru_cache(maxsize=1024)
-def _seen_mixer(w: Workload, gpu: Gpu, algorithm: str, conditions: Conditions) -> Prediction:
+def _seen_mixer(w: Workload, gpu: Gpu, algorithm: str, conditions: Conditions) -> Outcome:
     """A call of layers that do not attend: it knows nothing of the tokens before."""
     return answer(ask(w, gpu, algorithm, None, conditions))
 
@@ -389,10 +390,10 @@ class _Run:
 
     def parts(
         self, kinds: Sequence[LayerKind], conditions: Conditions
-    ) -> tuple[list[tuple[int, LayerPart]], list[Prediction]]:
+    ) -> tuple[list[tuple[int, LayerPart]], list[Outcome]]:
         """Everything that runs and how often, and the answers of the attention of each kind."""
         found: list[tuple[int, LayerPart]] = []
-        answers: list[Prediction] = []
+        answers: list[Outcome] = []
         for kind in kinds:
             share = self.share(kind)
             called = self._answers(share, conditions)
@@ -436,11 +437,11 @@ class _Run:
             if head:
                 yield 1, self._said("all_gather", w.batch * self.model.vocabulary * w.output_bytes, conditions)
 
-    def _mixer(self, kind: LayerKind, w: Workload, conditions: Conditions) -> tuple[list[LayerPart], list[Prediction]]:
+    def _mixer(self, kind: LayerKind, w: Workload, conditions: Conditions) -> tuple[list[LayerPart], list[Outcome]]:
         """The parts of a layer that does not attend, up to its product back, and the answers of its kernels."""
         hidden, dtype = self.model.hidden, "bf16" if self.dtype == "fp8" else self.dtype
         alone = replace(conditions, own=None, told=None)
-        whole, parts, answers = False, list[LayerPart](), list[Prediction]()
+        whole, parts, answers = False, list[LayerPart](), list[Outcome]()
         normed = 0
         for algorithm, call in mixer.calls(kind, self.lengths, dtype):
             if algorithm == mixer.CONVOLUTION and whole:
@@ -455,7 +456,7 @@ class _Run:
         after = mixer.products_out(kind, hidden, w.queries, normed, w.output_bytes)
         return [*before, *parts, *(self._part(one, conditions, "projections") for one in after)], answers
 
-    def _answers(self, share: Model, conditions: Conditions) -> list[Prediction]:
+    def _answers(self, share: Model, conditions: Conditions) -> list[Outcome]:
         """The attention call; of a latent sequences that decode are called apart from prompts, by other kernels."""
         whole = self.workload(share, self.attended)
         mechanism = read_algorithm(self.algorithm) if self.algorithm else playing(whole)
@@ -474,7 +475,7 @@ class _Run:
                 raise InputError(f"the attention of {self.model.id} {found.notes[0]}")
         return answers
 
-    def _attention(self, share: Model, called: Sequence[Prediction], conditions: Conditions) -> Iterator[LayerPart]:
+    def _attention(self, share: Model, called: Sequence[Outcome], conditions: Conditions) -> Iterator[LayerPart]:
         """The parts of a layer from its input to the product with W_O; what all calls have in common runs once."""
         kernels = [[kernel for kernel, _ in one.kernels] for one in called]
         around = [steps(share, one.workload, "fwd", ran) for one, ran in zip(called, kernels, strict=True)]

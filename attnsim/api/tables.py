@@ -9,11 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from attnsim.api.answer import Answer, Outcome, TooLarge
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Question, ask, read_algorithm, read_conditions
+from attnsim.api.asking import Calibrated, KernelQuestion, Question, ask, read_algorithm, read_conditions
 from attnsim.api.floor import limits_s
-from attnsim.api.lifted import KernelPrediction
-from attnsim.api.prediction import Prediction
 from attnsim.api.reading import read
 from attnsim.api.trust import LEVELS
 from attnsim.errors import InputError, nearest, shown, some
@@ -43,7 +42,7 @@ IN_ONE_PROCESS = 200
 _CHUNK = 25
 _T = TypeVar("_T")
 
-Answer = dict[str, object]
+Cells = dict[str, object]
 """One row's `ADDED_COLUMNS`, and `LIMITS`; a column left out is empty."""
 
 LIMITS = "limits_s"
@@ -120,7 +119,7 @@ class AnsweredRow:
     """
 
     case: Case | None
-    answer: Answer
+    answer: Cells
 
     @property
     def measured_s(self) -> float | None:
@@ -169,7 +168,7 @@ class AnsweredRow:
         """The level of trust alone."""
         return str(self.answer.get("trust", "")).partition(":")[0]
 
-    def to_dict(self) -> Answer:
+    def to_dict(self) -> Cells:
         """By `ADDED_COLUMNS` and `MEASURED_COLUMNS`."""
         error = None if self.ratio is None else 100 * (self.ratio - 1)
         answer = {name: cell for name, cell in self.answer.items() if name != LIMITS}
@@ -215,7 +214,7 @@ _KINDS = {"bytes": "Int64", "s": "float64", "percent": "float64", "range": "bool
 """Types of the added columns, by how their names end."""
 
 
-def _answers(cases: Sequence[Case], how: How, processes: int, progress: bool) -> Iterator[Answer]:
+def _answers(cases: Sequence[Case], how: How, processes: int, progress: bool) -> Iterator[Cells]:
     if len(cases) <= IN_ONE_PROCESS or processes < 2 or (os.cpu_count() or 1) < 2:
         yield from _shown((predict_case(case, *how) for case in cases), len(cases), progress)
         return
@@ -226,7 +225,7 @@ def _answers(cases: Sequence[Case], how: How, processes: int, progress: bool) ->
     yield from _shown((found for part in work for found in part), len(cases), progress)
 
 
-def _chunk(cases: Sequence[Case], how: How) -> list[Answer]:
+def _chunk(cases: Sequence[Case], how: How) -> list[Cells]:
     return [predict_case(case, *how) for case in cases]
 
 
@@ -243,7 +242,7 @@ def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
 
 def predict_case(
     case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None, calibration: Calibrated = None
-) -> Answer:
+) -> Cells:
     """The added columns of one row; never raises."""
     try:
         return _predict_case(case, tiles, mode, budget, calibration)
@@ -251,7 +250,7 @@ def predict_case(
         return {"error": one_line(error)}
 
 
-def _predict_case(case: Case, tiles: str, mode: str, budget: int | None, calibration: Calibrated) -> Answer:
+def _predict_case(case: Case, tiles: str, mode: str, budget: int | None, calibration: Calibrated) -> Cells:
     predicted = answer(question_of(case, tiles, mode, budget, calibration))
     found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
     return _with_unknown(found, case.not_understood) if case.not_understood else found
@@ -274,32 +273,32 @@ def question_of(
     return ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
 
 
-def _limits_s(found: Prediction) -> dict[str, float]:
+def _limits_s(found: Outcome) -> dict[str, float]:
     """The seconds for which each limit of the GPU holds the call; empty where it was not played."""
-    if found.run is None or found.run.schedule is None:
+    if isinstance(found, TooLarge):
         return {}
-    asked = found.run.question
-    return limits_s(found.run.schedule, asked.mechanism.useful(asked.w), asked.gpu, asked.conditions.cache)
+    asked = found.question
+    return limits_s(found.run.schedule, asked.useful, asked.gpu, asked.conditions.cache)
 
 
-def _with_unknown(found: Answer, names: Sequence[str]) -> Answer:
+def _with_unknown(found: Cells, names: Sequence[str]) -> Cells:
     """An answer to a row of which something was not understood, which no measurement validates."""
     level, _, reason = str(found["trust"]).partition(": ")
     told = f"{', '.join(map(shown, names))} not understood"
     return found | {"trust": f"{LEVELS[1] if level == LEVELS[0] else level}: {told}; {reason}"}
 
 
-def answer_columns(found: Prediction) -> Answer:
+def answer_columns(found: Outcome) -> Cells:
     """A prediction as `ADDED_COLUMNS`."""
     return _columns(found, found.implementation) | {"error": "" if found.fits else found.notes[0]}
 
 
-def kernel_columns(found: KernelPrediction) -> Answer:
+def kernel_columns(found: Answer[KernelQuestion]) -> Cells:
     """A kernel file's prediction as `ADDED_COLUMNS`: the kernels of the file are what is used."""
     return _columns(found, found.kernel) | {"error": ""}
 
 
-def _columns(found: Prediction | KernelPrediction, used: str | None) -> Answer:
+def _columns(found: Outcome | Answer[KernelQuestion], used: str) -> Cells:
     return {
         "predicted_s": found.time_s,
         "predicted_low_s": found.time_low_s,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attnsim.api.answering import runs_of
 from attnsim.api.asking import Question, ask, read_algorithm, read_conditions
-from attnsim.api.playing import play
+from attnsim.api.playing import DoesNotFit, play
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
@@ -85,9 +85,10 @@ def traces(
 def _traced(question: Question, sms: int) -> Trace:
     if not 1 <= sms <= MOST_SMS:
         raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")
-    run, conditions = play(question), question.conditions
-    if run.schedule is None:
-        raise InputError(f"{run.too_large}; take a smaller batch or length")
+    try:
+        run, conditions = play(question), question.conditions
+    except DoesNotFit as why:
+        raise InputError(f"{why}; take a smaller batch or length") from None
     return play_traced(
         run.schedule, question.gpu, run.chosen.numbers, cache=conditions.cache, launch=conditions.launch, sms=sms
     )

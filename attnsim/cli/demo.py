@@ -12,7 +12,7 @@ from attnsim.cli.options import flag
 from attnsim.models.hardware.units import UNITS, bound_text, unit_text
 
 if TYPE_CHECKING:
-    from attnsim.api import Prediction
+    from attnsim.api.answer import Outcome
     from attnsim.api.ratios import Ratio
 
 GPU, MODEL, CHANGES = "h100-sxm5-80gb", "llama-3-8b", ("hbm.bandwidth=6TB/s", "tensor.bf16=2x")
@@ -31,7 +31,6 @@ def demo(
 ) -> None:
     """Change an H100 in two ways for decode of a model: one helps, the other does not; draw why."""
     from attnsim.api import predict
-    from attnsim.api.ratios import speedup
     from attnsim.models.hardware.files import load_gpu
     from attnsim.models.llm.files import load_model
     from attnsim.plots.roofline import roofline
@@ -41,7 +40,7 @@ def demo(
     base = load_gpu(GPU)
     machines = [base, *(options.changed(base, [change]) for change in CHANGES)]
     before, *after = (predict(question, gpu, "flash", cache="cold") for gpu in machines)
-    ratios = [speedup(before, one) for one in after]
+    ratios = [one.speedup_over(before) for one in after]
     written = roofline([before, after[0]], machines[:2]).write(out / "roofline.png")
     if json:
         show.print_json(one.to_dict() for one in (before, *after))
@@ -60,7 +59,7 @@ def demo(
     console.print(f"written: {', '.join(map(str, written))}\n\n{NEXT}", soft_wrap=True)
 
 
-def _row(name: str, one: Prediction, ratio: Ratio | None) -> dict[str, object]:
+def _row(name: str, one: Outcome, ratio: Ratio | None) -> dict[str, object]:
     return {
         "GPU": name,
         "time": wording.time_text(one.time_s),
@@ -71,7 +70,7 @@ def _row(name: str, one: Prediction, ratio: Ratio | None) -> dict[str, object]:
     }
 
 
-def _reason(before: Prediction, after: Prediction, ratio: Ratio | None) -> str:
+def _reason(before: Outcome, after: Outcome, ratio: Ratio | None) -> str:
     """Why a change helps or does not: how busy the unit of its figure was before."""
     change = after.changes[0]
     unit = next(name for name, one in UNITS.items() if one.figure_for(before.workload.dtype) == change.key)

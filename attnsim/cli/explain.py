@@ -16,7 +16,7 @@ from attnsim.wording import clock_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnsim.api import Prediction
+    from attnsim.api.answer import Outcome
     from attnsim.api.explaining import Explanation, KernelFit
     from attnsim.models.hardware.gpu import Gpu
 
@@ -218,7 +218,7 @@ def print_compared(out: Console, found: Explanation) -> None:
         out.print(f"{found.slower}\n")
 
 
-def _column(one: Prediction) -> dict[str, object]:
+def _column(one: Outcome) -> dict[str, object]:
     cells: dict[str, object] = {
         "time": wording.time_text(one.time_s),
         "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),

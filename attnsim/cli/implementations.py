@@ -193,7 +193,7 @@ def span(one: Implementation) -> str:
 
 def _described(one: Implementation) -> dict[str, object]:
     """The record without its functions."""
-    from attnsim.api.prediction import plain
+    from attnsim.api.answer import plain
 
     return {
         "implementation": one.name,

@@ -21,7 +21,7 @@ from attnsim.wording import clock_text
 if TYPE_CHECKING:
     import typer
 
-    from attnsim.api.layer_prediction import LayerPrediction
+    from attnsim.api.layer_answer import LayerAnswer
     from attnsim.api.ratios import Ratio
     from attnsim.api.splitting import Split
     from attnsim.cli.question_flags import QuestionFlags
@@ -83,7 +83,7 @@ def predict_layers(
         "cache": flags.cache or "cold", "launch": launch, "calibration": calibration,
     }  # fmt: skip
     answers: list[_Answer] = []
-    splits: list[Split[LayerPrediction]] = []
+    splits: list[Split[LayerAnswer]] = []
     with progress.plays() as told:
         for (base, machine), length in product(pairs, lengths):
             machines = dict.fromkeys((base, machine))
@@ -105,8 +105,8 @@ def predict_layers(
 class _Answer:
     """A layer, and the same one on the unchanged GPU where this one is changed."""
 
-    found: LayerPrediction
-    base: LayerPrediction | None = None
+    found: LayerAnswer
+    base: LayerAnswer | None = None
 
     @property
     def place(self) -> str:
@@ -162,7 +162,7 @@ def print_layers(title: str, answers: Sequence[_Answer], verbose: bool = False) 
     show.print_remarks(out, _level(told), _details(answers, told, alone), verbose)
 
 
-def _level(answers: Sequence[LayerPrediction]) -> str:
+def _level(answers: Sequence[LayerAnswer]) -> str:
     """Level and range of the layer, from the best known to the least."""
     trusts = [one.trust for one in answers]
     levels = " to ".join(dict.fromkeys(one.level for one in trusts))
@@ -170,7 +170,7 @@ def _level(answers: Sequence[LayerPrediction]) -> str:
     return f"{levels}: the layer within {spread}. -v says why, and what is left out."
 
 
-def _details(answers: Sequence[_Answer], told: Sequence[LayerPrediction], alone: bool) -> list[str]:
+def _details(answers: Sequence[_Answer], told: Sequence[LayerAnswer], alone: bool) -> list[str]:
     clocks = [
         clock_text(call.clock_hz, call.clock_by)
         for one in answers
@@ -233,7 +233,7 @@ def _rates(answer: _Answer, size: int | None, flops: int, time_s: float | None) 
     }
 
 
-def _model_parts(found: LayerPrediction) -> str:
+def _model_parts(found: LayerAnswer) -> str:
     """What the model's time is made of: "80 layers + LM head"."""
     return f"{found.model.layers} layers{' + LM head' if found.head else ''}"
 
@@ -267,13 +267,13 @@ def _percent(share: float | None) -> str:
     return wording.NOTHING if share is None else wording.share_text(share)
 
 
-def _shares(found: LayerPrediction) -> str:
+def _shares(found: LayerAnswer) -> str:
     """What attention has of the layer and of the model, in words."""
     layer, model = (_percent(share) for share in (found.attention_share, found.model_attention_share))
     return f"attention takes {layer} of the layer, {model} of the model"
 
 
-def _remarks(answer: LayerPrediction, alone: bool) -> list[str]:
+def _remarks(answer: LayerAnswer, alone: bool) -> list[str]:
     lines = [f"attention: {item.algorithm}, {item.implementation}" for item in answer.attention]
     lines += [f"MLP: {answer.model.mlp}{answer.experts_told if alone else ''}"]
     tiles = [f"{part.name} {part.tile}" for part in answer.parts if part.tile]

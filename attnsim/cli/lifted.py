@@ -13,7 +13,9 @@ from attnsim.cli.options import flag
 from attnsim.models.hardware.units import bound_text
 
 if TYPE_CHECKING:
-    from attnsim.api.lifted import KernelExplanation, KernelPrediction
+    from attnsim.api.answer import Answer
+    from attnsim.api.asking import KernelQuestion
+    from attnsim.api.lifted import KernelExplanation
 
 File = Annotated[
     Path | None,
@@ -67,9 +69,9 @@ def predict(
         out.print(f"trust: {found[0].trust.level}: {text}")
 
 
-def _row(one: KernelPrediction, first: KernelPrediction) -> dict[str, object]:
+def _row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str, object]:
     return {
-        "gpu": "; ".join((one.gpu, *(change.setting for change in one.changes))),
+        "gpu": one.machine,
         "time": wording.time_text(one.time_s),
         "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
         "vs first": wording.times_text(first.time_s / one.time_s),
@@ -95,7 +97,7 @@ def explain(context: typer.Context, file: Path, gpu: str, changes: list[str], js
 
 def _print(found: KernelExplanation) -> None:
     out, asked = show.console(), found.prediction
-    out.print(f"{asked.kernel} on {'; '.join((asked.gpu, *(change.setting for change in asked.changes)))}\n")
+    out.print(f"{asked.kernel} on {asked.machine}\n")
     out.print(f"{found.loop_nest}\n")
     fit_tables.print_kernels(out, found.fits)
     tensors = [

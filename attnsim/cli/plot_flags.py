@@ -14,7 +14,7 @@ from attnsim.errors import InputError
 from attnsim.models.question.words import listed, whole
 
 if TYPE_CHECKING:
-    from attnsim.api import Prediction
+    from attnsim.api.answer import Outcome
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.question.workload import Workload
     from attnsim.plots.sheet import Picture
@@ -102,7 +102,7 @@ class Asked:
             )
         return found[0]
 
-    def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Prediction]]:
+    def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Outcome]]:
         """Every algorithm on every GPU for each question."""
         from attnsim.api import compare
 
@@ -118,7 +118,7 @@ class Asked:
                     done()
         return found
 
-    def predictions(self) -> list[Prediction]:
+    def predictions(self) -> list[Outcome]:
         """Every algorithm on every GPU for every question."""
         return [one for _, one in self.answers(self.questions())]
 

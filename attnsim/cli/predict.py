@@ -19,7 +19,8 @@ from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 
 if TYPE_CHECKING:
-    from attnsim.api import Prediction
+    from attnsim.api.answer import Answer, Outcome
+    from attnsim.api.asking import Question
     from attnsim.api.baselines import Ratios
     from attnsim.api.like_for_like import LikeForLike
     from attnsim.api.splitting import Split
@@ -100,9 +101,8 @@ def predict(
     question = flags.workload(seq=lengths[0])
     imitated = options.words([implementation], "--implementation") if implementation else []
     names = _algorithms(question, algorithm, imitated, flags)
+    from attnsim.api.answer import plain
     from attnsim.api.baselines import check_baseline
-    from attnsim.api.bounds import expect_bounds
-    from attnsim.api.prediction import plain
     from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
@@ -114,8 +114,7 @@ def predict(
         check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
-    splits: list[Split[Prediction]] = []
-    expect_bounds()
+    splits: list[Split[Answer[Question]]] = []
     with progress.plays() as asked.conditions["told"]:
         for base, machine in zip(machines, hypothetical, strict=True):
             groups += asked.groups(question, base, machine, ways)
@@ -170,7 +169,7 @@ def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: 
     return names
 
 
-def _over(group: _Group, baseline: str | None, changed: bool, everything: list[Prediction]) -> list[Ratios]:
+def _over(group: _Group, baseline: str | None, changed: bool, everything: list[Outcome]) -> list[Ratios]:
     """The ratios of a table: over the unchanged GPU where there is one, and over what was named or is usual."""
     from attnsim.api.baselines import ratios_over, ratios_over_unchanged
 
@@ -189,12 +188,12 @@ class _Group:
     """
 
     title: str
-    predictions: list[Prediction]
-    unchanged: list[Prediction]
+    predictions: list[Outcome]
+    unchanged: list[Outcome]
     refusal: str = ""
     same: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
-    alike: Sequence[LikeForLike[Prediction]] = ()
+    alike: Sequence[LikeForLike[Outcome]] = ()
 
 
 @dataclass(frozen=True)
@@ -209,6 +208,9 @@ class _Asked:
 
     def groups(self, question: Workload, base: Gpu, machine: Gpu, ways: list[str]) -> list[_Group]:
         """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
+        from attnsim.api.bounds import expect_bounds
+
+        expect_bounds()
         if machine is base:
             why = self.refused[base.base_id]
             return [_Group(f"{base.id}{_way(way)}", self.answers(question, base, way), [], refused=why) for way in ways]
@@ -236,8 +238,8 @@ class _Asked:
         return found
 
     def alike(
-        self, question: Workload, base: Gpu, unchanged: list[Prediction], answers: list[Prediction]
-    ) -> list[LikeForLike[Prediction]]:
+        self, question: Workload, base: Gpu, unchanged: list[Outcome], answers: list[Outcome]
+    ) -> list[LikeForLike[Outcome]]:
         """Each answer on retuned tiles beside those on the unchanged GPU; none where that has no answer."""
         from attnsim.api.like_for_like import LikeForLike
 
@@ -246,7 +248,7 @@ class _Asked:
         retuned = self.answers(question, base, "retuned")
         return [LikeForLike(*three) for three in zip(unchanged, retuned, answers, strict=True)]
 
-    def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Prediction]:
+    def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Outcome]:
         from attnsim.api import compare
 
         able = [name for name in self.implementations if name not in self.refused[gpu.base_id]]
@@ -263,7 +265,7 @@ class _Asked:
             **self.conditions,
         )
 
-    def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split[Prediction]]:
+    def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split[Answer[Question]]]:
         """What each change brings, for every algorithm that fits the memory."""
         from attnsim.api.splitting import split as shared_out
 
@@ -288,7 +290,7 @@ def _print(
     groups: list[_Group],
     over: list[list[Ratios]],
     model: str,
-    splits: list[Split[Prediction]],
+    splits: list[Split[Answer[Question]]],
     verbose: bool,
 ) -> None:
     out = show.console()

@@ -19,7 +19,7 @@ from attnsim.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from attnsim.api import Prediction
+    from attnsim.api.answer import Outcome
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.question.columns import Naming
 
@@ -113,7 +113,7 @@ MOST_ROWS = 40
 """Of a table in one picture."""
 
 
-def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Prediction], list[float]]:
+def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Outcome], list[float]]:
     """The measured calls of a table on some GPUs, predicted, and their times."""
     from attnsim.api import predict
     from attnsim.validation.measured.own_runs import rows_of
@@ -134,7 +134,7 @@ def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Pr
     return found, [row.measured_s for row in rows]
 
 
-def _print_measured(found: Sequence[Prediction], times: Sequence[float], written: Sequence[Path], json: bool) -> None:
+def _print_measured(found: Sequence[Outcome], times: Sequence[float], written: Sequence[Path], json: bool) -> None:
     if json:
         show.print_json({**one.to_dict(), "measured_s": time_s} for one, time_s in zip(found, times, strict=True))
         return

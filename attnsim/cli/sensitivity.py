@@ -35,9 +35,8 @@ def sensitivity(
     json: options.Json = False,
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
+    from attnsim.api.answering import answer
     from attnsim.api.asking import ask, read_conditions
-    from attnsim.api.playing import play
-    from attnsim.api.prediction import prediction
     from attnsim.models.hardware.files import load_gpu
     from attnsim.reports.sentences import timed_text
     from attnsim.studies.sensitivity import elasticities
@@ -51,7 +50,7 @@ def sensitivity(
     with progress.busy("varying figures"):
         found = elasticities(asked, step)
         shares = [] if sobol is None else indices(asked, sobol, seed, spread)
-    base = prediction(play(asked))
+    base = answer(asked)
     if json:
         kinds = (("elasticity", found), ("sobol", shares))
         answers = [{"kind": kind, **asdict(item)} for kind, items in kinds for item in items]

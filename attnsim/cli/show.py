@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from attnsim.api import Prediction
+    from attnsim.api.answer import Outcome
     from attnsim.api.baselines import Ratios
     from attnsim.models.hardware.changes import Change
 
@@ -77,7 +77,7 @@ class Column:
     """A column of the table of predictions: its head, what it says of one, and whether only `-v` shows it."""
 
     head: str
-    cell: Callable[[Prediction], object]
+    cell: Callable[[Outcome], object]
     right: bool = True
     detail: bool = False
 
@@ -85,7 +85,7 @@ class Column:
 def print_predictions(
     out: Console,
     title: str,
-    predictions: Sequence[Prediction],
+    predictions: Sequence[Outcome],
     over: Sequence[Ratios] = (),
     verbose: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
@@ -122,7 +122,7 @@ def print_predictions(
         out.print(f"{reason if reason.startswith(name) else f'{name}: {reason}'}\n")
 
 
-def print_why(out: Console, predictions: Sequence[Prediction]) -> None:
+def print_why(out: Console, predictions: Sequence[Outcome]) -> None:
     """What bounds the fastest of a table, and what would turn it."""
     from attnsim.api.levers import why
 
@@ -139,7 +139,7 @@ def print_remarks(out: Console, short: str, details: Iterable[str], verbose: boo
 
 
 def print_trust(
-    out: Console, predictions: Sequence[Prediction], verbose: bool = False, details: Iterable[str] = ()
+    out: Console, predictions: Sequence[Outcome], verbose: bool = False, details: Iterable[str] = ()
 ) -> None:
     """How far to trust a table of predictions; `details` follow where `verbose` asks for them.
 
@@ -153,9 +153,9 @@ def print_trust(
     print_remarks(out, _levels(predictions, names), (*_details(predictions, names), *details), verbose)
 
 
-def _levels(predictions: Sequence[Prediction], names: Sequence[str]) -> str:
+def _levels(predictions: Sequence[Outcome], names: Sequence[str]) -> str:
     """Level and range of each, or where that is too long for two lines, of all that share a level."""
-    by_level: dict[str, dict[str, Prediction]] = {}
+    by_level: dict[str, dict[str, Outcome]] = {}
     runs: set[str] = set()
     for item, name in zip(
         predictions, _placed(predictions, names, [one.trust.level for one in predictions]), strict=True
@@ -182,11 +182,11 @@ def _levels(predictions: Sequence[Prediction], names: Sequence[str]) -> str:
     return f"{'; '.join(every)}. {hint}"
 
 
-def _assumed(item: Prediction) -> bool:
+def _assumed(item: Outcome) -> bool:
     return any(reason.kind == "assumed" for reason in item.trust.reasons)
 
 
-def _details(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+def _details(predictions: Sequence[Outcome], names: Sequence[str]) -> list[str]:
     """Whose kernels and tiles, clocks, notes, and every reason to trust a time so far."""
     lines: list[str] = []
     kernels = [f"{item.implementation}, tile {item.tile}" for item in predictions]
@@ -212,7 +212,7 @@ def _said(texts: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
     return [text if set(named) == set(names) else f"{text} ({', '.join(named)})" for text, named in whose.items()]
 
 
-def _reached(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+def _reached(predictions: Sequence[Outcome], names: Sequence[str]) -> list[str]:
     """How near each comes to its floor, and how near a measured call of its pass has come on that chip."""
     best = [(item, name) for item, name in zip(predictions, names, strict=True) if item.floor_s and item.best_share]
     shares = [f"{item.floor_s / item.time_s:.2f}" for item, _ in best if item.floor_s and item.time_s]
@@ -226,7 +226,7 @@ def _reached(predictions: Sequence[Prediction], names: Sequence[str]) -> list[st
     ]
 
 
-def _approximations(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+def _approximations(predictions: Sequence[Outcome], names: Sequence[str]) -> list[str]:
     """One line on how far those that are not softmax attention are from it."""
     rough = {name: item.approximation for item, name in zip(predictions, names, strict=True) if item.approximation}
     if not rough:
@@ -240,7 +240,7 @@ def _approximations(predictions: Sequence[Prediction], names: Sequence[str]) -> 
     ]
 
 
-def _placed(predictions: Sequence[Prediction], names: Sequence[str], texts: Sequence[str]) -> list[str]:
+def _placed(predictions: Sequence[Outcome], names: Sequence[str], texts: Sequence[str]) -> list[str]:
     """Names with their GPU, where what is said of a name differs by GPU."""
     said: dict[str, set[str]] = {}
     for name, text in zip(names, texts, strict=True):
@@ -252,7 +252,7 @@ def _placed(predictions: Sequence[Prediction], names: Sequence[str], texts: Sequ
     ]
 
 
-def _clocks(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str]:
+def _clocks(predictions: Sequence[Outcome], names: Sequence[str]) -> list[str]:
     """The line on SM clocks, in the order of the tables; of whom each is, where they differ."""
     known = [(item, name) for item, name in zip(predictions, names, strict=True) if item.clock_hz and item.clock_by]
     clocks = [clock_text(item.clock_hz or 0.0, item.clock_by or "") for item, _ in known]
@@ -268,14 +268,14 @@ def _clocks(predictions: Sequence[Prediction], names: Sequence[str]) -> list[str
     return [f"SM clock: {', '.join(dict.fromkeys(clocks))}"] if clocks else []
 
 
-def _machine(item: Prediction, own: Sequence[Change]) -> str:
+def _machine(item: Outcome, own: Sequence[Change]) -> str:
     """Which of the tables of a changed GPU a prediction stands in; `own` is what its file changes."""
     if item.changes == own:
         return "unchanged"
     return "changed" if item.tiles == "shipped" else item.tiles
 
 
-def _names(predictions: Sequence[Prediction]) -> list[str]:
+def _names(predictions: Sequence[Outcome]) -> list[str]:
     """What to call each prediction: its algorithm, and its implementation where a GPU shows several of that."""
     runs: dict[tuple[object, ...], set[str]] = {}
     keys = [(item.algorithm, item.gpu, item.changes) for item in predictions]

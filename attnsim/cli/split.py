@@ -13,7 +13,7 @@ from attnsim.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnsim.api import Prediction
+    from attnsim.api.answer import Outcome
     from attnsim.api.splitting import Split, T
 
 Flag = Annotated[bool, switch("What each of several --set brings: alone, last, on average.", "--split")]
@@ -31,7 +31,7 @@ def check(settings: Sequence[str]) -> None:
         raise InputError(f"--split shares out several changes and there is {given}; give --set KEY=VALUE twice or more")
 
 
-def of_call(one: Prediction) -> str:
+def of_call(one: Outcome) -> str:
     """What was split, of a call."""
     return f"{one.algorithm} ({one.implementation}) on {one.gpu}, {one.tiles} tiles"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import attnsim
+from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_algorithm
 from attnsim.api.baselines import UNFUSED, why_slower
 from attnsim.api.building import shipped
-from attnsim.api.prediction import Prediction
 from attnsim.api.trust import assess
 from attnsim.errors import InputError
 from attnsim.explore.state import DEFAULTS, FIGURES, State, calibration
@@ -41,12 +41,12 @@ SLIDER = (0.25, 4.0)
 
 
 @lru_cache(maxsize=256)
-def _before(state: State) -> Prediction:
+def _before(state: State) -> Outcome:
     """The prediction on the GPU as it is."""
     return answer(state.asks(state.base))
 
 
-def predictions(state: State) -> tuple[Prediction, Prediction]:
+def predictions(state: State) -> tuple[Outcome, Outcome]:
     """On the GPU as it is, and as it is turned."""
     if not (state.algorithm and state.gpu.changes):  # read in the order of the command line
         one = _before(state.unturned)
@@ -90,11 +90,11 @@ def _turned(state: State, path: str) -> Answer:
     return {"multiple": now / before if before else None, "value": FIELDS[path].show(now)}
 
 
-def _span(one: Prediction) -> dict[str, float | None]:
+def _span(one: Outcome) -> dict[str, float | None]:
     return {"value": one.time_s, "low": one.time_low_s, "high": one.time_high_s}
 
 
-def _sentence(found: Prediction, base: Prediction) -> str:
+def _sentence(found: Outcome, base: Outcome) -> str:
     settings = ", ".join(change.setting for change in found.changes)
     who = f"{found.algorithm} ({found.implementation}) on {found.gpu}{f' with {settings}' if settings else ''}"
     if not found.fits:

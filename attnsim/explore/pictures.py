@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from attnsim.api.answer import Outcome
 from attnsim.api.answering import compare
 from attnsim.api.densities import densities
 from attnsim.api.explaining import Explanation, explain
-from attnsim.api.prediction import Prediction
 from attnsim.api.splitting import split as shared_out
 from attnsim.api.tracing import traces
 from attnsim.errors import InputError, nearest, shown
@@ -107,7 +107,7 @@ def _of(picture: Picture, state: State, is_base: Callable[[Mapping[str, Any]], b
     return Shown(picture.title, f"{picture.title}. {picture.subtitle}", picture.columns, rows, base, picture)
 
 
-def _both(state: State, **other: int) -> list[Prediction]:
+def _both(state: State, **other: int) -> list[Outcome]:
     """The question on the GPU as it is, and as it is turned, as ``attnsim plot`` asks it."""
     w = state.workload(**other)
     return [
@@ -218,7 +218,7 @@ def _compare(state: State) -> Shown:
     return Shown("Whose kernel", alt, list(rows[0]), rows, base[0] if base else ())
 
 
-def _row(one: Prediction) -> dict[str, object]:
+def _row(one: Outcome) -> dict[str, object]:
     source = IMPLEMENTATIONS[one.implementation].source
     plain = one.row()
     names = ("algorithm", "implementation", "gpu", "changes", "time_s", "time_low_s", "time_high_s", "busiest", "trust",

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.plots.layout import Panel
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
-def density(predictions: Sequence[Prediction]) -> Picture:
+def density(predictions: Sequence[Outcome]) -> Picture:
     """Predicted time over the visible share of the pairs, a panel for each GPU, a line for each kernel.
 
     Parameters
     ----------
-    predictions : sequence of Prediction
+    predictions : sequence of Answer
         As `attnsim.densities` gives them: one of a dense kernel is a level line, several of a sparse one a curve.
 
     Raises
@@ -58,19 +58,19 @@ def density(predictions: Sequence[Prediction]) -> Picture:
     )
 
 
-def _lines(found: Sequence[Prediction]) -> dict[str, list[Prediction]]:
+def _lines(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
     """The points of each kernel that fit the memory, the sparsest first."""
-    lines: dict[str, list[Prediction]] = {one.implementation: [] for one in found}
+    lines: dict[str, list[Outcome]] = {one.implementation: [] for one in found}
     for one in sorted(found, key=lambda one: one.workload.visible_pairs):
         lines[one.implementation] += [one] if one.fits else []
     return lines
 
 
-def _share(one: Prediction, beside: Sequence[Prediction]) -> float:
+def _share(one: Outcome, beside: Sequence[Outcome]) -> float:
     return one.workload.visible_pairs / max(other.workload.visible_pairs for other in beside)
 
 
-def _draw(axes: Axes, look: Style, *, found: Sequence[Prediction], names: Sequence[str], last: bool) -> None:
+def _draw(axes: Axes, look: Style, *, found: Sequence[Outcome], names: Sequence[str], last: bool) -> None:
     least = min(_share(one, found) for one in found)
     for name, points in _lines(found).items():
         if not points:
@@ -105,11 +105,11 @@ def _draw(axes: Axes, look: Style, *, found: Sequence[Prediction], names: Sequen
         axes.set_xlabel("visible share of the pairs, %", fontsize=look.size)
 
 
-def _machine(one: Prediction) -> str:
+def _machine(one: Outcome) -> str:
     return f"{one.gpu}*" if one.changes else one.gpu
 
 
-def _caption(predictions: Sequence[Prediction]) -> str:
+def _caption(predictions: Sequence[Outcome]) -> str:
     changed = dict.fromkeys(f"{_machine(one)}: with {told(one.changes)}" for one in predictions if one.changes)
     tight = dict.fromkeys(one.implementation for one in predictions if not one.fits)
     sparsest = min(predictions, key=lambda one: one.workload.visible_pairs).workload.mask
@@ -118,7 +118,7 @@ def _caption(predictions: Sequence[Prediction]) -> str:
     return " ".join(f"{one}." for one in said)
 
 
-def _row(one: Prediction, share: float) -> dict[str, object]:
+def _row(one: Outcome, share: float) -> dict[str, object]:
     return {
         **identity(one), "mask": str(one.workload.mask), "density": share, "time_s": one.time_s,
         "time_low_s": one.time_low_s, "time_high_s": one.time_high_s, "tile": one.tile, "busiest": one.busiest,

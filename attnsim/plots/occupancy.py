@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import short
@@ -25,12 +25,12 @@ LINEAR = 8.0
 """Ratio of times per FLOP up to which their axis is linear."""
 
 
-def waves(predictions: Sequence[Prediction], over: Over | None = None) -> Picture:
+def waves(predictions: Sequence[Outcome], over: Over | None = None) -> Picture:
     """Waves of thread blocks, the empty part of the last one, and the time per useful FLOP.
 
     Parameters
     ----------
-    predictions : sequence of Prediction
+    predictions : sequence of Answer
         Of several lengths or batches, close enough to show the steps.
     over : {"seq", "batch"}, optional
         What is varied; by default the one that differs.
@@ -68,12 +68,12 @@ def waves(predictions: Sequence[Prediction], over: Over | None = None) -> Pictur
     )
 
 
-def empty_share(one: Prediction) -> float:
+def empty_share(one: Outcome) -> float:
     """Share of the last wave's places for thread blocks that stay empty."""
     return math.ceil((one.waves or 0.0) - 1e-9) - (one.waves or 0.0)
 
 
-def _ms_per_teraflop(one: Prediction) -> float:
+def _ms_per_teraflop(one: Outcome) -> float:
     return 1e15 * (one.time_s or 0.0) / one.flops_useful
 
 
@@ -83,7 +83,7 @@ def _draw(
     *,
     lines: Sequence[Series],
     over: Over,
-    value: Callable[[Prediction], float],
+    value: Callable[[Outcome], float],
     text: str,
     named: Callable[[Series], str] = lambda line: line.label,
     last: bool = False,
@@ -134,7 +134,7 @@ def _name(line: Series) -> str:
     return f"{line.label}, {held} block{'s' * (found[-1] > 1)} per SM"
 
 
-def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], over: Over) -> str:
+def _caption(predictions: Sequence[Outcome], lines: Sequence[Series], over: Over) -> str:
     missing = sum(one.time_s is None for one in predictions)
     text = (
         "A wave is a block in every place that the SMs have for the longest kernel's blocks ("
@@ -145,7 +145,7 @@ def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], over: O
     return text + (f" {missing} too large for the memory." if missing else "")
 
 
-def _row(label: str, one: Prediction) -> dict[str, object]:
+def _row(label: str, one: Outcome) -> dict[str, object]:
     return {
         "series": label, **identity(one), "batch": one.workload.batch, "seq_q": one.workload.seq_q,
         "seq_kv": one.workload.seq_kv, "blocks_per_sm": one.blocks_per_sm, "waves": one.waves,

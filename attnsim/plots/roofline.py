@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS, Level
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Marks, told
@@ -33,7 +33,7 @@ ROW = 0.17
 
 
 def roofline(
-    predictions: Sequence[Prediction],
+    predictions: Sequence[Outcome],
     gpus: Sequence[Gpu | str] | None = None,
     *,
     measured: Sequence[float | None] = (),
@@ -48,7 +48,7 @@ def roofline(
 
     Parameters
     ----------
-    predictions : sequence of Prediction
+    predictions : sequence of Answer
         On those GPUs; one that does not fit is told in the caption.
     gpus : sequence of Gpu or str, optional
         By default those of the predictions, which have to be built in and unchanged.
@@ -93,7 +93,7 @@ def roofline(
     )
 
 
-def _gpus(predictions: Sequence[Prediction], gpus: Sequence[Gpu | str] | None) -> list[Gpu]:
+def _gpus(predictions: Sequence[Outcome], gpus: Sequence[Gpu | str] | None) -> list[Gpu]:
     if gpus is not None:
         return [load_gpu(one) if isinstance(one, str) else one for one in gpus]
     changed = next((one for one in predictions if one.changes), None)
@@ -102,7 +102,7 @@ def _gpus(predictions: Sequence[Prediction], gpus: Sequence[Gpu | str] | None) -
     return [load_gpu(name) for name in dict.fromkeys(one.gpu for one in predictions)]
 
 
-def _asked(drawn: Sequence[Drawn], predictions: Sequence[Prediction]) -> list[str]:
+def _asked(drawn: Sequence[Drawn], predictions: Sequence[Outcome]) -> list[str]:
     """What the questions have in common, of each GPU's where GPUs were asked others."""
     words = {
         one.short: shared_words([item for item in predictions if item.gpu == one.gpu.id])

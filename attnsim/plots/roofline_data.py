@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS, Level, Point, Roofline
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Marks, marks, told
@@ -39,7 +39,7 @@ class Entry:
     ----------
     number : int
         From 1, in the order given.
-    prediction : Prediction
+    prediction : Answer or TooLarge
     machine : int
         Index of its GPU.
     points : mapping of level to Point
@@ -55,7 +55,7 @@ class Entry:
     """
 
     number: int
-    prediction: Prediction
+    prediction: Outcome
     machine: int
     points: Mapping[Level, Point]
     roof_flops_per_s: float | None
@@ -82,7 +82,7 @@ class Entry:
         return one.flops_useful / one.time_high_s, one.flops_useful / one.time_low_s
 
 
-def machines(gpus: Sequence[Gpu], predictions: Sequence[Prediction], marked: Marks | None = None) -> list[Drawn]:
+def machines(gpus: Sequence[Gpu], predictions: Sequence[Outcome], marked: Marks | None = None) -> list[Drawn]:
     """Rooflines of the GPUs, for the number format and the FLOPs per exponential of the predictions on each.
 
     Raises
@@ -114,14 +114,14 @@ def _families(ids: Collection[str]) -> dict[str, str]:
 
 
 def entries(
-    drawn: Sequence[Drawn], predictions: Sequence[Prediction], measured: Sequence[float | None] = ()
+    drawn: Sequence[Drawn], predictions: Sequence[Outcome], measured: Sequence[float | None] = ()
 ) -> list[Entry]:
     """Numbered predictions with their points at each memory level.
 
     Parameters
     ----------
     drawn : sequence of Drawn
-    predictions : sequence of Prediction
+    predictions : sequence of Answer
     measured : sequence of float or None
         Seconds that each took, where that is known; empty where nothing is.
 
@@ -158,7 +158,7 @@ def entries(
     return out
 
 
-def _is_base(one: Prediction, item: Prediction) -> bool:
+def _is_base(one: Outcome, item: Outcome) -> bool:
     """Whether `one` is the same call on the GPU that `item`'s was made of."""
     same = (one.algorithm, one.implementation, one.gpu) == (item.algorithm, item.implementation, item.gpu)
     return same and bool(item.changes) and not one.changes and one.workload == item.workload
@@ -209,17 +209,17 @@ def ceiling_name(unit: str, dtype: str) -> str:
     return {"tensor": f"tensor {dtype}", "mma_sync": f"mma.sync {dtype}"}.get(unit, unit)
 
 
-def _same(item: Prediction, gpu: Gpu) -> bool:
+def _same(item: Outcome, gpu: Gpu) -> bool:
     return item.gpu == gpu.id and item.changes == gpu.changes
 
 
-def _dtype(gpu: Gpu, predictions: Sequence[Prediction]) -> str:
+def _dtype(gpu: Gpu, predictions: Sequence[Outcome]) -> str:
     if predictions:
         return predictions[0].workload.dtype
     return "bf16" if gpu.supports_dtype("bf16") else "fp16"
 
 
-def _flops_per_exp(predictions: Sequence[Prediction]) -> float:
+def _flops_per_exp(predictions: Sequence[Outcome]) -> float:
     """Useful FLOPs per exponential needed, or per one executed where an approximation needs none."""
     found = []
     for item in predictions:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from attnsim.api.ratios import speedup
 from attnsim.api.roofline import Ceiling, Level
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.units import UNITS
@@ -263,7 +262,7 @@ def _name(entry: Entry, shown: Shown) -> str:
 
 def _against(entry: Entry, shown: Shown, brief: bool) -> str:
     """The gain over the unchanged GPU, or the share of the roof that kernels reach there."""
-    gain = speedup(entry.base.prediction, entry.prediction) if entry.base else None
+    gain = entry.prediction.speedup_over(entry.base.prediction) if entry.base else None
     if gain is not None:
         return f", {times_text(gain.value) if brief else gain}"
     if entry.measured_s:

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
+from attnsim.api.answer import Outcome
 from attnsim.api.baselines import UNCHANGED, UNFUSED, Ratios, ratios_over, ratios_over_unchanged
 from attnsim.api.crossover import Crossover
-from attnsim.api.prediction import Prediction
 from attnsim.api.ratios import Ratio
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import halo
@@ -46,13 +46,13 @@ NEAR = 0.15
 
 
 def scaling(
-    predictions: Sequence[Prediction], crossovers: Sequence[Crossover] = (), baseline: str | None = None
+    predictions: Sequence[Outcome], crossovers: Sequence[Crossover] = (), baseline: str | None = None
 ) -> Picture:
     """Time over the sequence length, and below it the speedup over a baseline, both with their 90 % ranges.
 
     Parameters
     ----------
-    predictions : sequence of Prediction
+    predictions : sequence of Answer
         Of several lengths; one that does not fit the memory ends its line.
     crossovers : sequence of Crossover
         As `attnsim.api.crossover.crossover` gives them, to be marked.
@@ -102,13 +102,13 @@ def _over(found: Ratios) -> str:
     return f" {found.note}." if found.note else " Unfused: torch.baddbmm." if found.over == UNFUSED else ""
 
 
-def _ratios(predictions: Sequence[Prediction], baseline: str | None) -> Ratios:
+def _ratios(predictions: Sequence[Outcome], baseline: str | None) -> Ratios:
     if baseline is None and any(one.changes for one in predictions):
         return ratios_over_unchanged(predictions, predictions)
     return ratios_over(predictions, baseline)
 
 
-def crossing_pairs(predictions: Sequence[Prediction]) -> list[tuple[str, str]]:
+def crossing_pairs(predictions: Sequence[Outcome]) -> list[tuple[str, str]]:
     """Algorithms whose order changes between two lengths that both fit: (slower, faster) at the longer ones.
 
     Of lines on one GPU, one implementation each; a pair that crosses more than once counts by its longest lengths.
@@ -233,7 +233,7 @@ def _length_axis(axes: Axes, lines: Sequence[Series], look: Style) -> None:
     axes.set_xlim(lengths[0] / 1.15, lengths[-1] * 1.15)
 
 
-def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], marked: Sequence[Crossover]) -> str:
+def _caption(predictions: Sequence[Outcome], lines: Sequence[Series], marked: Sequence[Crossover]) -> str:
     text = approximations(predictions)
     none = [line.label for line in lines if not line.drawn]
     if none:
@@ -248,7 +248,7 @@ def _caption(predictions: Sequence[Prediction], lines: Sequence[Series], marked:
     return text.strip()
 
 
-def _row(label: str, one: Prediction, over: str, ratio: Ratio | None) -> dict[str, object]:
+def _row(label: str, one: Outcome, over: str, ratio: Ratio | None) -> dict[str, object]:
     return {
         "kind": "prediction", "series": label, **identity(one), "batch": one.workload.batch,
         "seq_q": one.workload.seq_q, "seq_kv": one.workload.seq_kv, "time_s": one.time_s, "time_low_s": one.time_low_s,

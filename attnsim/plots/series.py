@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Marks, marks, told
 from attnsim.plots.roofline_labels import halo, short, spread
@@ -32,14 +32,14 @@ class Series:
     label : str
     number : int
         Of its marker.
-    points : tuple of Prediction
+    points : tuple of Answer
     before : int
         How many series before it have its hue.
     """
 
     label: str
     number: int
-    points: tuple[Prediction, ...]
+    points: tuple[Outcome, ...]
     before: int = 0
 
     @property
@@ -48,7 +48,7 @@ class Series:
         return algorithm_hue(self.points[0].algorithm)
 
     @property
-    def drawn(self) -> tuple[Prediction, ...]:
+    def drawn(self) -> tuple[Outcome, ...]:
         """Those that fit the memory."""
         return tuple(one for one in self.points if one.time_s is not None)
 
@@ -58,7 +58,7 @@ class Series:
         return MARKERS[self.number % len(MARKERS)]
 
 
-def series_of(predictions: Sequence[Prediction], over: Over = "seq") -> list[Series]:
+def series_of(predictions: Sequence[Outcome], over: Over = "seq") -> list[Series]:
     """Predictions grouped by what they are called, in the order in which the names come.
 
     Raises
@@ -66,7 +66,7 @@ def series_of(predictions: Sequence[Prediction], over: Over = "seq") -> list[Ser
     InputError
         Without any, or for two of one name and length.
     """
-    found: dict[str, dict[int, Prediction]] = {}
+    found: dict[str, dict[int, Outcome]] = {}
     for name, one in zip(names_of(predictions), predictions, strict=True):
         at = place(one, over)
         if at in found.setdefault(name, {}):
@@ -79,7 +79,7 @@ def series_of(predictions: Sequence[Prediction], over: Over = "seq") -> list[Ser
     return lines
 
 
-def names_of(predictions: Sequence[Prediction], marked: Marks | None = None) -> list[str]:
+def names_of(predictions: Sequence[Outcome], marked: Marks | None = None) -> list[str]:
     """Algorithms, with the implementation or the GPU where there are several, and the mark of a changed GPU.
 
     Raises
@@ -107,32 +107,32 @@ def names_of(predictions: Sequence[Prediction], marked: Marks | None = None) -> 
     return names
 
 
-def _marked(predictions: Sequence[Prediction], marked: Marks | None) -> Marks:
+def _marked(predictions: Sequence[Outcome], marked: Marks | None) -> Marks:
     """What stands behind the name of each GPU, nothing behind that of an unchanged one."""
     machines = list(dict.fromkeys((one.gpu, one.changes) for one in predictions))
     found = marked or marks(machines)
     return {key: found.get(key, "") for key in machines}
 
 
-def identity(one: Prediction) -> dict[str, object]:
+def identity(one: Outcome) -> dict[str, object]:
     """The columns of a table that say what was predicted."""
     return {
         "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu, "changes": told(one.changes)
     }  # fmt: skip
 
 
-def place(one: Prediction, over: Over = "seq") -> int:
+def place(one: Outcome, over: Over = "seq") -> int:
     """Length of the sequence, or the batch."""
     return one.workload.batch if over == "batch" else one.workload.seq_kv
 
 
-def shared_words(predictions: Sequence[Prediction]) -> str:
+def shared_words(predictions: Sequence[Outcome]) -> str:
     """What the questions have in common: "batch 1, heads 16, head_dim 128"."""
     parts = [str(one.workload).split(", ") for one in predictions]
     return ", ".join(part for part in parts[0] if all(part in other for other in parts)) if parts else ""
 
 
-def about(predictions: Sequence[Prediction], marked: Marks | None = None) -> str:
+def about(predictions: Sequence[Outcome], marked: Marks | None = None) -> str:
     """The conditions of all predictions in words: machines, shape, cache, launch, and what only some have."""
     machines = ", ".join(
         f"{gpu}{mark} with {told(changes)}" if changes else gpu
@@ -152,7 +152,7 @@ def about(predictions: Sequence[Prediction], marked: Marks | None = None) -> str
     return f"Predicted on {machines}: {shared_words(predictions)}; {cache} L2, launch {launch}.{others}"
 
 
-def approximations(predictions: Sequence[Prediction]) -> str:
+def approximations(predictions: Sequence[Outcome]) -> str:
     """How far those that are not softmax attention are from it; empty where all are."""
     rough = {one.algorithm: one.approximation for one in predictions if one.approximation}
     if not rough:
@@ -168,7 +168,7 @@ def approximations(predictions: Sequence[Prediction]) -> str:
     )
 
 
-def error_text(one: Prediction) -> str:
+def error_text(one: Outcome) -> str:
     """The error of an approximation at scores of deviation 1; empty for an exact algorithm."""
     return next((f" (error {100 * e.relative:.0f} %)" for e in one.approximation if e.score_deviation == 1), "")
 

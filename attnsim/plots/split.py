@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Answer
+from attnsim.api.asking import Question
 from attnsim.api.ratios import Ratio
 from attnsim.api.splitting import Part, Split
 from attnsim.errors import InputError
@@ -33,7 +34,7 @@ NARROWEST = (0.95, 1.05)
 """Speedups that the axis shows at least, so that a change which brings nothing is no long bar."""
 
 
-def split(splits: Sequence[Split[Prediction]]) -> Picture:
+def split(splits: Sequence[Split[Answer[Question]]]) -> Picture:
     """Steps from the unchanged GPU to the changed one, a bar for what each change brings on average over all orders.
 
     Parameters
@@ -67,7 +68,7 @@ def split(splits: Sequence[Split[Prediction]]) -> Picture:
     )
 
 
-def _draw(axes: Axes, look: Style, *, name: str, found: Split[Prediction], last: bool) -> None:
+def _draw(axes: Axes, look: Style, *, name: str, found: Split[Answer[Question]], last: bool) -> None:
     parts = sorted(found.parts, key=lambda part: -part.mean.value)
     start, seen = 1.0, [*NARROWEST, found.together.value]
     for row, part in enumerate(parts):
@@ -115,7 +116,7 @@ def _text(ratio: Ratio) -> str:
     return f"{times_text(ratio.value)}\n{number(ratio.low)}-{number(ratio.high)}"
 
 
-def _caption(splits: Sequence[Split[Prediction]]) -> str:
+def _caption(splits: Sequence[Split[Answer[Question]]]) -> str:
     return (
         "Bars: the change's mean speedup over all orders in which "
         "the changes can come, one after the other, the largest first; together they are the whole (grey). Hollow: the "
@@ -124,7 +125,7 @@ def _caption(splits: Sequence[Split[Prediction]]) -> str:
     )
 
 
-def _rows(name: str, found: Split[Prediction]) -> list[dict[str, object]]:
+def _rows(name: str, found: Split[Answer[Question]]) -> list[dict[str, object]]:
     together = dict.fromkeys(RATIOS, found.together)
     of_all = {"figure": TOGETHER, "change": "", "alone_time_s": found.changed.time_s}
     whole = of_all | {"without_time_s": found.unchanged.time_s} | _ratios(together)
@@ -132,7 +133,7 @@ def _rows(name: str, found: Split[Prediction]) -> list[dict[str, object]]:
     return [{"name": name} | identity(found.changed) | row for row in (*mine, whole)]
 
 
-def _row(part: Part[Prediction]) -> dict[str, object]:
+def _row(part: Part[Answer[Question]]) -> dict[str, object]:
     own: dict[str, object] = {"figure": part.change.key, "change": part.change.setting}
     times = {"alone_time_s": part.alone.time_s, "without_time_s": part.without.time_s}
     return own | times | _ratios({name: getattr(part, name) for name in RATIOS})

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import speedup
+from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Marks
 from attnsim.models.hardware.units import UNITS
@@ -37,7 +36,7 @@ class Frame:
     """A call, and beside it the same call on changed GPUs, on one axis."""
 
     label: str
-    calls: tuple[Prediction, ...]
+    calls: tuple[Outcome, ...]
 
     @property
     def parts(self) -> list[str]:
@@ -46,14 +45,14 @@ class Frame:
         return [part for part in (LAUNCH, *UNITS, WAITS) if part in found]
 
 
-def units(predictions: Sequence[Prediction], marked: Marks | None = None) -> Picture:
+def units(predictions: Sequence[Outcome], marked: Marks | None = None) -> Picture:
     """How long each unit is busy within each call, a frame as long as the call around them.
 
     The same call on a changed GPU is drawn within the frame of the unchanged one, bar beside bar.
 
     Parameters
     ----------
-    predictions : sequence of Prediction
+    predictions : sequence of Answer
         Several algorithms, GPUs or shapes; those that do not fit the memory are told in the caption.
     marked : mapping, optional
         What stands behind the name of a changed GPU, by its id and changes; by default a star, or letters of several.
@@ -84,7 +83,7 @@ def units(predictions: Sequence[Prediction], marked: Marks | None = None) -> Pic
     )
 
 
-def _labels(predictions: Sequence[Prediction], marked: Marks | None) -> list[str]:
+def _labels(predictions: Sequence[Outcome], marked: Marks | None) -> list[str]:
     """Names, with the length where it differs."""
     names = names_of(predictions, marked)
     if len({one.workload.seq_kv for one in predictions}) == 1:
@@ -92,7 +91,7 @@ def _labels(predictions: Sequence[Prediction], marked: Marks | None) -> list[str
     return [f"{name}, {one.workload.seq_kv:,} keys" for name, one in zip(names, predictions, strict=True)]
 
 
-def _frames(shown: Sequence[tuple[str, Prediction]]) -> list[Frame]:
+def _frames(shown: Sequence[tuple[str, Outcome]]) -> list[Frame]:
     """Calls, those on changed GPUs with the same one on the GPU that these were made of."""
     found: dict[tuple[object, ...], Frame] = {}
     for label, one in shown:
@@ -109,7 +108,7 @@ def _tall(frame: Frame) -> float:
     return 1 + 0.55 * (len(frame.calls) - 1)
 
 
-def _parts(one: Prediction) -> list[tuple[str, float]]:
+def _parts(one: Outcome) -> list[tuple[str, float]]:
     """Launch, units and waits with their seconds, launches left out where there are none."""
     launch = [(LAUNCH, one.launch_s)] if one.launch_s else []
     return [
@@ -166,13 +165,13 @@ def _titles(frame: Frame) -> list[str]:
     first, *others = frame.calls
     found = [f"{frame.label}: {engineering(_first(frame), 's')}"]
     for one in others:
-        gain = speedup(first, one)
+        gain = one.speedup_over(first)
         assert gain is not None
         found.append(f"changed: {engineering(one.time_s or 0.0, 's')}, {gain}")
     return found
 
 
-def _frame(axes: Axes, one: Prediction, scale: float, low: float, high: float, look: Style) -> None:
+def _frame(axes: Axes, one: Outcome, scale: float, low: float, high: float, look: Style) -> None:
     """The call as a frame, and what launches take of it in grey."""
     from matplotlib.patches import Rectangle
 
@@ -217,7 +216,7 @@ def _cells(
         )  # fmt: skip
 
 
-def _caption(shown: Sequence[Prediction], missing: Sequence[str]) -> str:
+def _caption(shown: Sequence[Outcome], missing: Sequence[str]) -> str:
     text = (
         "Bars: work of a unit over its rate, averaged over the SMs. Units work at the same time: bars "
         "overlap and do not add up to the call (frame). Bold: the unit whose doubling gains most. Grey from the left: "
@@ -229,7 +228,7 @@ def _caption(shown: Sequence[Prediction], missing: Sequence[str]) -> str:
     return text + "".join(f" {label}: does not fit the memory." for label in missing)
 
 
-def _rows(label: str, one: Prediction) -> list[dict[str, object]]:
+def _rows(label: str, one: Outcome) -> list[dict[str, object]]:
     whole, bound = one.time_s or 0.0, one.bound.unit if one.bound else ""
     parts = [("total", whole), *_parts(one), ("idle", one.units_s["idle"])]
     return [

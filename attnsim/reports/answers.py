@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnsim.api import Prediction, predict
+from attnsim.api import predict
+from attnsim.api.answer import Outcome
 from attnsim.api.explaining import Explanation, explain
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.ratios import Ratio
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
 from attnsim.errors import InputError
@@ -34,14 +35,14 @@ class Answer:
     question : Point
     gpu : Gpu or None
         With its changes; None where they are impossible.
-    prediction : Prediction or None
+    prediction : Answer, TooLarge or None
     error : str
     """
 
     number: int
     question: Point
     gpu: Gpu | None
-    prediction: Prediction | None
+    prediction: Outcome | None
     error: str = ""
 
     @property
@@ -86,7 +87,7 @@ class Answered:
     names: Mapping[Gpu, str] = field(default_factory=dict)
 
     @property
-    def predictions(self) -> list[Prediction]:
+    def predictions(self) -> list[Outcome]:
         """In the order of their numbers."""
         return [one.prediction for one in self.answers if one.prediction is not None]
 
@@ -105,7 +106,7 @@ class Answered:
         """What stands behind the name of each changed GPU of the report."""
         return {(gpu.id, gpu.changes): name.removeprefix(gpu.id) for gpu, name in self.names.items()}
 
-    def machine(self, found: Prediction) -> str:
+    def machine(self, found: Outcome) -> str:
         """Short name of a prediction's GPU."""
         return next(name for gpu, name in self.names.items() if (gpu.id, gpu.changes) == (found.gpu, found.changes))
 
@@ -286,7 +287,7 @@ def gains(answers: Sequence[Answer]) -> list[Gain]:
             before, after = fastest([one for one in answers if one.gpu == machines[0]]), fastest(here)
         if before is None or after is None or before.prediction is None or after.prediction is None:
             continue
-        ratio = speedup(before.prediction, after.prediction)
+        ratio = after.prediction.speedup_over(before.prediction)
         if ratio is not None:
             found.append(Gain(before, after, ratio))
     return found
@@ -318,7 +319,7 @@ def _traces(answers: Sequence[Answer], asked: ReportStudy) -> list[tuple[Answer,
     return [(one, _traced(one.prediction, one.gpu, asked)) for one in wanted if one.prediction and one.gpu]
 
 
-def _traced(one: Prediction, gpu: Gpu, asked: ReportStudy) -> Trace:
+def _traced(one: Outcome, gpu: Gpu, asked: ReportStudy) -> Trace:
     return trace(
         one.workload, gpu, one.algorithm, implementation=one.implementation,
         cache=asked.study.cache, launch=asked.study.launch, sms=1,

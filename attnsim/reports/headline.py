@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.ratios import Ratio
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
@@ -86,7 +86,7 @@ def _alone(case: Answered) -> str:
     call = f"{_case(case.case.name, best.question.algorithm)} on {_name(best, case.names)}"
     text = f"{call}: {time_text(found.time_s)} ({span})"
     first = _first(best, case)
-    if first is None or (gain := speedup(first.prediction, found) if first.prediction else None) is None:
+    if first is None or (gain := found.speedup_over(first.prediction) if first.prediction else None) is None:
         return f"{text}."
     return f"{text}, {ratio(gain)} as fast as {first.question.algorithm}."
 
@@ -132,7 +132,7 @@ def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mappin
     found = one.prediction
     if found is None:
         return _name(one, names), "not answered", NOTHING, NOTHING, NOTHING, NOTHING
-    ratios = (speedup(other.prediction, found) if other and other.prediction else None for other in (base, first))
+    ratios = (found.speedup_over(other.prediction) if other and other.prediction else None for other in (base, first))
     return (
         _name(one, names),
         time_text(found.time_s) if found.fits else "too large",

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 import attnsim
+from attnsim.api.answer import Outcome
 from attnsim.api.explaining import Explanation
 from attnsim.api.levers import BETTER
-from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
@@ -201,7 +201,7 @@ def _predictions(case: Answered) -> list[Block]:
     return blocks
 
 
-def _line(one: Answer, found: Prediction, case: Answered, machine: str) -> tuple[str, ...]:
+def _line(one: Answer, found: Outcome, case: Answered, machine: str) -> tuple[str, ...]:
     base = base_of(one, case.answers)
     ratio = found.speedup_over(base.prediction) if base and base.prediction else None
     flops, moved = found.useful_flops_per_s, found.hbm_bytes
@@ -220,7 +220,7 @@ def _line(one: Answer, found: Prediction, case: Answered, machine: str) -> tuple
     )
 
 
-def _grounds(answered: tuple[Answer, Prediction]) -> tuple[str, ...]:
+def _grounds(answered: tuple[Answer, Outcome]) -> tuple[str, ...]:
     one, found = answered
     return str(one.number), found.implementation, found.tile or "-", found.trust.level, found.trust.reason
 

@@ -8,7 +8,7 @@ from io import BytesIO
 from math import inf
 from typing import TYPE_CHECKING
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS
 from attnsim.models.hardware.changes import Marks
 from attnsim.models.hardware.gpu import Gpu
@@ -49,13 +49,13 @@ class Group:
         Its case, and what is left out.
     gpus : tuple of Gpu
         Unchanged ones and those made of them.
-    predictions : tuple of Prediction
+    predictions : tuple of Answer
     """
 
     name: str
     label: str
     gpus: tuple[Gpu, ...]
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[Outcome, ...]
 
 
 def groups(case: Answered, name: str, together: bool) -> list[Group]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attnsim.api.answer import Outcome
 from attnsim.api.explaining import Explanation
 from attnsim.api.levers import busy_text, unturned
-from attnsim.api.prediction import Prediction
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
 from attnsim.reports.answers import Answer, Answered, base_of, fastest
@@ -31,12 +31,12 @@ def short_answer(case: Answered) -> list[str]:
     return found
 
 
-def timed_text(one: Prediction) -> str:
+def timed_text(one: Outcome) -> str:
     """Time with its interval: "4.33 ms (90 % range 3.9-4.8)"."""
     return f"{time_text(one.time_s)} (90 % range {interval_text(one.time_low_s, one.time_high_s, one.time_s)})"
 
 
-def _fastest(best: Answer, found: Prediction, here: Sequence[Answer]) -> str:
+def _fastest(best: Answer, found: Outcome, here: Sequence[Answer]) -> str:
     others = [one for one in here if one.question.algorithm != best.question.algorithm]
     name = f"{best.question.algorithm} ({found.implementation})"
     text = f"On {best.machine} {name} takes {timed_text(found)}"
@@ -57,7 +57,7 @@ def _fastest(best: Answer, found: Prediction, here: Sequence[Answer]) -> str:
     return f"{text} Trust: {found.trust.level}, {found.trust.reasons[0]}."
 
 
-def _compared(found: Prediction, one: Answer) -> str:
+def _compared(found: Outcome, one: Answer) -> str:
     ratio = found.speedup_over(one.prediction) if one.prediction else None
     times = "" if ratio is None or ratio.value < SAME else f"{ratio} "
     return f"{times}as fast as {one.question.algorithm} ({time_text(one.time_s)})"
@@ -103,7 +103,7 @@ def bound_sentences(found: Explanation) -> list[str]:
         f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind in ("timing", "host"))
     ]
     lines.append(f"Bound by {found.bound.words}.")
-    if turn is None or one.run is None or one.run.replay is None:
+    if turn is None:
         return [*lines, unturned(one.busiest), _best(found)]
     still = "still " if turn.busiest == turn.unit else ""
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.files import read_written
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen, choose
@@ -27,12 +27,12 @@ class Use:
 
     Parameters
     ----------
-    prediction : Prediction
+    prediction : Answer or TooLarge
     gpu : Gpu
     chosen : Chosen
     """
 
-    prediction: Prediction
+    prediction: Outcome
     gpu: Gpu
     chosen: Chosen
 

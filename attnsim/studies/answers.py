@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attnsim.api import answering
 from attnsim.api.lifted import predict_kernel
-from attnsim.api.tables import Answer, answer_columns, kernel_columns, one_line
+from attnsim.api.tables import Cells, answer_columns, kernel_columns, one_line
 from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.studies.axes import COLUMNS, Values
 from attnsim.studies.closed_answers import Texts, closed_forms
@@ -64,7 +64,7 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     return pa.table(columns | answers.arrays())
 
 
-def replay(asked: Point | KernelPoint, cache: str, launch: str) -> Answer:
+def replay(asked: Point | KernelPoint, cache: str, launch: str) -> Cells:
     """The answer of a replay; never raises."""
     try:
         if isinstance(asked, KernelPoint):
@@ -81,7 +81,7 @@ class _Answers:
         self.numbers = {name: np.full(count, np.nan) for name in (*SECONDS, *BYTES)}
         self.texts = {name: Texts(count) for name in TEXTS}
 
-    def put(self, row: int, found: Answer) -> None:
+    def put(self, row: int, found: Cells) -> None:
         """One point's answer, in place of what was known of it."""
         for name, column in self.numbers.items():
             column[row] = np.nan if (value := found.get(name)) is None else value

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from attnsim.api.answer import Outcome, without_alternatives
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask
 from attnsim.api.layer import layer
-from attnsim.api.layer_prediction import LayerPrediction
-from attnsim.api.prediction import Prediction
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.layer_answer import LayerAnswer
+from attnsim.api.ratios import Ratio
 from attnsim.api.step import step
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu
@@ -25,7 +25,7 @@ from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.prepare import Cache
 
-Answered = Prediction | LayerPrediction
+Answered = Outcome | LayerAnswer
 """What a machine answers to a case."""
 
 
@@ -104,8 +104,7 @@ class Case:
         conditions : Conditions
             Its tile is the attention's.
         whole : bool
-            A call's with what was played, which the calibration's alternatives and the bound are played from; a search
-            plays neither.
+            With the calibration, whose alternatives widen a ratio; a search does not play them.
 
         Raises
         ------
@@ -116,7 +115,7 @@ class Case:
             conditions = replace(conditions, cache=cast(Cache, self.cache))
         if one is None:
             found = answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions))
-            return found if whole else replace(found, run=None)
+            return found if whole else without_alternatives(found)
         if one.whole:
             return step(
                 one.model, gpu, one.lengths, dtype=one.dtype, tp=one.tp, algorithm=algorithm,
@@ -134,10 +133,10 @@ class Case:
 
 def speedup_of(base: Answered, other: Answered) -> Ratio | None:
     """How many times faster a case is by `other`, of the same kind, than by `base`; None where one does not fit."""
-    if isinstance(base, LayerPrediction) and isinstance(other, LayerPrediction):
+    if isinstance(base, LayerAnswer) and isinstance(other, LayerAnswer):
         return other.speedup_over(base)
-    assert isinstance(base, Prediction) and isinstance(other, Prediction)  # answers of one case
-    return speedup(base, other)
+    assert not isinstance(base, LayerAnswer) and not isinstance(other, LayerAnswer)  # answers of one case
+    return other.speedup_over(base)
 
 
 HOW = "write --case 'pass=decode, batch=16, seq=8192: 0.5', or --case decode.yaml:0.5 with such keys in the file"

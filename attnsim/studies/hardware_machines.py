@@ -42,7 +42,7 @@ class Mix:
     cases : tuple of Case
     calls : tuple of float
         Of each: 1 of a single workload, else so many as the unchanged machine does in its share of a second.
-    base : tuple of Prediction or LayerPrediction
+    base : tuple of Answer or LayerAnswer
         Of each on the unchanged machine.
     """
 
@@ -76,7 +76,7 @@ class MachineAnswer:
 
     Parameters
     ----------
-    predictions : tuple of Prediction or LayerPrediction
+    predictions : tuple of Answer or LayerAnswer
         Of each workload.
     time_s, joules, watts : Interval
         Of a call, or of a second of the mix on the unchanged machine.

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from attnsim.api.answer import Outcome
 from attnsim.api.asking import Conditions, read_conditions, read_gpu
 from attnsim.api.baselines import why_slower
-from attnsim.api.layer_prediction import LayerPrediction
+from attnsim.api.layer_answer import LayerAnswer
 from attnsim.api.like_for_like import LikeForLike
-from attnsim.api.prediction import Prediction
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.changes import told
@@ -169,10 +169,10 @@ def _time(cell: Cell) -> float | None:
     return cell.answer.time_s.typical if cell.answer else None
 
 
-def _calls(cell: Cell) -> list[Prediction]:
+def _calls(cell: Cell) -> list[Outcome]:
     """The attention calls of a cell."""
     answers = cell.answer.predictions if cell.answer else ()
-    return [call for one in answers for call in (one.attention if isinstance(one, LayerPrediction) else (one,))]
+    return [call for one in answers for call in (one.attention if isinstance(one, LayerAnswer) else (one,))]
 
 
 def whatif(
@@ -299,7 +299,7 @@ def _bound(answers: Sequence[Answered]) -> str:
     one, *others = answers
     if others:
         return ""
-    return bound_text(one.busiest if isinstance(one, LayerPrediction) or not one.bound else one.bound.unit)
+    return bound_text(one.busiest if isinstance(one, LayerAnswer) or not one.bound else one.bound.unit)
 
 
 def _machines(base: Gpu, changes: Sequence[Change], joined: bool) -> dict[str, Gpu]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from attnsim import Prediction, load_gpu, predict
+from attnsim import load_gpu, predict
+from attnsim.api.answer import Outcome
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mechanisms import ALGORITHMS
 
@@ -15,7 +16,7 @@ H100 = load_gpu("h100-sxm5-80gb")
 """A GPU that has kernels of every mechanism."""
 
 
-def rates(found: Prediction) -> dict[str, float]:
+def rates(found: Outcome) -> dict[str, float]:
     """Shares of the peak of the tensor cores and of the bandwidths."""
     assert found.time_s and found.l2_bytes and found.hbm_bytes and found.flops_executed is not None
     peak = found.time_s * H100.peak_tensor_flops_per_s(found.workload.dtype)

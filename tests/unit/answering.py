@@ -1,7 +1,12 @@
 """What a call refuses and what a command prints, held to what is true of all of them."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from attnsim.api.answer import Answer, Outcome
+from attnsim.api.asking import Question
 from attnsim.cli import main
 from attnsim.errors import InputError
 
@@ -15,6 +20,16 @@ def refused(call: object, *args: object) -> str:
     assert "\n" not in message
     assert 10 < len(message) < 420
     return message
+
+
+def varied(found: Outcome, question: dict[str, Any] | None = None, **replay: Any) -> Answer[Question]:
+    """An answer with other fields of its question and of its replay; `waves` are those of its only kernel."""
+    assert isinstance(found, Answer)
+    run = found.run
+    if "waves" in replay:
+        replay["kernels"] = (replace(run.replay.main, waves=replay.pop("waves")),)
+    asked, replayed = replace(run.question, **(question or {})), replace(run.replay, **replay)
+    return replace(found, run=replace(run, question=asked, replay=replayed))
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:

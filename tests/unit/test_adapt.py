@@ -17,6 +17,7 @@ import attnsim
 from attnsim.api.adapting.adapt import script
 from attnsim.api.adapting.near import BEYOND, GATED, SCALES, Near, Points, Scales, coordinates, most_telling
 from attnsim.api.adapting.own import OWN, OwnTimings, read_own
+from attnsim.api.answer import Outcome
 from attnsim.api.asking import ask
 from attnsim.cli import main
 from attnsim.errors import InputError
@@ -33,7 +34,7 @@ def question(seq: int, batch: int = 2, **more: object) -> attnsim.Workload:
     return attnsim.Workload(batch=batch, heads=16, seq=seq, head_dim=128, **more)  # type: ignore[call-arg, arg-type]
 
 
-def predicted(w: attnsim.Workload, own: OwnTimings | Path | None = None, **more: object) -> attnsim.Prediction:
+def predicted(w: attnsim.Workload, own: OwnTimings | Path | None = None, **more: object) -> Outcome:
     how = {"implementation": "flash-attn.2", "baseline": False, "calibration": own, **more}
     return attnsim.predict(w, **{"gpu": GPU, **how})  # type: ignore[arg-type]
 

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 import attnsim
-from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu, predict, predict_table
+from attnsim import InputError, Mask, Workload, compare, load_gpu, predict, predict_table
 from attnsim.api import ALGORITHMS
+from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.building import _built
 from attnsim.api.explaining import explain
@@ -69,7 +70,7 @@ JSON_FIELDS = {
 }
 
 
-def time_of(answer: Prediction) -> float:
+def time_of(answer: Outcome) -> float:
     assert answer.time_s is not None
     return answer.time_s
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import attnsim
-from attnsim.api.prediction import Prediction
+from attnsim.api.answer import Outcome
 from attnsim.arrays import Floats
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
@@ -30,7 +30,7 @@ NEAR = 0.02
 """Relative, of power at the clock that was found, and of times that scheduling anomalies move."""
 
 
-def predicted(w: Workload, gpu: Gpu) -> Prediction:
+def predicted(w: Workload, gpu: Gpu) -> Outcome:
     return attnsim.predict(w, gpu, baseline=False)
 
 

@@ -2,13 +2,14 @@
 
 import pytest
 
-from attnsim import Prediction, Workload, load_gpu, predict
+from attnsim import Workload, load_gpu, predict
+from attnsim.api.answer import Outcome
 
 DECODE = Workload(batch=4, heads_q=32, seq_q=1, seq_kv=4096, head_dim=64, dtype="bf16", passes="decode")
 ALIKE = {"b300-sxm": 2, "l40s": 2, "rtx-5090": 2, "a100-sxm4-80gb": 32, "h100-sxm5-80gb": 64, "b200-sxm-180gb": 64}
 
 
-def split_k(gpu_id: str, rate: str = "1x") -> Prediction:
+def split_k(gpu_id: str, rate: str = "1x") -> Outcome:
     gpu = load_gpu(gpu_id).replace("sm.fp64_rate", rate)
     return predict(DECODE, gpu, implementation="xformers.triton-splitk", baseline=False)
 

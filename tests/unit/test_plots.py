@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import attnsim
-from attnsim import InputError, Mask, Prediction, Workload, compare, load_gpu
+from attnsim import InputError, Mask, Workload, compare, load_gpu
+from attnsim.api.answer import Outcome
 from attnsim.api.crossover import Crossover
 from attnsim.api.explaining import Explanation, explain
-from attnsim.api.ratios import speedup
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
 from attnsim.models.hardware.changes import Change
@@ -32,6 +32,7 @@ from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
 from attnsim.validation.checking import accuracy as sampling
 from attnsim.validation.measured.datasets import published_rows
+from tests.unit.answering import varied
 
 MORE_SMS = Change("sm.count", 108, 120, "1")
 A100 = load_gpu("a100-sxm4-80gb")
@@ -61,7 +62,7 @@ ANSWERS = [Answer("hbm.bandwidth", 2e12, -0.9, -1.0, -0.8), Answer("l2.latency",
 
 
 @pytest.fixture(scope="module")
-def growing() -> list[Prediction]:
+def growing() -> list[Outcome]:
     found = [one for seq in (512, 2048, 8192) for one in compare(at(seq), A100, NAMES)]
     return found + compare(at(1 << 17), A100, NAMES)
 
@@ -72,7 +73,7 @@ def explained() -> list[Explanation]:
 
 
 @pytest.fixture(scope="module")
-def pictures(growing: list[Prediction], explained: list[Explanation]) -> dict[str, Picture]:
+def pictures(growing: list[Outcome], explained: list[Explanation]) -> dict[str, Picture]:
     crossed = Crossover("flash", "linear", A100.id, 1500, 1e-4, 64)
     return {
         "scaling": scaling(growing, [crossed, replace(crossed, slower="naive", seq=1600)]),
@@ -132,7 +133,7 @@ def test_a_caption_goes_into_the_picture_beside_it_or_nowhere(pictures: dict[str
         one.write(tmp_path / "d.svg", caption="below")
 
 
-def test_scaling_rows_are_the_predictions(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
+def test_scaling_rows_are_the_predictions(pictures: dict[str, Picture], growing: list[Outcome]) -> None:
     rows = [row for row in pictures["scaling"].rows if row["kind"] == "prediction"]
     assert len(rows) == len(growing)
     for one in growing:
@@ -141,7 +142,7 @@ def test_scaling_rows_are_the_predictions(pictures: dict[str, Picture], growing:
             assert row[field] == getattr(one, field)
 
 
-def test_a_line_ends_where_the_memory_does(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
+def test_a_line_ends_where_the_memory_does(pictures: dict[str, Picture], growing: list[Outcome]) -> None:
     assert not next(one for one in growing if one.workload.seq_kv == 1 << 17 and one.algorithm == "naive").fits
     times = pictures["scaling"].figure().axes[0]
     assert "naive: up to 8k" in [text.get_text() for text in times.texts]
@@ -150,14 +151,14 @@ def test_a_line_ends_where_the_memory_does(pictures: dict[str, Picture], growing
     assert "does not fit the memory" in pictures["scaling"].caption
 
 
-def test_approximations_say_how_far_off_they_are(pictures: dict[str, Picture], growing: list[Prediction]) -> None:
+def test_approximations_say_how_far_off_they_are(pictures: dict[str, Picture], growing: list[Outcome]) -> None:
     picture = pictures["scaling"]
     error = next(one for one in growing if one.algorithm == "linear").approximation[1]
     assert f"linear (error {100 * error.relative:.0f} %)" in picture.right
     assert "With an error beside its name: not softmax attention" in picture.caption
 
 
-def test_speedups_go_over_the_line_that_fits_every_length(growing: list[Prediction]) -> None:
+def test_speedups_go_over_the_line_that_fits_every_length(growing: list[Outcome]) -> None:
     below = scaling(growing).figure().axes[1]
     assert below.get_title(loc="left") == "speedup over flash; band: 90 % range"  # naive does not fit the longest
     linear = next(line for line in below.lines if len(np.asarray(line.get_xdata())) == 4)
@@ -175,7 +176,7 @@ def test_a_changed_gpu_is_compared_with_the_one_that_it_was_made_of() -> None:
     found = [one for seq in (1024, 2048) for gpu in (A100, changed) for one in compare(at(seq), gpu, ["flash"])]
     below = scaling(found).figure().axes[1]
     assert below.get_title(loc="left") == "speedup over the unchanged GPU; band: 90 % range"
-    gains = [speedup(one, other) for one, other in zip(found[::2], found[1::2], strict=True)]
+    gains = [other.speedup_over(one) for one, other in zip(found[::2], found[1::2], strict=True)]
     (line,) = (line for line in below.lines if line.get_marker() not in ("None", ""))
     assert np.asarray(line.get_ydata()) == pytest.approx([gain.value for gain in gains if gain])
     assert below.collections, "the range of the ratio"
@@ -187,13 +188,13 @@ def test_near_crossings_share_a_label_and_are_told(pictures: dict[str, Picture])
     assert "1: linear beats flash from 1,500 tokens; 2: linear beats naive from 1,600 tokens" in picture.caption
 
 
-def test_crossing_pairs_are_those_whose_order_changes(growing: list[Prediction]) -> None:
+def test_crossing_pairs_are_those_whose_order_changes(growing: list[Outcome]) -> None:
     times = {(one.algorithm, one.workload.seq_kv): one.time_s or 0 for one in growing}
     assert times["linear", 512] > times["flash", 512] and times["linear", 8192] < times["flash", 8192]
     assert crossing_pairs(growing) == [("flash", "linear")]
 
 
-def test_units_are_bars_within_a_frame_of_the_call(growing: list[Prediction]) -> None:
+def test_units_are_bars_within_a_frame_of_the_call(growing: list[Outcome]) -> None:
     shown = growing[3:6]
     picture = units(shown)
     for one in shown:
@@ -207,7 +208,7 @@ def test_units_are_bars_within_a_frame_of_the_call(growing: list[Prediction]) ->
     assert len(frames) == len(shown)
 
 
-def test_units_of_like_times_share_a_scale_and_unlike_ones_are_shares(growing: list[Prediction]) -> None:
+def test_units_of_like_times_share_a_scale_and_unlike_ones_are_shares(growing: list[Outcome]) -> None:
     alike = units([one for one in growing if one.algorithm == "flash"][1:2])
     assert alike.figure().axes[0].get_xlabel() == "time"
     unlike = units([one for one in growing if one.algorithm == "flash"])
@@ -215,9 +216,9 @@ def test_units_of_like_times_share_a_scale_and_unlike_ones_are_shares(growing: l
     assert "flash, 512 keys" in {row["name"] for row in unlike.rows}
 
 
-def test_a_changed_gpu_stands_within_the_frame_of_the_unchanged_one(growing: list[Prediction]) -> None:
+def test_a_changed_gpu_stands_within_the_frame_of_the_unchanged_one(growing: list[Outcome]) -> None:
     flash = next(one for one in growing if one.algorithm == "flash")
-    changed = replace(flash, changes=(MORE_SMS,), time_s=(flash.time_s or 0) / 2)
+    changed = varied(flash, {"gpu": replace(A100, changes=(MORE_SMS,))}, time_s=(flash.time_s or 0) / 2)
     (axes,) = units([flash, changed]).figure().axes
     frames = [patch for patch in axes.patches if not patch.get_fill()]
     assert sorted(patch.get_extents().transformed(axes.transData.inverted()).x1 for patch in frames) == pytest.approx(
@@ -238,13 +239,13 @@ def test_traffic_rows_add_up_to_the_prediction(explained: list[Explanation]) -> 
             assert sum(found) == pytest.approx(total, abs=len(found))  # type: ignore[arg-type]
 
 
-def test_waves_rows_and_the_empty_part(growing: list[Prediction]) -> None:
+def test_waves_rows_and_the_empty_part(growing: list[Outcome]) -> None:
     flash = [one for one in growing if one.algorithm == "flash"]
     for row, one in zip(waves(flash).rows, flash, strict=True):
         assert row["waves"] == one.waves and row["time_per_useful_flop_s"] == (one.time_s or 0) / one.flops_useful
         assert row["empty_share_of_last_wave"] == pytest.approx(-(one.waves or 0) % 1)
-    assert empty_share(replace(flash[0], waves=3.0)) == 0
-    assert empty_share(replace(flash[0], waves=3.25)) == 0.75
+    assert empty_share(varied(flash[0], waves=3.0)) == 0
+    assert empty_share(varied(flash[0], waves=3.25)) == 0.75
 
 
 def test_waves_go_over_what_differs() -> None:
@@ -278,12 +279,15 @@ def test_split_s_steps_lead_from_one_to_the_whole(pictures: dict[str, Picture]) 
         assert axes.get_title(loc="left").endswith("○ alone  ● after the others")
 
 
-def test_names_tell_implementations_and_gpus_apart(growing: list[Prediction]) -> None:
+def test_names_tell_implementations_and_gpus_apart(growing: list[Outcome]) -> None:
     flash = growing[1]
-    changed = replace(flash, changes=(MORE_SMS,))
+    gpu = replace(A100, changes=(MORE_SMS,))
+    changed = varied(flash, {"gpu": gpu})
+    elsewhere = varied(flash, {"gpu": replace(gpu, id="other")})
+    another = varied(flash, {"record": replace(flash.question.record, name="other")})
     assert names_of([flash, changed]) == ["flash", "flash*"]
-    assert names_of([flash, replace(changed, gpu="other")]) == [f"flash, {A100.id}", "flash, other*"]
-    assert names_of([flash, replace(flash, implementation="other")]) == [f"flash/{flash.implementation}", "flash/other"]
+    assert names_of([flash, elsewhere]) == [f"flash, {A100.id}", "flash, other*"]
+    assert names_of([flash, another]) == [f"flash/{flash.implementation}", "flash/other"]
     assert "a100-sxm4-80gb* with sm.count = 120 (was 108)" in units([flash, changed]).subtitle
 
 
@@ -292,7 +296,7 @@ def test_times_have_three_digits(value: float, text: str) -> None:
     assert engineering(value, "s") == text
 
 
-def test_the_facade_draws_on_its_own_figure_or_the_callers_axes(growing: list[Prediction]) -> None:
+def test_the_facade_draws_on_its_own_figure_or_the_callers_axes(growing: list[Outcome]) -> None:
     assert isinstance(attnsim.plot.scaling(growing), Figure)
     mine = Figure()
     panels = mine.subplots(2)
@@ -319,7 +323,8 @@ def test_the_facade_draws_timelines() -> None:
     assert attnsim.plot.timeline(found, width="column").get_size_inches()[0] == pytest.approx(3.4)
 
 
-def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) -> None:
+def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Outcome]) -> None:
+    hypothetical = {"gpu": replace(A100, changes=(MORE_SMS,))}
     large = [one for one in growing if one.time_s is None]
     for draw, words in (
         (lambda: attnsim.plot.scaling([]), "no prediction to draw"),
@@ -334,7 +339,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_line(growing: list[Prediction]) ->
         (lambda: attnsim.plot.units(growing[:1], style="neon"), "style 'neon' is not known"),
         (lambda: attnsim.plot.units(growing[:1], width="poster"), "width 'poster' is not known"),
         (lambda: attnsim.plot.rows("unit", growing), "picture 'unit' is not known"),
-        (lambda: attnsim.plot.roofline([replace(growing[0], changes=(MORE_SMS,))]), "give that GPU with gpus="),
+        (lambda: attnsim.plot.roofline([varied(growing[0], hypothetical)]), "give that GPU with gpus="),
     ):  # fmt: skip
         with pytest.raises(InputError, match=words) as caught:
             draw()

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 import attnsim
+from attnsim.api.answer import Answer, Outcome, without_alternatives
+from attnsim.api.asking import Question
 from attnsim.api.baselines import ratios_over, ratios_over_unchanged, why_slower
 from attnsim.api.playing import with_alternatives
 from attnsim.api.ratios import Ratio, moved, of_two_kernels, speedup
@@ -18,20 +20,26 @@ from attnsim.cli import main
 from attnsim.models.calibrations.calibration import Alternative
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.components import RATIOS, ratio_widths, widths
+from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.validation.checking.components import Group, left_out, measured
 from attnsim.validation.checking.ratio_steps import beside, step_errors
 from attnsim.validation.measured.datasets import published_rows
 from attnsim.wording import ratio_text
-from tests.unit.answering import refusal
+from tests.unit.answering import refusal, varied
 
 H100, H200, B200 = "h100-sxm5-80gb", "h200-sxm-141gb", "b200-sxm-180gb"
 PREFILL = attnsim.Workload(1, 32, 8192, 128, heads_kv=8, mask=attnsim.Mask.causal())
 LONG = attnsim.Workload(1, 64, 65536, 128)
 
 
-def flash(gpu: object, **options: object) -> attnsim.Prediction:
-    """Without what was played: the components alone make its ranges."""
-    return replace(attnsim.predict(PREFILL, gpu, "flash", **options), run=None)  # type: ignore[arg-type]
+def played(found: Outcome) -> Answer[Question]:
+    assert isinstance(found, Answer)
+    return found
+
+
+def flash(gpu: object, **options: object) -> Answer[Question]:
+    """Without alternatives of its calibration: the components alone make its ranges."""
+    return played(without_alternatives(attnsim.predict(PREFILL, gpu, "flash", **options)))  # type: ignore[arg-type]
 
 
 def width(ratio: Ratio | None) -> float:
@@ -57,11 +65,11 @@ def test_the_range_grows_with_what_the_change_moves_and_is_narrower_than_that_of
         assert half == pytest.approx(ratio_widths().half_width([ratio_widths().sd["change"] * moved(base, one)]))
 
 
-def tried(*alternatives: Alternative) -> tuple[attnsim.Prediction, attnsim.Prediction]:
+def tried(*alternatives: Alternative) -> tuple[Answer[Question], Answer[Question]]:
     """H100 and H100 with twice the rate of the tensor cores, of a calibration with these alternatives."""
     gpu = attnsim.load_gpu(H100)
-    found = [attnsim.predict(PREFILL, one, "flash") for one in (gpu, gpu.replace("tensor.bf16", "2x"))]
-    runs = [one.run for one in found if one.run is not None and one.run.chosen.calibration is not None]
+    found = [played(attnsim.predict(PREFILL, one, "flash")) for one in (gpu, gpu.replace("tensor.bf16", "2x"))]
+    runs = [one.run for one in found if one.calibration is not None]
     known = replace(runs[0].chosen.calibration, alternatives=alternatives)  # type: ignore[type-var]
     chosen = [replace(run, chosen=replace(run.chosen, calibration=known)) for run in runs]
     one, two = (replace(found, run=run) for found, run in zip(found, chosen, strict=True))
@@ -71,22 +79,23 @@ def tried(*alternatives: Alternative) -> tuple[attnsim.Prediction, attnsim.Predi
 def test_a_range_holds_what_other_calibrations_say() -> None:
     """Where steps wait long, twice the tensor rate gains little; where they do not wait at all it gains more."""
     base, doubled = tried(Alternative(1.08, {"step_clks": 0.0}, {}), Alternative(1.02, {}, {}))
-    held = replace(base, run=None), replace(doubled, run=None)
-    narrow, wide = speedup(*held), speedup(base, doubled)
-    assert narrow is not None and wide is not None and wide.value == narrow.value
-    assert base.run is not None and doubled.run is not None
+    wide = speedup(base, doubled)
+    narrow = speedup(*(played(without_alternatives(one)) for one in (base, doubled)))
+    assert wide.value == narrow.value
     own, other, same = (one / two for one, two in zip(*map(with_alternatives, (base.run, doubled.run)), strict=True))
     assert own == pytest.approx(wide.value) and same == own and other > 1.1 * own, "the example is one"
     assert wide.high > other > narrow.high and wide.low == pytest.approx(narrow.low)
     back = speedup(doubled, base)
-    assert back is not None and back.low == pytest.approx(1 / wide.high)
+    assert back.low == pytest.approx(1 / wide.high)
 
 
 def test_alternatives_are_played_for_one_calibration_on_two_machines() -> None:
     """Not for two kernels, nor for a call beside itself, nor where each GPU has a calibration of its own."""
     base, doubled = tried(Alternative(1.08, {"step_clks": 0.0}, {}))
-    for one, other in ((base, base), (base, flash(B200)), (base, replace(doubled, implementation="flash-attn.2"))):
-        assert width(speedup(one, other)) == pytest.approx(width(speedup(one, replace(other, run=None))))
+    question = replace(doubled.question, record=IMPLEMENTATIONS["flash-attn.2"])
+    another = replace(doubled, run=replace(doubled.run, question=question))
+    for one, other in ((base, base), (base, flash(B200)), (base, another)):
+        assert width(speedup(one, other)) == pytest.approx(width(speedup(one, played(without_alternatives(other)))))
 
 
 def test_steps_of_a_group_have_the_alternatives_of_its_first() -> None:
@@ -166,7 +175,7 @@ def test_a_tile_that_nobody_timed_widens() -> None:
 
 def test_what_does_not_fit_has_no_ratio() -> None:
     naive, fused = attnsim.compare(LONG, H100)
-    assert naive.time_s is None and fused.speedup_over(naive) is None and speedup(fused, naive) is None
+    assert naive.time_s is None and fused.speedup_over(naive) is None and naive.speedup_over(fused) is None
 
 
 def test_ratios_are_over_the_row_or_gpu_that_is_named() -> None:
@@ -220,7 +229,8 @@ def test_changed_rows_are_over_their_own_unchanged_ones() -> None:
 def test_a_better_figure_that_makes_a_call_slower_is_said(figure: str, value: str, slower: float, told: bool) -> None:
     gpu = attnsim.load_gpu(H100)
     before = attnsim.predict(PREFILL, gpu, "flash", baseline=False)
-    after = replace(before, changes=gpu.replace(figure, value).changes, time_s=slower * (before.time_s or 0.0))
+    question = {"gpu": replace(gpu, changes=gpu.replace(figure, value).changes)}
+    after = varied(before, question, time_s=slower * (before.time_s or 0.0))
     note = ratios_over_unchanged([after], [before]).note
     assert note.startswith("flash is slower with better figures: blocks are handed") if told else note == "", note
 
@@ -353,12 +363,11 @@ def test_predict_says_what_ratios_are_over_where_unfused_attention_does_not_fit(
 def slowed(w: attnsim.Workload, gpu: str, figure: str, value: str, **changed: object) -> str:
     """What is said of a call on a GPU with a better figure, played, and on it with fields of the play changed."""
     before, after = (
-        attnsim.predict(w, machine, "flash", baseline=False)
+        played(attnsim.predict(w, machine, "flash", baseline=False))
         for machine in (attnsim.load_gpu(gpu), attnsim.load_gpu(gpu).replace(figure, value))
     )
-    assert after.run is not None and after.run.replay is not None
-    run = replace(after.run, replay=replace(after.run.replay, **changed))  # type: ignore[arg-type]
-    return why_slower(before, replace(after, run=run, time_s=1.05 * (before.time_s or 0.0)))
+    replay = replace(after.run.replay, time_s=1.05 * before.time_s, **changed)  # type: ignore[arg-type]
+    return why_slower(before, replace(after, run=replace(after.run, replay=replay)))
 
 
 DECODING = attnsim.Workload(8, 32, 1, 128, heads_kv=8, seq_kv=8192, passes="decode")
@@ -379,11 +388,11 @@ def test_the_last_wave_is_named_where_it_makes_a_call_slower() -> None:
     """Four waves before, hardly filled, and after the change hardly three."""
     w = attnsim.Workload(1, 16, 4096, 128, mask=attnsim.Mask.causal())
     gpu = attnsim.load_gpu(H100)
-    before, after = (attnsim.predict(w, one, "flash", baseline=False) for one in (gpu, gpu.replace("sm.count", "1.2x")))
-    assert before.run and after.run and before.run.replay and after.run.replay and before.waves and after.waves
+    machines = gpu, gpu.replace("sm.count", "1.2x")
+    before, after = (played(attnsim.predict(w, one, "flash", baseline=False)) for one in machines)
     main = replace(after.run.replay.main, time_s=2 * before.run.replay.main.time_s)
-    run = replace(after.run, replay=replace(after.run.replay, kernels=(main,)))
-    told = why_slower(before, replace(after, run=run, time_s=2 * (before.time_s or 0.0)))
+    replay = replace(after.run.replay, kernels=(main,), time_s=2 * before.time_s)
+    told = why_slower(before, replace(after, run=replace(after.run, replay=replay)))
     assert told.endswith(
         f"the blocks of {main.name} take 3.24 waves (the last 24 % full), not 3.88 waves (the last 88 % full)"
     )

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from attnsim.api import predict
-from attnsim.api.ratios import speedup
 from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
@@ -209,7 +208,7 @@ def test_the_headline_says_how_many_times_as_fast_with_its_range_and_what_was_ch
     (case,) = report.cases
     (gain,) = case.gains
     before, after = gain.before.prediction, gain.after.prediction
-    assert before and after and gain.ratio == speedup(before, after)
+    assert before and after and gain.ratio == after.speedup_over(before)
     assert (before.changes, before.implementation, before.tiles) == ((), after.implementation, after.tiles)
     (line,) = headline(report)
     ends = ratio_text(gain.ratio.value, gain.ratio.low, gain.ratio.high).replace("(", "(90 % range ")

@@ -16,12 +16,12 @@ QUESTION = attnsim.Workload(heads_q=8, heads_kv=2, seq_q=1024, head_dim=64, mask
 
 
 @pytest.fixture(scope="module")
-def found() -> attnsim.Predictions:
+def found() -> attnsim.Answers:
     gpu = attnsim.load_gpu("a100-sxm4-80gb").replace({"hbm.bandwidth": "2x"})
     return attnsim.compare(QUESTION, gpu, ["naive", "flash"])
 
 
-def test_a_frame_has_question_and_answer_as_plain_values(found: attnsim.Predictions) -> None:
+def test_a_frame_has_question_and_answer_as_plain_values(found: attnsim.Answers) -> None:
     frame = found.to_frame()
     assert list(frame["algorithm"]) == ["naive", "flash"] and list(frame["heads_kv"]) == [2, 2]
     assert list(frame["time_s"]) == [one.time_s for one in found] and set(frame["pass"]) == {"fwd"}
@@ -46,9 +46,9 @@ def test_a_row_says_all_of_its_question_and_which_sequences_decode() -> None:
         assert said.items() <= row.items()
 
 
-def test_representations_are_short_and_say_the_answer(found: attnsim.Predictions) -> None:
+def test_representations_are_short_and_say_the_answer(found: attnsim.Answers) -> None:
     text = repr(found[1])
-    assert text.startswith("<Prediction flash (flash-attn.2) on a100-sxm4-80gb; hbm.bandwidth = 4078 GB/s: ")
+    assert text.startswith("<Answer flash (flash-attn.2) on a100-sxm4-80gb; hbm.bandwidth = 4078 GB/s: ")
     assert "extrapolated" in text and len(text) < 200
     assert repr(found) == f"[{found[0]!r},\n {text}]"
     gpu = attnsim.load_gpu("a100-sxm4-80gb")
@@ -56,7 +56,7 @@ def test_representations_are_short_and_say_the_answer(found: attnsim.Predictions
     assert gpu.content() != gpu.replace("sm.exp_rate", "2x").content()
 
 
-def test_tables_in_notebooks_hold_the_figures_and_escape_text(found: attnsim.Predictions) -> None:
+def test_tables_in_notebooks_hold_the_figures_and_escape_text(found: attnsim.Answers) -> None:
     explained = attnsim.explain(QUESTION, "a100-sxm4-80gb")
     for shown in (found, found[0], explained, attnsim.load_gpu("l4")):
         text = shown._repr_html_()

@@ -17,7 +17,6 @@ from attnsim.api import predict
 from attnsim.api.energy import energy
 from attnsim.api.layer import layer
 from attnsim.api.playing import REPLAYED_CANDIDATES
-from attnsim.api.ratios import speedup
 from attnsim.cli import main
 from attnsim.cli.cases import cases_of
 from attnsim.cli.question_flags import QuestionFlags
@@ -175,7 +174,7 @@ def test_the_answer_is_that_of_predict_on_that_machine(decode_search: HardwareSe
     assert one.answer is not None and one.answer.predictions == (predict(DECODE, gpu, baseline=False),)
     base = decode_search.unchanged.answer
     assert base is not None and base.predictions == (predict(DECODE, H100, baseline=False),)
-    alone = speedup(base.predictions[0], one.answer.predictions[0])
+    alone = speedup_of(base.predictions[0], one.answer.predictions[0])
     found = one.answer.speedup
     assert found is not None and alone is not None
     assert (found.value, found.low, found.high) == pytest.approx((alone.value, alone.low, alone.high), rel=1e-12)

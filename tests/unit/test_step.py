@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import attnsim
-from attnsim.api.layer_prediction import Group
+from attnsim.api.layer_answer import Group
 from attnsim.api.step import StepPrediction, step
 from attnsim.api.step_predictor import StepPredictor, rounded
 from attnsim.cli import main

@@ -12,10 +12,10 @@ import numpy as np
 
 from attnsim.api.adapting.near import ROBUST_FROM, Near, Points, coordinates, most_telling
 from attnsim.api.adapting.own import FORMAT, OwnTimings, Timing, model_digest, prior_of
+from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question
 from attnsim.api.checking import Check, check
-from attnsim.api.prediction import Prediction
 from attnsim.api.reading import read
 from attnsim.api.tables import predict_rows, question_of
 from attnsim.errors import InputError
@@ -155,7 +155,7 @@ def adapt(
     return Adapted(OwnTimings(FORMAT, version(), model_digest(), gpus[0], name, tuple(timings)), found)
 
 
-def _timing(question: Question, found: Prediction, rows: list[tuple[int, float]], where: str) -> Timing:
+def _timing(question: Question, found: Outcome, rows: list[tuple[int, float]], where: str) -> Timing:
     lines, times = zip(*rows, strict=True)
     assert found.time_s is not None and found.floor_s is not None
     if min(times) < found.floor_s:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from attnsim.api.answer import Outcome
 from attnsim.api.answering import predict
-from attnsim.api.prediction import Prediction
 from attnsim.api.reading import read
 from attnsim.errors import InputError, some
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
@@ -143,7 +143,7 @@ def forecasts(gpu: Gpu, record: Implementation) -> Iterator[Forecast]:
             yield Forecast(gpu.id, record.name, *_shape(one.workload), *times, *over)
 
 
-def _predicted(w: Workload, gpu: Gpu, record: Implementation) -> Prediction:
+def _predicted(w: Workload, gpu: Gpu, record: Implementation) -> Outcome:
     return predict(
         w, gpu, running(record)[0].name, implementation=record.name, baseline=False, cache=CACHE, launch=LAUNCH
     )

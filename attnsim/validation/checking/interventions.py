@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from attnsim.api.answer import Answer, answered
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.playing import Played
-from attnsim.api.prediction import Prediction, prediction
 from attnsim.api.ratios import Ratio
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
@@ -228,14 +228,16 @@ def _numbers(pair: Pair) -> tuple[Use, Numbers, Numbers]:
     return use, first, second
 
 
-def _told(row: Row, numbers: Numbers) -> Prediction:
+def _told(row: Row, numbers: Numbers) -> Answer[Question]:
     """What a user is told of a row with these numbers; an ablation is a kernel that nobody ships."""
     case, schedule, played = row.case, row.schedule, row.replay(numbers)
     conditions = Conditions(cache=case.cache, launch=case.launch)  # type: ignore[arg-type]
     asked = Question(row.workload, row.gpu, MECHANISMS[case.algorithm], row.record, conditions)
     chosen = replace(choose(row.record, row.gpu), numbers=numbers)
-    found = prediction(Played(asked, chosen, schedule.peak_memory_bytes, schedule, played))
-    return replace(found, tiles="given", tile=case.implementation or "") if case.implementation in ABLATIONS else found
+    if case.implementation not in ABLATIONS:
+        return answered(Played(asked, chosen, schedule, played))
+    schedule = replace(schedule, tile=case.implementation)
+    return replace(answered(Played(asked, chosen, schedule, played)), tiles="given")
 
 
 def _of_stated(row: Mapping[str, Any]) -> Stepped:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attnsim.api.prediction import Prediction, plain
-from attnsim.api.ratios import Ratio, moved, speedup, together
+from attnsim.api.answer import Outcome, Reply
+from attnsim.api.asking import LayerQuestion
+from attnsim.api.ratios import Ratio, moved, together
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import NORMAL_90, ratio_widths, widths
-from attnsim.models.hardware.changes import Change
 from attnsim.models.llm.model import Model
 from attnsim.models.question.workload import Workload
 
@@ -39,7 +39,7 @@ class LayerPart:
     units_s : mapping of str to float
         Busy seconds of each unit.
     exponentials, smem_bytes, l2_bytes : int or None
-        Counted work, as of `Prediction`.
+        Counted work, as of an `Answer`.
     clock_hz : float or None
         SM clock of the replay.
     spread : float
@@ -64,48 +64,51 @@ class LayerPart:
     spread: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LayerPrediction:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LayerAnswer(Reply[LayerQuestion]):
     """How one layer of a model runs on a GPU, and all of them.
 
     Parameters
     ----------
-    model : Model
-        As one GPU computes it, where several share it.
-    gpus : int
-        GPUs that share each layer.
-    gpu : str
-    changes : tuple of Change
-        What makes the GPU hypothetical.
+    asked : LayerQuestion
     parts : tuple of LayerPart
         Of a layer, in launch order; of one with experts, where the model has both kinds.
     dense : tuple of LayerPart
         The MLP of the layers without experts, in a model that has both kinds.
     head : tuple of LayerPart
         The LM head; empty where it is not known.
-    attention : tuple of Prediction
+    attention : tuple of Answer or TooLarge
         The attention call, forward and backward apart where both are asked for.
-    mode, cache, launch : str
-        Conditions of the replay.
-    budget : int or None
-        As of `Prediction`.
     trust : Trust
         In the sum, its interval that of parts which are all off in the same direction.
     """
 
-    model: Model
-    gpus: int
-    gpu: str
-    changes: tuple[Change, ...]
+    asked: LayerQuestion
     parts: tuple[LayerPart, ...]
     dense: tuple[LayerPart, ...]
     head: tuple[LayerPart, ...]
-    attention: tuple[Prediction, ...]
-    mode: str
-    budget: int | None
-    cache: str
-    launch: str
+    attention: tuple[Outcome, ...]
     trust: Trust
+
+    @property
+    def question(self) -> LayerQuestion:
+        """The question, with everything that decides its answer."""
+        return self.asked
+
+    @property
+    def model(self) -> Model:
+        """The model as one GPU computes it, where several share it."""
+        return self.asked.model
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that share each layer."""
+        return self.asked.gpus
+
+    @property
+    def fits(self) -> bool:
+        """Whether the attention fits the GPU's memory."""
+        return all(one.fits for one in self.attention)
 
     @property
     def workload(self) -> Workload:
@@ -208,27 +211,27 @@ class LayerPrediction:
         attention, whole = self.attention_time_s, self.model_time_s
         return None if attention is None or not whole else self.model.layers * attention / whole
 
-    def speedup_over(self, base: LayerPrediction) -> Ratio | None:
+    def speedup_over(self, base: LayerAnswer) -> Ratio | None:
         """How many times faster the layer is than the same layer on another GPU; None where one does not fit."""
         ratios = self.speedups_over(base)
         return together([(part.time_s or 0.0, one) for part, one in zip(base.parts, ratios, strict=True)])
 
-    def speedups_over(self, base: LayerPrediction) -> list[Ratio | None]:
+    def speedups_over(self, base: LayerAnswer) -> list[Ratio | None]:
         """The same of each part."""
         return self._speedups(base, self.parts, base.parts)
 
-    def model_speedup_over(self, base: LayerPrediction) -> Ratio | None:
+    def model_speedup_over(self, base: LayerAnswer) -> Ratio | None:
         """The same of all layers and the LM head."""
         mine, theirs = ([part for _, part in one.model_parts] for one in (self, base))
         times = [number * (part.time_s or 0.0) for number, part in base.model_parts]
         return together(list(zip(times, self._speedups(base, mine, theirs), strict=True)))
 
     def _speedups(
-        self, base: LayerPrediction, mine: Iterable[LayerPart], theirs: Iterable[LayerPart]
+        self, base: LayerAnswer, mine: Iterable[LayerPart], theirs: Iterable[LayerPart]
     ) -> list[Ratio | None]:
         calls = iter(zip(base.attention, self.attention, strict=True))
         return [
-            speedup(*next(calls)) if one.group == "attention" else _gemm_speedup(two, one)
+            _speedup(*next(calls)) if one.group == "attention" else _gemm_speedup(two, one)
             for one, two in zip(mine, theirs, strict=True)
         ]
 
@@ -243,24 +246,9 @@ class LayerPrediction:
         """Useful FLOPs of all parts."""
         return sum(part.flops_useful for part in self.parts)
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain types for JSON."""
-        return {
-            "model": self.model.id,
-            "tp": self.gpus,
-            "gpu": self.gpu,
-            "changes": list(map(str, self.changes)),
-            "seq_q": self.workload.seq_q,
-            "seq_kv": self.workload.seq_kv,
-            **{name: plain(getattr(self, name)) for name in _TOLD},
-        }
 
-
-_TOLD = (
-    *("time_s", "attention_share", "model_time_s", "model_attention_share", "hbm_bytes", "flops_useful", "mode"),
-    *("budget", "cache", "launch", "trust", "parts", "dense", "head", "attention"),
-)
-"""What JSON says of a layer beside its question, in order."""
+def _speedup(base: Outcome, other: Outcome) -> Ratio | None:
+    return other.speedup_over(base)
 
 
 def _gemm_speedup(base: LayerPart, other: LayerPart) -> Ratio | None:
