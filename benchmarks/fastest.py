@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from attnsim.api.asking import read_conditions
 from attnsim.api.fastest import COLUMNS, TABLE
 from attnsim.api.floor import floor_s
 from attnsim.errors import InputError
@@ -42,7 +43,8 @@ def measured() -> Iterator[Row]:
 def share(row: Row) -> float:
     """Floor over measured time."""
     useful = MECHANISMS["flash"].useful(row.workload)
-    return floor_s(row.schedule, useful, row.gpu, row.case.cache, row.case.launch) / row.measured_s
+    conditions = read_conditions(cache=row.case.cache, launch=row.case.launch)
+    return floor_s(row.schedule, useful, row.gpu, conditions) / row.measured_s
 
 
 def best(rows: Iterable[Row]) -> tuple[list[dict[str, str]], list[str]]:

@@ -533,7 +533,7 @@ def _assessed(asked: Question, chosen: Chosen, tiles: str, spread: float = 0.0, 
 
 def _floor_s(run: Played[Question]) -> float:
     asked = run.question
-    return floor_s(run.schedule, asked.useful, asked.gpu, asked.conditions.cache, asked.conditions.launch)
+    return floor_s(run.schedule, asked.useful, asked.gpu, asked.conditions)
 
 
 def _findings(run: Played[Question]) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Unpack
 
 from attnsim.api.answer import Answer, Answers, Outcome, answered, refused
 from attnsim.api.asking import (
-    Calibrated,
     Conditions,
+    Given,
     Question,
     ask,
     check_selected,
@@ -23,7 +24,6 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation, match
 from attnsim.models.mechanisms import MECHANISMS, Mechanism, running
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import Told
 
 
 def predict(
@@ -32,16 +32,9 @@ def predict(
     algorithm: str = "flash",
     *,
     implementation: str | None = None,
-    tiles: str = "shipped",
-    tile: str | tuple[int, int] | None = None,
-    mode: str = "fast",
-    cache: str = "warm",
-    launch: str = "stream",
-    budget: int | None = None,
-    told: Told | None = None,
-    calibration: Calibrated = None,
     baseline: bool = True,
     assumed: Iterable[str] = (),
+    **conditions: Unpack[Given],
 ) -> Outcome:
     """Predict how one algorithm runs a workload on a GPU.
 
@@ -96,8 +89,7 @@ def predict(
     >>> predict(question, "h100-sxm5-80gb").implementation
     'flash-attn.3'
     """
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
-    question = ask(workload, gpu, algorithm, implementation, conditions, assumed)
+    question = ask(workload, gpu, algorithm, implementation, read_conditions(**conditions), assumed)
     return with_speedup(answer(question), question) if baseline else answer(question)
 
 
@@ -116,14 +108,7 @@ def compare(
     algorithms: Sequence[str] = ("naive", "flash"),
     *,
     implementation: str | Sequence[str] | None = None,
-    tiles: str = "shipped",
-    tile: str | tuple[int, int] | None = None,
-    mode: str = "fast",
-    cache: str = "warm",
-    launch: str = "stream",
-    budget: int | None = None,
-    told: Told | None = None,
-    calibration: Calibrated = None,
+    **conditions: Unpack[Given],
 ) -> Answers:
     """Predict several algorithms for the same question, in the order given, on each of the GPUs.
 
@@ -149,8 +134,7 @@ def compare(
     ------
     InputError
     """
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
-    asked = compared(workload, gpu, algorithms, implementation, conditions)
+    asked = compared(workload, gpu, algorithms, implementation, read_conditions(**conditions))
     return Answers(with_speedup(answer(question), question) for question in asked)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, TypedDict, TypeVar, cast
 
 from attnsim.api.adapting.own import OwnTimings, read_own
 from attnsim.by_hand import by_hand
@@ -62,6 +62,23 @@ class Conditions:
     def limit(self) -> int | None:
         """The budget where there is one: None in exact mode."""
         return None if self.mode == "exact" else self.budget
+
+
+USUAL = Conditions()
+"""The conditions where a caller names none."""
+
+
+class Given(TypedDict, total=False):
+    """Conditions as a caller names them; :func:`attnsim.predict` says what each means."""
+
+    tiles: str
+    tile: str | tuple[int, int] | None
+    mode: str
+    cache: str
+    launch: str
+    budget: int | None
+    told: Told | None
+    calibration: Calibrated
 
 
 def read_conditions(

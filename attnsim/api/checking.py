@@ -304,7 +304,7 @@ def check(
     1
     """
     naming = Naming(maps or {}, time_unit, gpu, implementation, given_cells(cells or {}))
-    own = read_conditions(calibration=calibration).own
+    conditions = read_conditions(calibration=calibration)
     if gpu is not None:
         load_gpu(gpu)
     if implementation is not None:
@@ -319,8 +319,8 @@ def check(
         )
     if not len(frame):
         raise InputError(f"{where}no rows below the column names; a table to check has a call a line")
-    rows = predict_rows(frame, columns, ("shipped", "fast", None, own), processes=processes, progress=progress)
-    return Check(frame, columns, tuple(_doubted(_timed(row, columns)) for row in rows), own is not None)
+    rows = predict_rows(frame, columns, conditions, processes=processes, progress=progress)
+    return Check(frame, columns, tuple(_doubted(_timed(row, columns)) for row in rows), conditions.own is not None)
 
 
 def _timed(row: AnsweredRow, columns: Columns) -> AnsweredRow:

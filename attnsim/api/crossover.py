@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache as cache_of_calls
+from functools import cache
+from typing import Unpack
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_gpu
+from attnsim.api.asking import Given, Question, ask, read_conditions, read_gpu
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import LARGEST, Workload
@@ -52,9 +53,7 @@ def crossover(
     shortest: int = SHORTEST,
     longest: int = LONGEST,
     step: int = 64,
-    cache: str = "warm",
-    launch: str = "stream",
-    calibration: Calibrated = None,
+    **given: Unpack[Given],
 ) -> Crossover:
     """The length from which `faster` beats `slower`, by the fast replay.
 
@@ -73,7 +72,7 @@ def crossover(
         Lengths to look between.
     step : int
         Lengths are multiples of it.
-    cache, launch, calibration
+    tiles, tile, mode, cache, launch, budget, told, calibration
         As for `predict`.
 
     Raises
@@ -93,14 +92,14 @@ def crossover(
             f"lengths are {shortest} to {longest} in steps of {step}; allowed: 1 <= step <= shortest < longest <= "
             f"{LARGEST['seq_q']}"
         )
-    where, conditions = read_gpu(gpu), read_conditions(cache=cache, launch=launch, calibration=calibration)
+    where, conditions = read_gpu(gpu), read_conditions(**given)
 
     def asked(name: str, seq: int) -> Question:
         algorithm, _, implementation = name.partition("/")
         w = at_length(question, seq)
         return ask(w, where, algorithm, implementation or None, conditions, beside_others=True)
 
-    @cache_of_calls
+    @cache
     def time_s(name: str, seq: int) -> float:
         found = answer(asked(name, seq)).time_s
         return math.inf if found is None else found

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import repeat
+from typing import Unpack
 
 from attnsim.api.answer import Answer, Outcome, answered, plain
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_mechanism
+from attnsim.api.asking import Given, Question, ask, read_conditions, read_mechanism
 from attnsim.api.baselines import why_slower
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import chosen_anew
@@ -23,7 +24,7 @@ from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule
-from attnsim.simulator.replay import KernelReplay, Replay, Told
+from attnsim.simulator.replay import KernelReplay, Replay
 from attnsim.wording import html_table, time_text, times_text
 
 
@@ -175,14 +176,7 @@ def explain(
     mechanism: str = "flash",
     *,
     implementation: str | None = None,
-    tiles: str = "shipped",
-    tile: str | tuple[int, int] | None = None,
-    mode: str = "fast",
-    cache: str = "warm",
-    launch: str = "stream",
-    budget: int | None = None,
-    told: Told | None = None,
-    calibration: Calibrated = None,
+    **given: Unpack[Given],
 ) -> Explanation:
     """Explain how a mechanism runs a workload on a GPU.
 
@@ -201,7 +195,7 @@ def explain(
         Bad input, or a call that does not fit the GPU's memory.
     """
     what = read_mechanism(mechanism)
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, told, calibration)
+    conditions = read_conditions(**given)
     asked = ask(what.example if workload is None else workload, gpu, what, implementation, conditions)
     try:
         run = play(asked)

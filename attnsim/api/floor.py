@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from attnsim.api.asking import Conditions
 from attnsim.models.closed_forms.useful import Useful
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Schedule
 
 
-def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str, launch: str) -> float:
+def floor_s(schedule: Schedule, useful: Useful, gpu: Gpu, conditions: Conditions) -> float:
     """Seconds that a call takes at least: the longest of `limits_s`, and one launch."""
-    return max(limits_s(schedule, useful, gpu, cache).values()) + gpu.launch.each_s(launch)
+    return max(limits_s(schedule, useful, gpu, conditions.cache).values()) + gpu.launch.each_s(conditions.launch)
 
 
 def limits_s(schedule: Schedule, useful: Useful, gpu: Gpu, cache: str) -> dict[str, float]:

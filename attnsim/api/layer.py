@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import Any, Required, Unpack
 
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import (
-    Calibrated,
     Conditions,
+    Given,
     LayerQuestion,
     ask,
     read_algorithm,
@@ -36,34 +37,26 @@ from attnsim.models.llm.model import Model
 from attnsim.models.llm.parallel import share_of_model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import Told
 
 GEMM_HALF_WIDTH = 0.34
 """Half-width of the 90 % interval of a projection's log time: 1,250 measured GEMMs of five GPUs, none of them fitted
 (docs/design/sparse-and-layer.md)."""
 
 
-def layer(
-    model: Model | str,
-    gpu: Gpu | str,
-    *,
-    batch: int = 1,
-    seq: int,
-    seq_kv: int | None = None,
-    passes: str = "fwd",
-    dtype: str = "bf16",
-    tp: int = 1,
-    algorithm: str | None = None,
-    implementation: str | None = None,
-    tiles: str = "shipped",
-    tile: str | tuple[int, int] | None = None,
-    mode: str = "fast",
-    cache: str = "cold",
-    launch: str = "stream",
-    budget: int | None = None,
-    told: Told | None = None,
-    calibration: Calibrated = None,
-) -> LayerAnswer:
+class LayerGiven(Given, total=False):
+    """A layer as a caller names it; :func:`layer` says what each means."""
+
+    batch: int
+    seq: Required[int]
+    seq_kv: int | None
+    passes: str
+    dtype: str
+    tp: int
+    algorithm: str | None
+    implementation: str | None
+
+
+def layer(model: Model | str, gpu: Gpu | str, **asked: Unpack[LayerGiven]) -> LayerAnswer:
     """Predict one layer: projections, rotary embedding, attention and MLP.
 
     The steps around the attention are those of :mod:`attnsim.models.implementations.frameworks.layer`, those behind it
@@ -88,10 +81,9 @@ def layer(
         Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
     implementation, tiles, tile : optional
         Of the attention, as for :func:`attnsim.predict`.
-    mode, launch, budget, told, calibration
-        As for :func:`attnsim.predict`.
-    cache : {"cold", "warm"}
-        Cold by default: between two runs of a layer the other layers' weights have passed through the L2.
+    mode, cache, launch, budget, told, calibration
+        As for :func:`attnsim.predict`; `cache` is cold by default: between two runs of a layer the other layers'
+        weights have passed through the L2.
 
     Raises
     ------
@@ -103,22 +95,51 @@ def layer(
     >>> [part.name for part in found.parts]
     ['QKV projection', 'rotary', 'attention', 'O projection', 'gate and up', 'activation', 'down']
     """
+    return answer_layer(ask_layer(model, gpu, **asked))
+
+
+def ask_layer(
+    model: Model | str,
+    gpu: Gpu | str,
+    conditions: Conditions | None = None,
+    *,
+    batch: int = 1,
+    seq: int,
+    seq_kv: int | None = None,
+    passes: str = "fwd",
+    dtype: str = "bf16",
+    tp: int = 1,
+    algorithm: str | None = None,
+    implementation: str | None = None,
+    **given: Unpack[Given],
+) -> LayerQuestion:
+    """The question about a layer, as :func:`layer` has it; `conditions` take the place of those by name.
+
+    Raises
+    ------
+    InputError
+        For a model, GPU, shape or condition that is not known or not allowed.
+    """
     chosen = share_of_model(_model(model), tp)
     known_mlp(chosen)
-    gpu = read_gpu(gpu)
-    conditions = read_conditions(
-        tiles, tile, mode=mode, cache=cache, launch=launch, budget=budget, told=told, calibration=calibration
-    )
+    if conditions is None:
+        given.setdefault("cache", "cold")
+        conditions = read_conditions(**given)
     w = chosen.workload(batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype)
-    asked = LayerQuestion(chosen, tp, gpu, w, algorithm, implementation, conditions)
+    return LayerQuestion(chosen, tp, read_gpu(gpu), w, algorithm, implementation, conditions)
+
+
+def answer_layer(asked: LayerQuestion) -> LayerAnswer:
+    """The answer; where the layer is long enough for power to be felt, its parts are played as parts of it."""
+    gpu, w = asked.gpu, asked.w
     parts, answers = _played(asked)
     time_s = total(part.time_s for part in parts)
     if time_s and time_s > architecture_of(gpu.compute_capability_number).slowed_from_s and not gpu.clock.held_hz:
-        asked = replace(asked, conditions=replace(conditions, within_s=time_s))
+        asked = replace(asked, conditions=replace(asked.conditions, within_s=time_s))
         parts, answers = _played(asked)
     dense, head = (
-        tuple(step_part(step, gpu, dtype, asked.conditions, group) for step in found)
-        for group, found in _elsewhere(chosen, w).items()
+        tuple(step_part(step, gpu, w.dtype, asked.conditions, group) for step in found)
+        for group, found in _elsewhere(asked.model, w).items()
     )
     return LayerAnswer(asked, tuple(parts), dense, head, tuple(answers), _trust(parts, answers))
 
@@ -154,23 +175,13 @@ def _elsewhere(model: Model, w: Workload) -> dict[Group, list[Step]]:
     }
 
 
-def attention_share(
-    model: Model | str,
-    gpu: Gpu | str,
-    seqs: Sequence[int],
-    *,
-    batch: int = 1,
-    passes: str = "fwd",
-    dtype: str = "bf16",
-    tp: int = 1,
-    launch: str = "stream",
-) -> list[LayerAnswer]:
+def attention_share(model: Model | str, gpu: Gpu | str, seqs: Sequence[int], **asked: Any) -> list[LayerAnswer]:
     """The layer at several lengths, of which :attr:`LayerAnswer.attention_share` is the share of attention.
 
     Parameters
     ----------
-    model, gpu, batch, passes, dtype, tp, launch
-        As for :func:`layer`.
+    model, gpu, asked
+        As for :func:`layer`, without `seq`.
     seqs : sequence of int
         Lengths, with ``passes="decode"`` of the cache.
 
@@ -181,7 +192,7 @@ def attention_share(
     if not seqs:
         raise InputError("no length is given; give one or more, such as 512, 8192")
     chosen = _model(model)
-    return [layer(chosen, gpu, batch=batch, seq=seq, passes=passes, dtype=dtype, tp=tp, launch=launch) for seq in seqs]
+    return [layer(chosen, gpu, seq=seq, **asked) for seq in seqs]
 
 
 def _model(model: Model | str) -> Model:
@@ -243,24 +254,7 @@ def _trust(parts: Sequence[LayerPart], answers: Sequence[Outcome]) -> Trust:
     return Trust("extrapolated", low / time, high / time, None, tuple(said))
 
 
-def split_layer(
-    model: Model | str,
-    gpu: Gpu | str,
-    *,
-    batch: int = 1,
-    seq: int,
-    seq_kv: int | None = None,
-    passes: str = "fwd",
-    dtype: str = "bf16",
-    tp: int = 1,
-    algorithm: str | None = None,
-    implementation: str | None = None,
-    mode: str = "fast",
-    cache: str = "cold",
-    launch: str = "stream",
-    budget: int | None = None,
-    calibration: Calibrated = None,
-) -> Split[LayerAnswer]:
+def split_layer(model: Model | str, gpu: Gpu | str, **asked: Unpack[LayerGiven]) -> Split[LayerAnswer]:
     """Split the speedup of a layer on a changed GPU among the changes, as :func:`attnsim.split` does a call's.
 
     Parameters
@@ -268,7 +262,7 @@ def split_layer(
     model : Model or str
     gpu : Gpu or str
         A GPU with 2 to 8 changes.
-    batch, seq, seq_kv, passes, dtype, tp, algorithm, implementation, mode, cache, launch, budget, calibration
+    asked
         As for :func:`attnsim.layer`.
 
     Raises
@@ -286,15 +280,11 @@ def split_layer(
     """
     changed = read_gpu(gpu)
     check_splits(changed)
-    calibration = read_conditions(calibration=calibration).own  # the file is read once
+    question = ask_layer(model, changed.unchanged, **asked)
 
     def answered(machine: Gpu) -> LayerAnswer:
-        found = layer(
-            model, machine, batch=batch, seq=seq, seq_kv=seq_kv, passes=passes, dtype=dtype, tp=tp,
-            algorithm=algorithm, implementation=implementation, mode=mode, cache=cache, launch=launch, budget=budget,
-            calibration=calibration,
-        )  # fmt: skip
-        if found.time_s is None:
+        found = answer_layer(replace(question, gpu=machine))
+        if not found.fits:
             raise InputError(f"the attention of {found.model.id} {found.attention[0].notes[0]}")
         return found
 

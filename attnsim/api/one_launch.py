@@ -7,7 +7,7 @@ from typing import Any
 
 from attnsim.api.answer import Answer
 from attnsim.api.answering import answer
-from attnsim.api.asking import ask, read_conditions
+from attnsim.api.asking import Conditions, ask
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM, TENSOR
 from attnsim.models.implementations.choose import find_implementation, runs_on
@@ -86,17 +86,14 @@ class OneLaunch:
         return {"ways": [asdict(one) for one in self.ways], "sentence": self.sentence}
 
 
-def one_launch(
-    w: Workload, gpu: Gpu, *, launch: str = "stream", cache: str = "warm", mode: str = "fast"
-) -> OneLaunch | None:
+def one_launch(w: Workload, gpu: Gpu, conditions: Conditions) -> OneLaunch | None:
     """The ways to run a batch of prefills and decodes.
 
     Parameters
     ----------
     w : Workload
     gpu : Gpu
-    launch, cache, mode : str
-        As for :func:`attnsim.predict`.
+    conditions : Conditions
 
     Returns
     -------
@@ -111,7 +108,7 @@ def one_launch(
         return None
     ways = []
     for way, name in WAYS.items():
-        found = answer(ask(w, gpu, "flash", name, read_conditions(mode=mode, launch=launch, cache=cache)))
+        found = answer(ask(w, gpu, "flash", name, conditions))
         if not isinstance(found, Answer):
             return None
         busy = {unit: seconds / found.time_s for unit, seconds in found.units_s.items()}

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, Unpack
 
 from attnsim.api.answer import Answer
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_gpu
+from attnsim.api.asking import Given, Question, ask, read_conditions, read_gpu
 from attnsim.api.ratios import Ratio
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
@@ -112,13 +112,7 @@ def split(
     algorithm: str = "flash",
     *,
     implementation: str | None = None,
-    tiles: str = "shipped",
-    tile: str | tuple[int, int] | None = None,
-    mode: str = "fast",
-    cache: str = "warm",
-    launch: str = "stream",
-    budget: int | None = None,
-    calibration: Calibrated = None,
+    **conditions: Unpack[Given],
 ) -> Split[Answer[Question]]:
     """Split the speedup of a changed GPU among its changes.
 
@@ -148,8 +142,7 @@ def split(
     """
     changed = read_gpu(gpu)
     check_splits(changed)
-    conditions = read_conditions(tiles, tile, mode, cache, launch, budget, calibration=calibration)
-    question = ask(workload, changed.unchanged, algorithm, implementation, conditions)
+    question = ask(workload, changed.unchanged, algorithm, implementation, read_conditions(**conditions))
     return shared_out(changed.unchanged, changed, lambda machine: _answered(replace(question, gpu=machine)))
 
 

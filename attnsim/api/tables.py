@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answer import Answer, Outcome, TooLarge
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, KernelQuestion, Question, ask, read_algorithm, read_conditions
+from attnsim.api.asking import (
+    USUAL,
+    Calibrated,
+    Conditions,
+    KernelQuestion,
+    Question,
+    ask,
+    read_algorithm,
+    read_conditions,
+)
 from attnsim.api.floor import limits_s
 from attnsim.api.reading import read
 from attnsim.api.trust import LEVELS
@@ -32,6 +41,8 @@ from attnsim.models.question.columns import (
     Naming,
 )
 from attnsim.models.question.workload import Workload
+from attnsim.simulator.prepare import Cache
+from attnsim.simulator.replay import LaunchMode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +61,6 @@ LIMITS = "limits_s"
 
 FLASH = ("flash", "flashattention", "flashattn", "attention", "dense", "denseattention")
 """Words for an algorithm that any fused kernel of dense attention runs, as :func:`plain` writes them."""
-
-How = tuple[str, str, int | None, Calibrated]
-"""Tiles, mode, budget and calibration, which are the same for all rows."""
 
 
 def predict_table(
@@ -100,9 +108,9 @@ def predict_table(
     InputError
         For `tiles`, `mode`, `budget`, `calibration`, or columns whose meaning is not clear; never for a row.
     """
-    own = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration).own
+    conditions = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration)
     frame, columns = read(frame, naming)
-    rows = predict_rows(frame, columns, (tiles, mode, budget, own), processes, progress)
+    rows = predict_rows(frame, columns, conditions, processes, progress)
     return with_answers(frame, rows, measured=columns.time is not None)
 
 
@@ -178,7 +186,7 @@ class AnsweredRow:
 def predict_rows(
     frame: pd.DataFrame,
     columns: Columns,
-    how: How = ("shipped", "fast", None, None),
+    conditions: Conditions = USUAL,
     processes: int = 2,
     progress: bool = True,
 ) -> list[AnsweredRow]:
@@ -193,7 +201,7 @@ def predict_rows(
             continue
         rows.append(AnsweredRow(case, {}))
         rows_of.setdefault(replace(case, time_s=None, source=""), []).append(number)
-    for numbers, found in zip(rows_of.values(), _answers(list(rows_of), how, processes, progress), strict=True):
+    for numbers, found in zip(rows_of.values(), _answers(list(rows_of), conditions, processes, progress), strict=True):
         for number in numbers:
             rows[number] = replace(rows[number], answer=found)
     return rows
@@ -214,19 +222,19 @@ _KINDS = {"bytes": "Int64", "s": "float64", "percent": "float64", "range": "bool
 """Types of the added columns, by how their names end."""
 
 
-def _answers(cases: Sequence[Case], how: How, processes: int, progress: bool) -> Iterator[Cells]:
+def _answers(cases: Sequence[Case], conditions: Conditions, processes: int, progress: bool) -> Iterator[Cells]:
     if len(cases) <= IN_ONE_PROCESS or processes < 2 or (os.cpu_count() or 1) < 2:
-        yield from _shown((predict_case(case, *how) for case in cases), len(cases), progress)
+        yield from _shown((predict_case(case, conditions) for case in cases), len(cases), progress)
         return
     from joblib import Parallel, delayed
 
     chunks = [cases[first : first + _CHUNK] for first in range(0, len(cases), _CHUNK)]
-    work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, how) for chunk in chunks)
+    work = Parallel(n_jobs=processes, return_as="generator")(delayed(_chunk)(chunk, conditions) for chunk in chunks)
     yield from _shown((found for part in work for found in part), len(cases), progress)
 
 
-def _chunk(cases: Sequence[Case], how: How) -> list[Cells]:
-    return [predict_case(case, *how) for case in cases]
+def _chunk(cases: Sequence[Case], conditions: Conditions) -> list[Cells]:
+    return [predict_case(case, conditions) for case in cases]
 
 
 def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
@@ -240,26 +248,18 @@ def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
     yield from track(answers, "predicting", total, console=Console(stderr=True), transient=True)
 
 
-def predict_case(
-    case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None, calibration: Calibrated = None
-) -> Cells:
+def predict_case(case: Case, conditions: Conditions = USUAL) -> Cells:
     """The added columns of one row; never raises."""
     try:
-        return _predict_case(case, tiles, mode, budget, calibration)
+        predicted = answer(question_of(case, conditions))
+        found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
+        return _with_unknown(found, case.not_understood) if case.not_understood else found
     except Exception as error:
         return {"error": one_line(error)}
 
 
-def _predict_case(case: Case, tiles: str, mode: str, budget: int | None, calibration: Calibrated) -> Cells:
-    predicted = answer(question_of(case, tiles, mode, budget, calibration))
-    found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
-    return _with_unknown(found, case.not_understood) if case.not_understood else found
-
-
-def question_of(
-    case: Case, tiles: str = "shipped", mode: str = "fast", budget: int | None = None, calibration: Calibrated = None
-) -> Question:
-    """What a row asks.
+def question_of(case: Case, conditions: Conditions = USUAL) -> Question:
+    """The question of a row, with the cache and the launches that the row states.
 
     Raises
     ------
@@ -268,7 +268,7 @@ def question_of(
     version, name = case.version or "", implementation_of(case)
     w, gpu = _workload(case), gpu_of(case)
     named = match(name, version, gpu, w, case.whose) if name else None
-    conditions = read_conditions(tiles, None, mode, case.cache, case.launch, budget, calibration=calibration)
+    conditions = replace(conditions, cache=cast(Cache, case.cache), launch=cast(LaunchMode, case.launch))
     algorithm = _algorithm(case, named, w, gpu)
     return ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
 

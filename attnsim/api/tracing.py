@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnsim.api.answering import runs_of
-from attnsim.api.asking import Question, ask, read_algorithm, read_conditions
+from attnsim.api.asking import Conditions, Question, ask, read_algorithm, read_conditions
 from attnsim.api.playing import DoesNotFit, play
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -62,8 +62,7 @@ def traces(
     algorithms: Sequence[str],
     *,
     implementation: Sequence[str] = (),
-    cache: str,
-    launch: str,
+    conditions: Conditions,
     sms: int,
 ) -> list[tuple[str, Trace]]:
     """Several algorithms for one question, each traced with what :func:`attnsim.compare` asks of it, and its name.
@@ -72,7 +71,6 @@ def traces(
     ------
     InputError
     """
-    conditions = read_conditions(cache=cache, launch=launch)
     runs = runs_of([read_algorithm(name) for name in algorithms], implementation, gpu, workload)
     found = []
     for item, name in runs:

@@ -52,6 +52,7 @@ def explain(
     if split_changes:
         split.check(changes)
     question = flags.workload() if any(given.is_given(context, name) for name in OF_THE_CALL) else None
+    from attnsim.api.asking import read_conditions
     from attnsim.api.explaining import explain as explained
     from attnsim.api.one_launch import one_launch
     from attnsim.api.splitting import split as shared_out
@@ -72,7 +73,7 @@ def explain(
             implementation=found.prediction.implementation, cache=flags.l2, launch=launch,
             calibration=calibration,
         )  # fmt: skip
-    one = one_launch(found.prediction.workload, machine, launch=launch, cache=flags.l2, mode=mode)
+    one = one_launch(found.prediction.workload, machine, read_conditions(mode=mode, cache=flags.l2, launch=launch))
     if json:
         more = {"split": parts.to_dict()} if parts else {}
         show.print_json([found.to_dict() | more | ({"one_launch": one.to_dict()} if one else {})])

@@ -381,9 +381,9 @@ def _predict_cases(
     from attnsim.api.reading import read
     from attnsim.api.tables import predict_rows, with_answers
 
-    own = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration).own
+    conditions = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration)
     frame, columns = read(cases, naming)
-    result = with_answers(frame, predict_rows(frame, columns, (tiles, mode, budget, own)), columns.time is not None)
+    result = with_answers(frame, predict_rows(frame, columns, conditions), columns.time is not None)
     table_flags.print_columns(columns)
     if save_map is not None:
         table_flags.save(columns, naming, save_map)

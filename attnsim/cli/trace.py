@@ -56,15 +56,15 @@ def trace(
     changed = [options.changed(base, changes) for base in bases]
     pairs = zip(bases if picture else changed, changed, strict=True)
     machines = list(dict.fromkeys(one for pair in pairs for one in pair))
+    from attnsim.api.asking import read_conditions
     from attnsim.api.tracing import traces
 
+    conditions = read_conditions(cache=flags.l2, launch=launch)
     with busy("replaying"):
         found = [
             (machine, name, one)
             for machine in machines
-            for name, one in traces(
-                question, machine, names, implementation=imitated, cache=flags.l2, launch=launch, sms=sms
-            )
+            for name, one in traces(question, machine, names, implementation=imitated, conditions=conditions, sms=sms)
         ]
     written: list[Path] = []
     asked = f"{flags.title}{question}"

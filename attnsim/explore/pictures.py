@@ -9,6 +9,7 @@ from typing import Any
 
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import compare
+from attnsim.api.asking import read_conditions
 from attnsim.api.densities import densities
 from attnsim.api.explaining import Explanation, explain
 from attnsim.api.splitting import split as shared_out
@@ -149,8 +150,8 @@ def _timeline(state: State) -> Shown:
         (gpu, *one)
         for gpu in state.machines
         for one in traces(
-            state.question, gpu, [state.algorithm], implementation=state.implementations, cache=state.cache,
-            launch="stream", sms=2,
+            state.question, gpu, [state.algorithm], implementation=state.implementations,
+            conditions=read_conditions(cache=state.cache), sms=2,
         )
     ]  # fmt: skip
     picture = timeline_of(found, f"{state.title}{state.question}")

@@ -13,7 +13,7 @@ from typing import cast
 from attnsim.api.answer import Outcome, without_alternatives
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask
-from attnsim.api.layer import layer
+from attnsim.api.layer import answer_layer, ask_layer
 from attnsim.api.layer_answer import LayerAnswer
 from attnsim.api.ratios import Ratio
 from attnsim.api.step import step
@@ -122,13 +122,11 @@ class Case:
                 implementation=implementation, cache=conditions.cache, launch=conditions.launch,
                 calibration=conditions.own,
             ).as_layer()  # fmt: skip
-        tile = (conditions.tile.rows, conditions.tile.keys) if conditions.tile else None
-        return layer(
-            one.model, gpu, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes, dtype=one.dtype,
-            tp=one.tp, algorithm=algorithm, implementation=implementation, tile=tile, cache=conditions.cache,
-            launch=conditions.launch, calibration=conditions.own,
-            tiles="retuned" if conditions.tiles == "retuned" else "shipped",
+        asked = ask_layer(
+            one.model, gpu, conditions, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes,
+            dtype=one.dtype, tp=one.tp, algorithm=algorithm, implementation=implementation,
         )  # fmt: skip
+        return answer_layer(asked)
 
 
 def speedup_of(base: Answered, other: Answered) -> Ratio | None:

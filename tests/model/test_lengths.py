@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attnsim import predict
+from attnsim.api.asking import Conditions
 from attnsim.api.one_launch import one_launch
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
@@ -273,10 +274,10 @@ def test_pod_takes_blocks_in_turn() -> None:
 
 
 def test_one_launch_wins_where_halves_want_different_units() -> None:
-    found = one_launch(of("8192:8192, 1:8192 x 128", **HEADS), load_gpu(GPUS[0]), launch="graph")
+    found = one_launch(of("8192:8192, 1:8192 x 128", **HEADS), load_gpu(GPUS[0]), Conditions(launch="graph"))
     assert found is not None and found.ways[0].way == "one launch"
     assert found.sentence.startswith("One launch wins") and found.ways[0].time_s < found.ways[-1].time_s
-    assert one_launch(of("1:8192 x 64, 1:9", **HEADS), load_gpu(GPUS[0])) is None
+    assert one_launch(of("1:8192 x 64, 1:9", **HEADS), load_gpu(GPUS[0]), Conditions()) is None
 
 
 def test_a_shared_prefix_is_read_once() -> None:

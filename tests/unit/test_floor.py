@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 import attnsim
-from attnsim.api import prediction
+from attnsim.api import answer as answers
 from attnsim.api.answering import answer
+from attnsim.api.asking import read_conditions
 from attnsim.api.fastest import BEYOND, LEAST_ROWS, TABLE, Fastest, fastest
 from attnsim.api.floor import floor_s
 from attnsim.cli import main
@@ -24,7 +25,9 @@ DECODE = attnsim.Workload(64, 32, 1, 128, heads_kv=8, seq_kv=8192, passes="decod
 
 
 def floor(w: attnsim.Workload, name: str, cache: str = "warm", launch: str = "kernel") -> float:
-    return floor_s(IMPLEMENTATIONS[name].build(w, H100, None), softmax(w), H100, cache, launch)
+    return floor_s(
+        IMPLEMENTATIONS[name].build(w, H100, None), softmax(w), H100, read_conditions(cache=cache, launch=launch)
+    )
 
 
 def test_a_long_prefill_is_held_by_its_flops_at_boost_and_a_launch() -> None:
@@ -51,18 +54,19 @@ def test_narrow_heads_are_held_by_their_exponentials() -> None:
 def test_no_published_time_that_a_fit_rests_on_lies_below_its_floor() -> None:
     for row in published_rows()[::25]:
         if row.case.algorithm == "flash":
-            least = floor_s(row.schedule, softmax(row.workload), row.gpu, row.case.cache, row.case.launch)
+            conditions = read_conditions(cache=row.case.cache, launch=row.case.launch)
+            least = floor_s(row.schedule, softmax(row.workload), row.gpu, conditions)
             assert least < row.measured_s, row.case
 
 
 def test_a_range_that_would_reach_below_the_floor_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = attnsim.predict(PREFILL, H100, baseline=False)
     assert plain.time_s and plain.time_low_s and plain.floor_s and plain.floor_s < plain.time_low_s
-    monkeypatch.setattr(prediction, "fastest", lambda *_: None)
-    monkeypatch.setattr(prediction, "floor_s", lambda *_: 0.99 * plain.time_s)
+    monkeypatch.setattr(answers, "fastest", lambda *_: None)
+    monkeypatch.setattr(answers, "floor_s", lambda *_: 0.99 * plain.time_s)
     higher = attnsim.predict(PREFILL.with_passes("fwd"), H100, baseline=False, cache="cold")
     assert higher.time_low_s == pytest.approx(higher.floor_s) and not higher.notes
-    monkeypatch.setattr(prediction, "floor_s", lambda *_: 2 * plain.time_s)
+    monkeypatch.setattr(answers, "floor_s", lambda *_: 2 * plain.time_s)
     below = attnsim.predict(PREFILL, H100, baseline=False, launch="graph")
     answer.cache_clear()  # others may ask the same
     assert below.time_low_s == below.time_s and "below its floor" in below.notes[-1]
@@ -122,7 +126,7 @@ def test_an_answer_beyond_the_record_says_so_and_keeps_its_range(monkeypatch: py
     plain = attnsim.predict(DECODE, H100, baseline=False)
     assert plain.time_s and plain.floor_s and not any("nobody" in note for note in plain.notes)
     share = plain.floor_s / plain.time_s
-    monkeypatch.setattr(prediction, "fastest", lambda *_: Fastest(0.99 * share / BEYOND, 40, "a", "b", "c"))
+    monkeypatch.setattr(answers, "fastest", lambda *_: Fastest(0.99 * share / BEYOND, 40, "a", "b", "c"))
     answer.cache_clear()
     beyond = attnsim.predict(DECODE, H100, baseline=False)
     answer.cache_clear()  # others may ask the same

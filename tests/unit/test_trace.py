@@ -14,6 +14,7 @@ import pytest
 
 import attnsim
 import attnsim.api
+from attnsim.api.asking import Conditions
 from attnsim.api.tracing import trace, traces
 from attnsim.cli import main
 from attnsim.errors import InputError
@@ -125,7 +126,7 @@ def test_a_windowed_question_has_one_answer(name: str) -> None:
     gpu = "a100-sxm4-80gb"
     answer, (compared,) = attnsim.predict(question, gpu, name), attnsim.compare(question, gpu, [name])
     explained = attnsim.explain(question, gpu, name).prediction
-    several = traces(question, attnsim.load_gpu(gpu), [name], cache="warm", launch="stream", sms=2)
+    several = traces(question, attnsim.load_gpu(gpu), [name], conditions=Conditions(), sms=2)
     assert answer.workload == compared.workload == explained.workload
     times = [answer.time_s, compared.time_s, explained.time_s]
     assert {*times, trace(question, gpu, name).replay.time_s, several[0][1].replay.time_s} == {answer.time_s}
