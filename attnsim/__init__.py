@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from attnsim.api import Answer, Answers, TooLarge, compare, predict, predict_table
     from attnsim.api.adapting.adapt import Adapted, adapt, suggest
     from attnsim.api.adapting.own import OwnTimings, read_own
-    from attnsim.api.breakeven import breakeven
     from attnsim.api.checking import Check, check
-    from attnsim.api.crossover import crossover
-    from attnsim.api.densities import densities
+    from attnsim.api.comparing.breakeven import breakeven
+    from attnsim.api.comparing.crossover import crossover
+    from attnsim.api.comparing.densities import densities
+    from attnsim.api.comparing.ratios import Ratio
+    from attnsim.api.comparing.splitting import Split, split
     from attnsim.api.energy import energy
     from attnsim.api.explaining import Explanation, explain
     from attnsim.api.layer import attention_share, layer, split_layer
     from attnsim.api.lifted import explain_kernel, predict_kernel, trace_kernel
-    from attnsim.api.ratios import Ratio
     from attnsim.api.roofline import Roofline
-    from attnsim.api.splitting import Split, split
     from attnsim.api.tracing import trace
     from attnsim.api.trust import Trust
     from attnsim.errors import InputError
@@ -66,17 +66,17 @@ _HOMES = {
     "api": "Answer Answers TooLarge compare predict predict_table",
     "api.adapting.adapt": "Adapted adapt suggest",
     "api.adapting.own": "OwnTimings read_own",
-    "api.breakeven": "breakeven",
+    "api.comparing.breakeven": "breakeven",
     "api.checking": "Check check",
-    "api.crossover": "crossover",
-    "api.densities": "densities",
+    "api.comparing.crossover": "crossover",
+    "api.comparing.densities": "densities",
     "api.energy": "energy",
     "api.explaining": "Explanation explain",
     "api.layer": "attention_share layer split_layer",
     "api.lifted": "explain_kernel predict_kernel trace_kernel",
-    "api.ratios": "Ratio",
+    "api.comparing.ratios": "Ratio",
     "api.roofline": "Roofline",
-    "api.splitting": "Split split",
+    "api.comparing.splitting": "Split split",
     "api.tracing": "trace",
     "api.trust": "Trust",
     "errors": "InputError",

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnsim.api.answer import Answer, Outcome
 from attnsim.api.answering import predict
-from attnsim.api.ratios import BORROWED, Ratio
+from attnsim.api.comparing.ratios import BORROWED, Ratio
 from attnsim.errors import InputError
 from attnsim.models.calibrations.components import WITHIN, widths
 from attnsim.models.mask.mask import Mask

@@ -13,10 +13,9 @@ from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.asking import KernelQuestion, Q, Question
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import shipped
-from attnsim.api.fastest import fastest
-from attnsim.api.floor import floor_s
+from attnsim.api.comparing.ratios import Ratio, speedup
+from attnsim.api.floor import fastest, floor_s
 from attnsim.api.playing import DoesNotFit, Played, with_alternatives
-from attnsim.api.ratios import Ratio, speedup
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import Calibration
@@ -239,7 +238,7 @@ class Answer(Reply[Q]):
     def best_share(self: Answer[Question]) -> float | None:
         """The largest share of its floor that a measured call of the pass has reached on the chip.
 
-        None where too few were measured (`attnsim.api.fastest`).
+        None where too few were measured (`attnsim.api.floor`).
         """
         nearest = fastest(self.question.gpu, self.workload.passes)
         return nearest.share if nearest else None

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from attnsim.api.asking import Calibrated, read_conditions
-from attnsim.api.reading import read
-from attnsim.api.tables import LIMITS, AnsweredRow, implementation_of, predict_rows, with_answers
+from attnsim.api.tables import LIMITS, AnsweredRow, implementation_of, predict_rows, read, with_answers
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu

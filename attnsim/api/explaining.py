@@ -12,12 +12,12 @@ from typing import Unpack
 from attnsim.api.answer import Answer, Outcome, answered, plain
 from attnsim.api.answering import answer
 from attnsim.api.asking import Given, Question, ask, read_conditions, read_mechanism
-from attnsim.api.baselines import why_slower
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import chosen_anew
-from attnsim.api.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
+from attnsim.api.comparing.baselines import why_slower
+from attnsim.api.comparing.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.playing import DoesNotFit, play, play_schedule, replayed
-from attnsim.api.ratios import Ratio
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs

@@ -19,9 +19,9 @@ from attnsim.api.asking import (
     read_gpu,
 )
 from attnsim.api.building import library_schedule
+from attnsim.api.comparing.splitting import Split, check_splits, shared_out
 from attnsim.api.layer_answer import ATTENTION, Group, LayerAnswer, LayerPart, total
 from attnsim.api.playing import replayed
-from attnsim.api.splitting import Split, check_splits, shared_out
 from attnsim.api.trust import Reason, Trust
 from attnsim.errors import InputError, shown
 from attnsim.models.calibrations.components import NORMAL_90, widths

@@ -9,7 +9,7 @@ from typing import Literal
 
 from attnsim.api.answer import Outcome, Reply
 from attnsim.api.asking import LayerQuestion
-from attnsim.api.ratios import Ratio, moved, together
+from attnsim.api.comparing.ratios import Ratio, moved, together
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import NORMAL_90, ratio_widths, widths
 from attnsim.models.llm.model import Model

@@ -11,8 +11,8 @@ from pathlib import Path
 from attnsim.api.answer import Answer, plain
 from attnsim.api.asking import Conditions, KernelQuestion, read_conditions, read_gpu
 from attnsim.api.bounds import Bound, bounds_of
+from attnsim.api.comparing.levers import Lever, Turn, levers, turn
 from attnsim.api.explaining import KernelFit, fit_of
-from attnsim.api.levers import Lever, Turn, levers, turn
 from attnsim.api.playing import Played, replayed, too_large
 from attnsim.api.trust import Reason, Trust, told_of
 from attnsim.errors import InputError
@@ -215,10 +215,10 @@ def _trust(gpu: Gpu, chosen: Chosen, played: Replay) -> Trust:
         told = ", ".join(change.setting for change in gpu.changes)
         said.append(Reason("hypothetical", f"hypothetical GPU: {told}"))
     found = chosen.calibration
-    carried = ["laboratory", "clock", "version", "shape", "kernel"]
-    carried += ["priors"] if found is None else ["architecture"] if found.architecture != gpu.architecture else []
+    unknown = ["laboratory", "clock", "version", "shape", "kernel"]
+    unknown += ["priors"] if found is None else ["architecture"] if found.architecture != gpu.architecture else []
     spread = max(found.spread.values(), default=0.0) if found else 0.0
-    made = widths().parts(spread, carried) | ({"timing": math.log1p(played.spread)} if played.spread else {})
+    made = widths().parts(spread, unknown) | ({"timing": math.log1p(played.spread)} if played.spread else {})
     half = widths().half_width(made.values())
     said.append(Reason("components", told_of(made)))
     return Trust("extrapolated", math.exp(-half), math.exp(half), None, tuple(said), made)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from attnsim.api.answer import Answer, Outcome, TooLarge
@@ -22,16 +23,16 @@ from attnsim.api.asking import (
     read_conditions,
 )
 from attnsim.api.floor import limits_s
-from attnsim.api.reading import read
 from attnsim.api.trust import LEVELS
 from attnsim.errors import InputError, nearest, shown, some
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import Match, match
+from attnsim.models.implementations.choose import Match, is_named, match
 from attnsim.models.implementations.names import meanings_of, plain
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
-from attnsim.models.question.case_file import records
+from attnsim.models.question.case_file import read_table, records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
+from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import (
     ADDED_COLUMNS,
     MEASURED_COLUMNS,
@@ -40,6 +41,7 @@ from attnsim.models.question.columns import (
     Columns,
     Naming,
 )
+from attnsim.models.question.headings import long_form
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode
@@ -112,6 +114,45 @@ def predict_table(
     frame, columns = read(frame, naming)
     rows = predict_rows(frame, columns, conditions, processes, progress)
     return with_answers(frame, rows, measured=columns.time is not None)
+
+
+def read(table: pd.DataFrame | str | Path, naming: Naming = NOTHING_SAID) -> tuple[pd.DataFrame, Columns]:
+    """A table with one call a row, and which of its columns is which.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame, str or Path
+        A file is CSV, Parquet, Markdown or what a benchmark printed.
+    naming : Naming
+        What the names of the columns do not tell.
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+        As it was given; where kernels or passes have columns of their own, a row for each, with the line of its row.
+    columns : Columns
+
+    Raises
+    ------
+    InputError
+        When the table as a whole cannot be read; one line.
+    """
+    if not isinstance(table, (str, Path)):
+        return _read(table, naming)
+    frame = read_table(table)
+    try:
+        return _read(frame, naming)
+    except InputError as error:
+        raise InputError(f"{table}: {error}") from None
+
+
+def _read(frame: pd.DataFrame, naming: Naming) -> tuple[pd.DataFrame, Columns]:
+    import pandas as pd
+
+    gathered: list[tuple[str, str]] = []
+    if isinstance(frame, pd.DataFrame) and frame.columns.is_unique:  # others are refused below
+        frame, naming, gathered = long_form(frame, naming, is_named)
+    return frame, replace(read_columns(frame, naming), gathered=tuple(gathered))
 
 
 @dataclass(frozen=True, slots=True)

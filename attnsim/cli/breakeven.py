@@ -16,7 +16,7 @@ from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
 
 if TYPE_CHECKING:
-    from attnsim.api.density import BreakEven
+    from attnsim.api.comparing.breakeven import BreakEven
 
 
 @asking(without=(*NOT_OF_DENSITIES, "caption"))
@@ -55,7 +55,7 @@ def breakeven(
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 16, head_dim=flags.head_dim or 128)
     question = flags.workload(seq=lengths[0])
-    from attnsim.api.breakeven import breakeven as search
+    from attnsim.api.comparing.breakeven import breakeven as search
     from attnsim.models.hardware.files import load_gpu
 
     machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
@@ -84,7 +84,7 @@ def breakeven(
 
 
 def _print(rows: list[BreakEven], title: str, verbose: bool) -> None:
-    from attnsim.api.density import verdict
+    from attnsim.api.comparing.breakeven import verdict
 
     out = show.console()
     table: list[dict[str, object]] = [

@@ -13,7 +13,7 @@ from attnsim.models.hardware.units import UNITS, bound_text, unit_text
 
 if TYPE_CHECKING:
     from attnsim.api.answer import Outcome
-    from attnsim.api.ratios import Ratio
+    from attnsim.api.comparing.ratios import Ratio
 
 GPU, MODEL, CHANGES = "h100-sxm5-80gb", "llama-3-8b", ("hbm.bandwidth=6TB/s", "tensor.bf16=2x")
 """Decode reads K and V of every sequence once: faster memory helps it, faster tensor cores do not."""

@@ -53,9 +53,9 @@ def explain(
         split.check(changes)
     question = flags.workload() if any(given.is_given(context, name) for name in OF_THE_CALL) else None
     from attnsim.api.asking import read_conditions
+    from attnsim.api.comparing.splitting import split as shared_out
     from attnsim.api.explaining import explain as explained
     from attnsim.api.one_launch import one_launch
-    from attnsim.api.splitting import split as shared_out
     from attnsim.models.hardware.files import load_gpu
 
     if question is not None:
@@ -90,7 +90,7 @@ def explain(
 
 
 def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
-    from attnsim.api.fastest import fastest
+    from attnsim.api.floor import fastest
     from attnsim.reports.sentences import anew_sentences
 
     asked = found.prediction

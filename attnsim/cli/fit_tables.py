@@ -11,8 +11,8 @@ from attnsim.cli import show
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from attnsim.api.comparing.levers import Lever
     from attnsim.api.explaining import KernelFit
-    from attnsim.api.levers import Lever
 
 
 def print_kernels(out: Console, kernels: Sequence[KernelFit]) -> None:

@@ -44,7 +44,7 @@ def check_window(question: Workload, names: Sequence[str], window: int | None) -
 
 def caption(question: Workload, over: Collection[str], shown: Collection[str] = (), retuned: bool = False) -> str:
     """How to read the table's columns; `over`: what its ratios are over."""
-    from attnsim.api.baselines import UNCHANGED, UNFUSED
+    from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED
     from attnsim.models.mechanisms import find_mechanism, only_for
 
     meant = {

@@ -21,9 +21,9 @@ from attnsim.wording import clock_text
 if TYPE_CHECKING:
     import typer
 
+    from attnsim.api.comparing.ratios import Ratio
+    from attnsim.api.comparing.splitting import Split
     from attnsim.api.layer_answer import LayerAnswer
-    from attnsim.api.ratios import Ratio
-    from attnsim.api.splitting import Split
     from attnsim.cli.question_flags import QuestionFlags
 
 _LEFT_OUT = (
@@ -127,7 +127,7 @@ class _Answer:
     @property
     def slower(self) -> list[str]:
         """What makes attention slower than on the unchanged GPU though figures are better."""
-        from attnsim.api.baselines import why_slower
+        from attnsim.api.comparing.baselines import why_slower
 
         pairs = zip(self.base.attention, self.found.attention, strict=True) if self.base else ()
         return [text for before, after in pairs if (text := why_slower(before, after))]

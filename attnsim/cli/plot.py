@@ -22,8 +22,8 @@ app = help.Commands(
 @asking(without=("lengths",), algorithm="naive,flash,linear", seq="512:131072", out=Path("scaling.png"))
 def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     """Time and speedup over the length, with 90 % ranges, crossovers, and where memory ends a line."""
-    from attnsim.api.baselines import check_baseline
-    from attnsim.api.crossover import crossover
+    from attnsim.api.comparing.baselines import check_baseline
+    from attnsim.api.comparing.crossover import crossover
     from attnsim.plots.scaling import crossing_pairs
     from attnsim.plots.scaling import scaling as picture
 
@@ -118,7 +118,7 @@ def density(
     block: Annotated[int, options.count("Tokens of a block of the pattern.")] = 64,
 ) -> None:
     """Time of dense flash and of sparse kernels (--implementation) over the density of the mask."""
-    from attnsim.api.densities import densities
+    from attnsim.api.comparing.densities import densities
     from attnsim.plots.density import density as picture
 
     machines = asked.machines()
@@ -137,7 +137,7 @@ def density(
 @asking(algorithm="flash", out=Path("split.png"))
 def split(asked: Asked) -> None:
     """What each of several --set brings: steps from the unchanged GPU to the changed one."""
-    from attnsim.api.splitting import split as shared_out
+    from attnsim.api.comparing.splitting import split as shared_out
     from attnsim.plots.split import split as picture
 
     check_changes(asked.changes)

@@ -21,9 +21,9 @@ from attnsim.errors import InputError
 if TYPE_CHECKING:
     from attnsim.api.answer import Answer, Outcome
     from attnsim.api.asking import Question
-    from attnsim.api.baselines import Ratios
-    from attnsim.api.like_for_like import LikeForLike
-    from attnsim.api.splitting import Split
+    from attnsim.api.comparing.baselines import Ratios
+    from attnsim.api.comparing.ratios import LikeForLike
+    from attnsim.api.comparing.splitting import Split
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.models.question.columns import Naming
     from attnsim.models.question.workload import Workload
@@ -102,7 +102,7 @@ def predict(
     imitated = options.words([implementation], "--implementation") if implementation else []
     names = _algorithms(question, algorithm, imitated, flags)
     from attnsim.api.answer import plain
-    from attnsim.api.baselines import check_baseline
+    from attnsim.api.comparing.baselines import check_baseline
     from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
@@ -171,7 +171,7 @@ def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: 
 
 def _over(group: _Group, baseline: str | None, changed: bool, everything: list[Outcome]) -> list[Ratios]:
     """The ratios of a table: over the unchanged GPU where there is one, and over what was named or is usual."""
-    from attnsim.api.baselines import ratios_over, ratios_over_unchanged
+    from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged
 
     found = [ratios_over_unchanged(group.predictions, group.unchanged)] if group.unchanged else []
     if group.predictions and (baseline or not changed):
@@ -241,7 +241,7 @@ class _Asked:
         self, question: Workload, base: Gpu, unchanged: list[Outcome], answers: list[Outcome]
     ) -> list[LikeForLike[Outcome]]:
         """Each answer on retuned tiles beside those on the unchanged GPU; none where that has no answer."""
-        from attnsim.api.like_for_like import LikeForLike
+        from attnsim.api.comparing.ratios import LikeForLike
 
         if not unchanged:
             return []
@@ -267,7 +267,7 @@ class _Asked:
 
     def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split[Answer[Question]]]:
         """What each change brings, for every algorithm that fits the memory."""
-        from attnsim.api.splitting import split as shared_out
+        from attnsim.api.comparing.splitting import split as shared_out
 
         conditions = {key: value for key, value in self.conditions.items() if key != "told"}
         return [
@@ -378,8 +378,7 @@ def _predict_cases(
     if out is not None:
         table_flags.check_table(out)
     from attnsim.api.asking import read_conditions
-    from attnsim.api.reading import read
-    from attnsim.api.tables import predict_rows, with_answers
+    from attnsim.api.tables import predict_rows, read, with_answers
 
     conditions = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration)
     frame, columns = read(cases, naming)

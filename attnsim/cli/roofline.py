@@ -51,7 +51,7 @@ def roofline(
     A GPU that --set changes is drawn beside the unchanged one.
     """
     from attnsim.api import compare
-    from attnsim.api.baselines import ratios_over, ratios_over_unchanged
+    from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged
     from attnsim.models.hardware.files import load_gpu
     from attnsim.plots.roofline import roofline as picture
 

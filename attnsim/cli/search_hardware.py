@@ -14,7 +14,7 @@ from attnsim.models.hardware.units import bound_text
 from attnsim.wording import ratio_text
 
 if TYPE_CHECKING:
-    from attnsim.api.splitting import Split
+    from attnsim.api.comparing.splitting import Split
     from attnsim.models.hardware.gpu import Gpu
     from attnsim.studies.hardware_machines import Design
     from attnsim.studies.hardware_search import HardwareSearch, MixAnswer

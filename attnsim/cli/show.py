@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from attnsim.api.answer import Outcome
-    from attnsim.api.baselines import Ratios
+    from attnsim.api.comparing.baselines import Ratios
     from attnsim.models.hardware.changes import Change
 
 WIDTH = 80
@@ -124,7 +124,7 @@ def print_predictions(
 
 def print_why(out: Console, predictions: Sequence[Outcome]) -> None:
     """What bounds the fastest of a table, and what would turn it."""
-    from attnsim.api.levers import why
+    from attnsim.api.comparing.levers import why
 
     timed = [one for one in predictions if one.time_s is not None]
     if timed:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from attnsim.api.answer import Outcome
-    from attnsim.api.splitting import Split, T
+    from attnsim.api.comparing.ratios import T
+    from attnsim.api.comparing.splitting import Split
 
 Flag = Annotated[bool, switch("What each of several --set brings: alone, last, on average.", "--split")]
 

@@ -18,7 +18,7 @@ from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from attnsim.api.ratios import Ratio
+    from attnsim.api.comparing.ratios import Ratio
     from attnsim.studies.hardware_case import Case
     from attnsim.studies.whatif import Cell, Column, Row, WhatIf
 

@@ -10,9 +10,9 @@ from typing import Any
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import compare
 from attnsim.api.asking import read_conditions
-from attnsim.api.densities import densities
+from attnsim.api.comparing.densities import densities
+from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.explaining import Explanation, explain
-from attnsim.api.splitting import split as shared_out
 from attnsim.api.tracing import traces
 from attnsim.errors import InputError, nearest, shown
 from attnsim.explore.answers import kernels

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from attnsim.api.densities import Against
-from attnsim.api.density import BreakEven
+from attnsim.api.comparing.breakeven import BreakEven
+from attnsim.api.comparing.densities import Against
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import halo

@@ -10,9 +10,9 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Outcome
-from attnsim.api.baselines import UNCHANGED, UNFUSED, Ratios, ratios_over, ratios_over_unchanged
-from attnsim.api.crossover import Crossover
-from attnsim.api.ratios import Ratio
+from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED, Ratios, ratios_over, ratios_over_unchanged
+from attnsim.api.comparing.crossover import Crossover
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import halo
 from attnsim.plots.series import (
@@ -55,9 +55,9 @@ def scaling(
     predictions : sequence of Answer
         Of several lengths; one that does not fit the memory ends its line.
     crossovers : sequence of Crossover
-        As `attnsim.api.crossover.crossover` gives them, to be marked.
+        As `attnsim.api.comparing.crossover.crossover` gives them, to be marked.
     baseline : str, optional
-        As for `attnsim.api.baselines.ratios_over`; by default the unchanged GPU where one is changed.
+        As for `attnsim.api.comparing.baselines.ratios_over`; by default the unchanged GPU where one is changed.
 
     Raises
     ------

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Answer
 from attnsim.api.asking import Question
-from attnsim.api.ratios import Ratio
-from attnsim.api.splitting import Part, Split
+from attnsim.api.comparing.ratios import Ratio
+from attnsim.api.comparing.splitting import Part, Split
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import show

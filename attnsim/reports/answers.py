@@ -8,8 +8,8 @@ from typing import Any
 
 from attnsim.api import predict
 from attnsim.api.answer import Outcome
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.explaining import Explanation, explain
-from attnsim.api.ratios import Ratio
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
 from attnsim.errors import InputError

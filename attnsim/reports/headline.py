@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnsim.api.ratios import Ratio
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text

@@ -9,8 +9,8 @@ from typing import Any
 
 import attnsim
 from attnsim.api.answer import Outcome
+from attnsim.api.comparing.levers import BETTER
 from attnsim.api.explaining import Explanation
-from attnsim.api.levers import BETTER
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnsim.api.answer import Outcome
+from attnsim.api.comparing.levers import busy_text, unturned
 from attnsim.api.explaining import Explanation
-from attnsim.api.levers import busy_text, unturned
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
 from attnsim.reports.answers import Answer, Answered, base_of, fastest

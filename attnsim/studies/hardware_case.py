@@ -13,9 +13,9 @@ from typing import cast
 from attnsim.api.answer import Outcome, without_alternatives
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.layer import answer_layer, ask_layer
 from attnsim.api.layer_answer import LayerAnswer
-from attnsim.api.ratios import Ratio
 from attnsim.api.step import step
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from attnsim.api.asking import Conditions, ask
+from attnsim.api.comparing.ratios import Ratio, together
 from attnsim.api.energy import energy
 from attnsim.api.playing import fitting
-from attnsim.api.ratios import Ratio, together
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.hardware.area import area_mm2, without_area

@@ -15,8 +15,8 @@ from itertools import product
 from typing import Any
 
 from attnsim.api.asking import Calibrated, read_conditions
-from attnsim.api.ratios import Ratio
-from attnsim.api.splitting import MOST, Split, differing, shared_out
+from attnsim.api.comparing.ratios import Ratio
+from attnsim.api.comparing.splitting import MOST, Split, differing, shared_out
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2

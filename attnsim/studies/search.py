@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from attnsim.api.asking import ask, read_conditions
 from attnsim.api.building import shipped
+from attnsim.api.comparing.ratios import Ratio, speedup_of_tiles
 from attnsim.api.playing import REPLAYED_CANDIDATES, fitting, replayed
-from attnsim.api.ratios import Ratio, speedup_of_tiles
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.bench import Bench
 from attnsim.models.calibrations.choose import built, choose

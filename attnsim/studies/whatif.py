@@ -1,7 +1,7 @@
 """What each of several changes of a GPU brings to each of several cases: a table of changes by cases.
 
 A row is a changed GPU, a column a call, a whole layer, or a mix of them. All of a row are answered on tiles chosen as
-those of the unchanged GPU are: retuned is held against retuned (`attnsim.api.like_for_like`).
+those of the unchanged GPU are: retuned is held against retuned (`attnsim.api.comparing.ratios`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.api.answer import Outcome
 from attnsim.api.asking import Conditions, read_conditions, read_gpu
-from attnsim.api.baselines import why_slower
+from attnsim.api.comparing.baselines import why_slower
+from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.layer_answer import LayerAnswer
-from attnsim.api.like_for_like import LikeForLike
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.changes import told

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 import attnsim
 from attnsim.api import predict
-from attnsim.api.breakeven import breakeven
-from attnsim.api.crossover import crossover
-from attnsim.api.densities import PATTERNS
-from attnsim.api.density import BreakEven, verdict
+from attnsim.api.comparing.breakeven import BreakEven, breakeven, verdict
+from attnsim.api.comparing.crossover import crossover
+from attnsim.api.comparing.densities import PATTERNS
 from attnsim.cli.app import app
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask

@@ -10,8 +10,8 @@ import pytest
 import attnsim
 from attnsim.api import predict
 from attnsim.api.asking import read_mechanism
+from attnsim.api.comparing.levers import BETTER
 from attnsim.api.explaining import Explanation, explain
-from attnsim.api.levers import BETTER
 from attnsim.cli import main
 from attnsim.cli.explain import verdict
 from attnsim.errors import InputError

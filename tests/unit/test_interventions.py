@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from attnsim.api.ratios import Ratio
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.cli import main
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS

@@ -13,9 +13,9 @@ import yaml
 import attnsim
 from attnsim.api.answer import Answer, Outcome, without_alternatives
 from attnsim.api.asking import Question
-from attnsim.api.baselines import ratios_over, ratios_over_unchanged, why_slower
+from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged, why_slower
+from attnsim.api.comparing.ratios import Ratio, moved, of_two_kernels, speedup
 from attnsim.api.playing import with_alternatives
-from attnsim.api.ratios import Ratio, moved, of_two_kernels, speedup
 from attnsim.cli import main
 from attnsim.models.calibrations.calibration import Alternative
 from attnsim.models.calibrations.choose import choose

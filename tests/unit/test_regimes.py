@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnsim.api.ratios import Ratio
+from attnsim.api.comparing.ratios import Ratio
 from benchmarks import regimes
 from benchmarks.regimes import GROUPS, NAMES, PASSES, TOKENS, Row
 

@@ -12,7 +12,7 @@ from matplotlib.text import Annotation
 
 import attnsim
 from attnsim.api.answer import Outcome
-from attnsim.api.ratios import Ratio, speedup
+from attnsim.api.comparing.ratios import Ratio, speedup
 from attnsim.api.roofline import Level, Point, Roofline
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu

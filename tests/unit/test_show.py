@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 import attnsim
-from attnsim.api.baselines import ratios_over_unchanged
+from attnsim.api.comparing.baselines import ratios_over_unchanged
 from attnsim.cli import main, show
 from attnsim.cli.show import REMARKS, console, print_remarks
 from attnsim.wording import NOTHING

@@ -7,8 +7,8 @@ from itertools import permutations
 import pytest
 
 from attnsim import InputError, Mask, Workload, layer, load_gpu, plot, predict, split, split_layer
-from attnsim.api.ratios import speedup
-from attnsim.api.splitting import MOST
+from attnsim.api.comparing.ratios import speedup
+from attnsim.api.comparing.splitting import MOST
 from attnsim.cli import main
 from attnsim.models.hardware.gpu import Gpu
 from tests.unit.answering import refusal

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from attnsim import Workload, load_gpu
-from attnsim.api import ratios
+from attnsim.api.comparing import ratios
 from attnsim.api.estimating import compute_time, step_waits
 from attnsim.models.calibrations.components import Widths
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Numbers

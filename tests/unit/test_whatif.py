@@ -10,7 +10,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 import attnsim
-from attnsim.api.like_for_like import LikeForLike
+from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.step import step
 from attnsim.cli import main
 from attnsim.cli.question_flags import QuestionFlags

@@ -16,8 +16,7 @@ from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question
 from attnsim.api.checking import Check, check
-from attnsim.api.reading import read
-from attnsim.api.tables import predict_rows, question_of
+from attnsim.api.tables import predict_rows, question_of, read
 from attnsim.errors import InputError
 from attnsim.models.digest import version
 from attnsim.models.question.column_names import given_cells

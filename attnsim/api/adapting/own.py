@@ -18,8 +18,7 @@ import numpy as np
 import yaml
 
 from attnsim.api.adapting.near import COORDINATES, Near, Points, coordinates
-from attnsim.api.carried import carried, spread_of
-from attnsim.api.trust import Reason, Trust, told_of
+from attnsim.api.trust import Reason, Trust, spread_of, told_of, unmeasured
 from attnsim.errors import InputError, nearest, shown, some
 from attnsim.files import read_typed
 from attnsim.models.calibrations.calibration import Calibration
@@ -102,7 +101,7 @@ class Prior:
 def prior_of(w: Workload, gpu: Gpu, record: Implementation, calibration: Calibration | None, trust: Trust) -> Prior:
     """What the range of an answer is made of, as far as timings of the kernel on the unchanged GPU narrow it."""
     parts = trust.components
-    names = carried(
+    names = unmeasured(
         w, gpu.unchanged, record, calibration, version="version" in parts, operations=w.operations is not None
     )
     told = widths().parts(spread_of(w, calibration), names)

@@ -1,7 +1,7 @@
 """How far predictions err by what separates the question from the measurements: the components of trust, measured.
 
 The rows of one source, GPU, kernel and pass are a *group*, predicted with numbers that saw none of them, and a group
-carries components (`attnsim.api.carried`); the farthest is its *category*. Errors are logs of measured over predicted
+carries components (`attnsim.api.trust`); the farthest is its *category*. Errors are logs of measured over predicted
 time.
 
 The square of a group's half-width is the sum of squares of one half-width for each component that it carries, and of a

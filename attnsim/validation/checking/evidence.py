@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnsim.api.carried import carried, same_version, spread_of
+from attnsim.api.trust import same_version, spread_of, unmeasured
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import Calibration, calibrations
 from attnsim.models.calibrations.choose import choose
@@ -76,7 +76,7 @@ def separation(row: Row, calibration: Calibration | None) -> tuple[str, ...]:
     version = row.case.version or software_of(row.case.source, library)
     measured = {software_of(source, library) for source in known}
     alike = same_version(version, measured) if version else same and "" in measured
-    return carried(
+    return unmeasured(
         row.workload, row.gpu, row.record, calibration,
         laboratory=not same, version=not alike, operations="operations" in row.case.options,
     )  # fmt: skip

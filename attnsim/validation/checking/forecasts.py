@@ -18,7 +18,7 @@ import numpy as np
 
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import predict
-from attnsim.api.reading import read
+from attnsim.api.tables import read
 from attnsim.errors import InputError, some
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu

@@ -18,8 +18,8 @@ import numpy as np
 
 from attnsim.api.answer import Answer, answered
 from attnsim.api.asking import Conditions, Question
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.playing import Played
-from attnsim.api.ratios import Ratio
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.files import read_typed

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnsim.api.ratios import moved
+from attnsim.api.comparing.ratios import moved
 from attnsim.errors import InputError
 from attnsim.files import read_typed
 from attnsim.models.calibrations.calibration import Calibration
@@ -55,7 +55,7 @@ class Step:
     borrowed : bool
         Whether any of the numbers are of another architecture or kernel.
     moved : float
-        As `attnsim.api.ratios.moved`.
+        As `attnsim.api.comparing.ratios.moved`.
     beside : tuple of float
         Logs of the ratio with each alternative of numbers that are carried, over the predicted one.
     """

@@ -2,7 +2,7 @@
 
 The components are measured as in `components.py`, every step a group of its own and every kernel's pass on a pair of
 GPUs one vote for each set of components. Of two kernels on one GPU nothing is estimated: the components of their times
-are summed up as `attnsim.api.ratios` does, and checked with the laboratory left out of them.
+are summed up as `attnsim.api.comparing.ratios` does, and checked with the laboratory left out of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.api.carried import spread_of
-from attnsim.api.ratios import of_two_kernels
+from attnsim.api.comparing.ratios import of_two_kernels
+from attnsim.api.trust import spread_of
 from attnsim.models.calibrations.components import RATIOS, Widths
 from attnsim.validation.checking.components import Group, left_out, measured
 from attnsim.validation.checking.evidence import Predicted

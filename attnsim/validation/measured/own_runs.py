@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from attnsim.api.reading import read
+from attnsim.api.tables import read
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.mechanisms.choosing import check_runs

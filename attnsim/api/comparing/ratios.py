@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, Self, TypeVar
 
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import HOST, TIMING, ratio_widths, widths
 from attnsim.models.hardware.changes import Change
 from attnsim.models.question.workload import Workload
-from attnsim.wording import ratio_text
+from attnsim.wording import ratio_text, time_text
 
 OF_A_MACHINE = ("laboratory", "clock")
 """The components that two kernels on one machine share."""
@@ -215,3 +215,76 @@ def _of_one_call(base: Timed, other: Timed) -> Iterator[float]:
     if moved(base, other):
         yield from (made.get(TIMING, 0.0) for made in (one, two))
         yield abs(one.get(HOST, 0.0) ** 2 - two.get(HOST, 0.0) ** 2) ** 0.5
+
+
+class Comparable(Protocol):
+    """An answer that can be held against another: a call's, a layer's or a mix's."""
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds; None where it does not fit the memory."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What makes the GPU hypothetical."""
+
+    def speedup_over(self, other: Self, /) -> Ratio | None:
+        """How many times faster than another answer of the same question."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types."""
+
+
+T = TypeVar("T", bound=Comparable)
+
+
+@dataclass(frozen=True, slots=True)
+class LikeForLike(Generic[T]):
+    """A question on the unchanged GPU on shipped and on retuned tiles, and on the changed GPU on retuned tiles.
+
+    A tile that the unchanged GPU can have as well is no gain of the chip: retuned is held against retuned.
+
+    Parameters
+    ----------
+    shipped, retuned : Answer, TooLarge or LayerAnswer
+        On the unchanged GPU.
+    changed : Answer, TooLarge or LayerAnswer
+        On the changed one, on the best tiles that fit it.
+    """
+
+    shipped: T
+    retuned: T
+    changed: T
+
+    @property
+    def tile(self) -> Ratio | None:
+        """What the best tile brings on the unchanged GPU; None where one of them does not fit."""
+        return self.retuned.speedup_over(self.shipped)
+
+    @property
+    def chip(self) -> Ratio | None:
+        """What the change brings, on the best tiles of both GPUs."""
+        return self.changed.speedup_over(self.retuned)
+
+    @property
+    def both(self) -> Ratio | None:
+        """Both together: today's kernel on today's GPU against the best tile on the changed one."""
+        return self.changed.speedup_over(self.shipped)
+
+    @property
+    def sentence(self) -> str:
+        """The three times, and the gain of the tile and of the chip."""
+        times = [time_text(one.time_s) for one in (self.shipped, self.retuned, self.changed)]
+        return (
+            f"unchanged {times[0]}, retuned {times[1]}, changed and retuned {times[2]}. "
+            f"The tile brings {self.tile or 'no ratio'}, the chip {self.chip or 'no ratio'}"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Times and ratios, ready for JSON."""
+        ratios = {name: getattr(self, name) for name in ("tile", "chip", "both")}
+        return {
+            "unchanged_time_s": self.shipped.time_s,
+            "unchanged_retuned_time_s": self.retuned.time_s,
+            **{name: one and one.to_dict() for name, one in ratios.items()},
+        }

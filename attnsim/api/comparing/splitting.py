@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Generic, Protocol, Self, TypeVar, Unpack
+from typing import Generic, Unpack
 
 from attnsim.api.answer import Answer
 from attnsim.api.answering import answer
 from attnsim.api.asking import Given, Question, ask, read_conditions, read_gpu
-from attnsim.api.ratios import Ratio
+from attnsim.api.comparing.ratios import Ratio, T
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu, inconsistency
@@ -21,27 +21,6 @@ MOST = 8
 """Changes that are split: every subset of them is replayed, 256 of eight."""
 
 Keys = frozenset[str]
-
-
-class Answered(Protocol):
-    """An answer that can be split: a call's or a layer's."""
-
-    @property
-    def time_s(self) -> float | None:
-        """Seconds; None where it does not fit the memory."""
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """What makes the GPU hypothetical."""
-
-    def speedup_over(self, other: Self, /) -> Ratio | None:
-        """How many times faster than another answer of the same question."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain types."""
-
-
-T = TypeVar("T", bound=Answered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from attnsim.api.answer import Answer, Outcome
 from attnsim.api.answering import compared
 from attnsim.api.asking import Question, read_conditions
-from attnsim.api.ratios import Ratio
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Change

@@ -13,7 +13,7 @@ from attnsim.api.answer import Answer, Answers, Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, Question, ask, read_conditions, read_gpus
 from attnsim.api.building import scheduled
-from attnsim.api.ratios import Ratio
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
