@@ -133,6 +133,7 @@ def compare(
     Raises
     ------
     InputError
+        Bad input, in one line; also an implementation or a tile that none of the algorithms has.
     """
     asked = compared(workload, gpu, algorithms, implementation, read_conditions(**conditions))
     return Answers(with_speedup(answer(question), question) for question in asked)
@@ -150,6 +151,7 @@ def compared(
     Raises
     ------
     InputError
+        When nothing is given to compare, or something that nothing of it uses.
     """
     gpus = read_gpus(gpu)
     if not gpus:
@@ -166,7 +168,7 @@ def compared(
 def _questions(
     workload: Workload, gpu: Gpu, chosen: Sequence[Mechanism], wanted: Sequence[str], conditions: Conditions
 ) -> list[Question]:
-    """What `compare` asks about one GPU.
+    """The questions of `compare` about one GPU.
 
     Raises
     ------
@@ -212,7 +214,7 @@ def runs_of(
 
 
 def with_speedup(found: Outcome, question: Question) -> Outcome:
-    """The same answer with its speedup over the default naive implementation, by the fast replay."""
+    """An answer with its speedup over the default naive implementation, by the fast replay."""
     if not isinstance(found, Answer):
         return found
     naive, conditions = MECHANISMS["naive"], question.conditions

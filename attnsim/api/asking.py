@@ -25,7 +25,7 @@ from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Told
 
 OF_LENGTHS = by_hand(4_000_000, "budget times sequences of different lengths: few have no usual block to go by")
-"""Of a smaller grid the whole is told by its usual blocks; two dozen unequal sequences have none, 512 have."""
+"""A smaller grid stands for the whole by its usual blocks; two dozen unequal sequences have none, 512 have."""
 BUDGETS = (1_000, 10**12)
 """The least and the most of a budget: less plays too little of a grid to say anything, more would take days."""
 
@@ -158,6 +158,7 @@ def read_gpu(gpu: Gpu | str | Path) -> Gpu:
     Raises
     ------
     InputError
+        When no GPU is called so.
     """
     if isinstance(gpu, Gpu):
         return gpu
@@ -170,6 +171,7 @@ def read_gpus(gpu: Gpu | str | Path | Iterable[Gpu | str | Path]) -> list[Gpu]:
     Raises
     ------
     InputError
+        When no GPU is called so.
     """
     if isinstance(gpu, (Gpu, str, Path)) or not isinstance(gpu, Iterable):
         return [read_gpu(gpu)]
@@ -211,7 +213,7 @@ def _read(name: str, known: Mapping[str, Mechanism]) -> Mechanism:
 
 
 def _instead(key: str, known: Mapping[str, Mechanism]) -> str:
-    """What a person may have meant: an implementation where it is the name of one, else the nearest algorithm."""
+    """A name that a person may have meant: an implementation where it is one, else the nearest algorithm."""
     try:
         record = match(key).record
     except InputError:
@@ -414,6 +416,7 @@ def check_selected(workload: Workload, played: Iterable[Workload]) -> None:
     Raises
     ------
     InputError
+        When none has it.
     """
     if workload.selection is not None and all(w.selection is None for w in played):
         raise InputError(
@@ -423,7 +426,7 @@ def check_selected(workload: Workload, played: Iterable[Workload]) -> None:
 
 
 def _named(name: str | Match | None, version: str, mechanism: Mechanism, w: Workload, gpu: Gpu) -> Match | None:
-    """What the name of an implementation stands for; with a number, the mechanism's where the name has none."""
+    """The implementation that a name stands for; with a number, the mechanism's where the name has none."""
     if not name or isinstance(name, Match):
         return name or None
     numbered = f"{name}@{mechanism.number}" if mechanism.number and "@" not in name else name

@@ -1,4 +1,4 @@
-"""What bounds a call: the figure of the GPU whose doubling gains most, found by playing the call with each doubled.
+"""The bound of a call: the figure of the GPU whose doubling gains most, found by playing the call with each doubled.
 
 How long a unit is busy does not say it: it may be busy in a kernel that takes little of the call, or while the call
 waits for something else.
@@ -31,7 +31,7 @@ def expect_bounds() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What bounds a call or a kernel; as text: "L2, 1.10x if doubled".
+    """The bound of a call or a kernel; as text: "L2, 1.10x if doubled".
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Bound:
 def bounds(
     played: Replay, gpu: Gpu, dtype: str, launch: str, play: Callable[[Gpu], Replay]
 ) -> tuple[Bound, tuple[Bound, ...]]:
-    """What bounds a call, and each of its kernels; a unit that is hardly busy in any kernel is not tried."""
+    """The bound of a call and of each of its kernels; a unit that is hardly busy in any kernel is not tried."""
     found = [(unit, figure, play(better)) for unit, figure, better in _doubled(played, gpu, dtype, launch)]
 
     def most(gains: list[float]) -> Bound:
@@ -92,7 +92,7 @@ def _doubled(played: Replay, gpu: Gpu, dtype: str, launch: str) -> Iterator[tupl
 
 @lru_cache(maxsize=64)
 def bounds_of(run: Played[Any]) -> tuple[Bound, tuple[Bound, ...]]:
-    """What bounds a call that was played and each of its kernels, on its tile and in fast mode."""
+    """The bound of a call that was played and of each of its kernels, on its tile and in fast mode."""
     schedule, asked, numbers = run.schedule, run.question, run.chosen.numbers
     fast = replace(asked.conditions, mode="fast", told=None)
     base = run.replay if asked.conditions.mode == "fast" else replayed(schedule, asked.gpu, numbers, fast)

@@ -21,11 +21,11 @@ from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
 
 LIMITS = tuple(f"sm.{name}" for name, one in fields_of(Sm).items() if one.read == "limit")
-"""What a block may hold."""
+"""Figures that limit a block."""
 
 ASKED = ("sm.count", "l2.capacity", "hbm.capacity")
-"""What a call asks its device for as it runs: split rules count the SMs, schedulers ask whether keys fit the L2, SGLang
-how much memory is free for scores."""
+"""Figures that a call asks its device for as it runs: split rules count the SMs, schedulers ask whether keys fit the
+L2, SGLang how much memory is free for scores."""
 
 
 def peak_bytes(record: Implementation, w: Workload) -> int:
@@ -173,6 +173,7 @@ def check_paths(record: Implementation, schedule: Schedule, gpu: Gpu) -> None:
     Raises
     ------
     InputError
+        When the GPU lacks the path.
     """
     for kernel in schedule.kernels:
         for path, present in (("wgmma", gpu.features.wgmma), ("tcgen05", gpu.features.tcgen05)):

@@ -127,12 +127,12 @@ class Check:
 
     @property
     def line_name(self) -> str:
-        """What the rows are counted by: "line" of a CSV file, else "row"."""
+        """Word that the rows are counted by: "line" of a CSV file, else "row"."""
         return str(self.frame.index.name or "row")
 
     @property
     def accuracy(self) -> list[Accuracy]:
-        """Of all possible rows, then by implementation and GPU where there are several; empty without an answer."""
+        """Accuracy of all possible rows, then by implementation and GPU where several are; empty without an answer."""
         answered = [row for row in self.answered if row.ratio is not None and not row.impossible]
         several = len({row.gpu for row in answered}) > 1
         parts: dict[tuple[str, str], list[AnsweredRow]] = {}
@@ -201,7 +201,7 @@ class Check:
 
     @property
     def question(self) -> tuple[dict[str, str], list[dict[str, str]]]:
-        """What the table asks, under its own names: cells that are the same in all rows, and each row's others."""
+        """The questions of the table, under its own names: cells that all rows share, and each row's others."""
         kept = [one.theirs for one in self.columns.columns if one.ours not in (*MEASURED, "notes", "source")]
         cells = [{name: str(row[name]) for name in kept} for row in records(self.frame)]
         same = {name: cells[0][name] for name in kept if len(cells) > 1 and len({row[name] for row in cells}) == 1}
@@ -209,7 +209,7 @@ class Check:
 
     @property
     def assumed(self) -> dict[tuple[object, ...], list[str]]:
-        """What answered rows leave open, and how it is taken, by the lines of these rows; by none where all do."""
+        """Assumptions that fill what answered rows leave open, by the lines of these rows; by none where all do."""
         answered = [(line, row.case) for line, row in self.lines if row.case and row.ratio is not None]
         lines: dict[str, list[object]] = {}
         for line, case in answered:

@@ -135,7 +135,7 @@ class Explanation:
 
     @property
     def slower(self) -> str:
-        """What makes the call slower than on the unchanged GPU though figures are better; else empty."""
+        """The reason that the call is slower than on the unchanged GPU though figures are better; else empty."""
         return why_slower(self.unchanged, self.prediction) if self.unchanged else ""
 
     def to_dict(self) -> dict[str, object]:
@@ -167,7 +167,7 @@ _TOLD = (
     *("mechanism", "loop_nest", "useful_flops", "compulsory_bytes", "kernels", "tensors", "counts", "levers"),
     *("kernel_levers", "prediction", "bound", "turn", "unchanged", "speedup", "slower", "reached"),
 )
-"""What JSON says of an explanation, in order."""
+"""The names of an explanation in JSON, in order."""
 
 
 def explain(

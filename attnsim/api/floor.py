@@ -83,7 +83,7 @@ class Fastest:
     question: str
 
     def remark(self, share: float) -> str:
-        """What is said of an answer that reaches this share of its floor; "" where it is not beyond the record."""
+        """The remark on an answer that reaches this share of its floor; "" where it is not beyond the record."""
         return f"{share:.2f} of its floor; nobody has been this fast: {self}" if share > BEYOND * self.share else ""
 
     def __str__(self) -> str:

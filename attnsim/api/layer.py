@@ -88,6 +88,7 @@ def layer(model: Model | str, gpu: Gpu | str, **asked: Unpack[LayerGiven]) -> La
     Raises
     ------
     InputError
+        Bad input, in one line; also a model whose MLP is not known.
 
     Examples
     --------
@@ -167,7 +168,7 @@ def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
 
 
 def _elsewhere(model: Model, w: Workload) -> dict[Group, list[Step]]:
-    """What the model has beside such layers: the MLP of those without experts, and the LM head."""
+    """Steps of the model outside such layers: the MLP of those without experts, and the LM head."""
     heads = (head_step(model, w, way) for way in w.directions)
     return {
         "mlp": [step for way in w.directions for step in dense_mlp_steps(model, w, way)],
@@ -188,6 +189,7 @@ def attention_share(model: Model | str, gpu: Gpu | str, seqs: Sequence[int], **a
     Raises
     ------
     InputError
+        When no length is given, and as :func:`layer` does.
     """
     if not seqs:
         raise InputError("no length is given; give one or more, such as 512, 8192")
@@ -204,7 +206,7 @@ def _model(model: Model | str) -> Model:
 
 
 GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))
-"""What a projection is replayed with: the chip's rates, and no call of an attention interface."""
+"""Numbers of a projection's replay: the chip's rates, and no call of an attention interface."""
 
 
 def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:

@@ -148,7 +148,7 @@ class LayerAnswer(Reply[LayerQuestion]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the attention."""
+        """Notes on the attention."""
         return tuple(dict.fromkeys(note for one in self.attention for note in one.notes))
 
     @property
@@ -217,11 +217,11 @@ class LayerAnswer(Reply[LayerQuestion]):
         return together([(part.time_s or 0.0, one) for part, one in zip(base.parts, ratios, strict=True)])
 
     def speedups_over(self, base: LayerAnswer) -> list[Ratio | None]:
-        """The same of each part."""
+        """Speedup of each part."""
         return self._speedups(base, self.parts, base.parts)
 
     def model_speedup_over(self, base: LayerAnswer) -> Ratio | None:
-        """The same of all layers and the LM head."""
+        """Speedup of all layers and the LM head."""
         mine, theirs = ([part for _, part in one.model_parts] for one in (self, base))
         times = [number * (part.time_s or 0.0) for number, part in base.model_parts]
         return together(list(zip(times, self._speedups(base, mine, theirs), strict=True)))

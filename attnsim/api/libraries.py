@@ -26,7 +26,7 @@ LIBRARIES = {
     "TensorRT-LLM": "tensorrt-llm",
     "FlashInfer": "flashinfer",
 }
-"""What people say they use, and the name that means it."""
+"""Libraries as people call them, and the name that each means."""
 
 _LLAMA = Workload(heads_q=32, heads_kv=8, seq_q=8192, head_dim=128, mask=Mask.causal())
 TYPICAL = {
@@ -39,7 +39,7 @@ TYPICAL = {
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What a library runs on a GPU.
+    """The kernel that a library runs on a GPU.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Default:
 
 
 def library_defaults(gpus: Sequence[Gpu | str], passes: Sequence[str] = tuple(TYPICAL)) -> list[Default]:
-    """What each library runs by default, for a typical call of each pass on each GPU.
+    """The kernel of each library by default, for a typical call of each pass on each GPU.
 
     Raises
     ------

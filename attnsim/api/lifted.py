@@ -112,6 +112,7 @@ def explain_kernel(
     Raises
     ------
     InputError
+        Bad input, in one line; also where the kernel does not run on the GPU.
     """
     file, machine = _read(kernel), read_gpu(gpu)
     conditions = read_conditions(cache=cache, launch=launch, budget=budget, told=told)
@@ -158,6 +159,7 @@ def trace_kernel(
     Raises
     ------
     InputError
+        Bad input, in one line; also where the kernel does not run on the GPU.
     """
     if not 1 <= sms <= MOST_SMS:
         raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")

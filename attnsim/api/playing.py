@@ -195,7 +195,7 @@ def with_alternatives(run: Played[Any]) -> tuple[float, ...]:
 
 
 def too_large(peak: float, capacity: float) -> str:
-    """What is said of a call that needs more memory than the card has, both in bytes."""
+    """The sentence about a call that needs more memory than the card has, both in bytes."""
     return f"does not fit: needs {_bytes_text(peak)}, the card has {_bytes_text(capacity)}"
 
 

@@ -33,7 +33,7 @@ _SPELT |= {"microseconds": "us", "nanoseconds": "ns", "usec": "us", "nsec": "ns"
 _EPOCH = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
 """Unix time since 2001 in each unit; the next unit begins at 100 times as much (the year 5138)."""
 _CHARACTERS_A_TOKEN = 4
-"""Of English text, about (OpenAI, help.openai.com/en/articles/4936856: "1 token ~= 4 chars in English")."""
+"""Characters of English text, about (OpenAI, help.openai.com/en/articles/4936856: "1 token ~= 4 chars in English")."""
 _TURNS = ("conversations", "conversation", "messages")
 _LIKE_ARRIVALS = re.compile(
     r"time|arriv|stamp|date|when|start|submit|sent|creat|queue|clock|offset|begin|^ts?$|issued|at$"

@@ -147,7 +147,7 @@ class Roofline:
         return self.ceiling(unit) / self.bandwidth(level)
 
     def reached(self, level: Level, intensity: float) -> float:
-        """What kernels reach at an intensity of one level, FLOP/s: the lower of its bandwidth and of the tensor cores.
+        """FLOP/s that kernels reach at an intensity of one level: the lower of its bandwidth and of the tensor cores.
 
         Where nothing was fitted for the tensor cores of the architecture, the datasheet's rate stands for them.
         """

@@ -188,6 +188,7 @@ def serve(
     Raises
     ------
     InputError
+        Bad input, in one line; also where a step does not fit the memory.
     """
     for name, value in (("tokens", tokens), ("sequences", sequences), ("layers", layers), ("stride", stride)):
         if value < 1:
@@ -251,7 +252,7 @@ def _called(w: Workload, lengths: Sequence[Length]) -> list[tuple[Length, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What a step attends, in the order of the requests."""
+    """The sequences that a step attends, in the order of the requests."""
 
     lengths: tuple[Length, ...]
     who: tuple[int, ...]

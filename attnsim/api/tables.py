@@ -305,6 +305,7 @@ def question_of(case: Case, conditions: Conditions = USUAL) -> Question:
     Raises
     ------
     InputError
+        When the row names something that is not known or does not run.
     """
     version, name = case.version or "", implementation_of(case)
     w, gpu = _workload(case), gpu_of(case)
@@ -412,6 +413,6 @@ def _assumed(case: Case, named: Match | None) -> list[str]:
 
 
 def one_line(error: Exception) -> str:
-    """What the column `error` says of an exception."""
+    """The text of an exception in the column `error`."""
     text = " ".join(str(error).split())
     return text if isinstance(error, InputError) else f"internal error: {type(error).__name__}: {text}"

@@ -70,6 +70,7 @@ def traces(
     Raises
     ------
     InputError
+        Bad input, in one line; also where the call does not fit the memory.
     """
     runs = runs_of([read_algorithm(name) for name in algorithms], implementation, gpu, workload)
     found = []

@@ -207,14 +207,14 @@ def _furthest(size: tuple[str, int, tuple[int, int], bool]) -> float:
 
 
 class _Outside(NamedTuple):
-    """What of a question lies outside a calibration's domain, in words: near it, and far from it."""
+    """Properties of a question outside a calibration's domain, in words: near it, and far from it."""
 
     near: list[str]
     far: list[str]
 
 
 def _beside_shape(w: Workload, calibration: Calibration) -> _Outside:
-    """Of what a question asks beside its shape what nobody measured; a sink is but one term of a row's sum."""
+    """Options of a question that nobody measured; a sink is but one term of a row's sum."""
     told = {"kv_dtype": f"K and V in {w.kv_dtype}", "softcap": "soft-capping", "sinks": "attention sinks"}
     near, far = found = _Outside([], [])
     for option in w.options:
@@ -260,7 +260,7 @@ def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> _Outside:
 NEAR = by_hand(2.0, "factor beyond a calibration's ranges of lengths and rows that still counts as near")
 
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwd+bwd": ("fwd", "bwd"), "decode": ("decode",)}
-"""What a measured pass says something about."""
+"""The directions that a measured pass says something about."""
 
 
 def unmeasured(

@@ -1,4 +1,4 @@
-"""What the ratios of a table are over: the row or GPU that was named, or the first row that fits everywhere."""
+"""The baseline of a table's ratios: the row or GPU that was named, or the first row that fits everywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attnsim.wording import number
 
 SLOWER = by_hand(0.995, "ratio below which a GPU with better figures is said to be slower")
 UNFUSED, UNCHANGED = "naive", "base"
-"""What ratios are over where nothing is named: unfused attention on the same GPU; of a changed GPU, the unchanged."""
+"""Baselines where nothing is named: unfused attention on the same GPU; of a changed GPU, the unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,7 @@ def check_baseline(
     Raises
     ------
     InputError
+        When no row will be called so.
     """
     if baseline is not None:
         asked = compared(workload, gpus, algorithms, implementations, read_conditions())
@@ -187,7 +188,7 @@ def _over(base: Outcome | None, one: Outcome) -> Ratio | None:
 
 
 def _twin(one: Outcome, others: Iterable[Outcome]) -> Outcome | None:
-    """The same row of other ones: of its implementation, or else of its algorithm."""
+    """The row of other ones that has its implementation, or else its algorithm."""
     alike = [base for base in others if base.algorithm == one.algorithm and _place(base)[2:] == _place(one)[2:]]
     return next((base for base in alike if base.implementation == one.implementation), next(iter(alike), None))
 

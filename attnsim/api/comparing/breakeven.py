@@ -1,4 +1,4 @@
-"""Where sparse attention begins to pay: the density below which it beats dense flash."""
+"""The break-even of sparse attention: the density below which it beats dense flash."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class BreakEven:
 
     @property
     def expected(self) -> Against:
-        """What to expect: under the mask that was asked about, else under the pattern at about a tenth of the pairs."""
+        """The comparison under the mask that was asked about, else under the pattern at about a tenth of the pairs."""
         return self.yours or min(self.points, key=lambda point: abs(point.density - TENTH))
 
     def to_dict(self) -> dict[str, object]:
@@ -85,7 +85,7 @@ _NESTED = ("at", "yours", "points")
 
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Of the key blocks: where the curve is played whatever comes out."""
+"""Shares of the key blocks at which the curve is played whatever comes out."""
 STEPS = 100
 """Densities told apart, or as many as there are blocks in a row if those are fewer."""
 
@@ -137,6 +137,7 @@ def breakeven(
     Raises
     ------
     InputError
+        Bad input, in one line; also where a call does not fit the memory.
 
     Examples
     --------
@@ -279,7 +280,7 @@ def _what(best: BreakEven, rows: Sequence[BreakEven]) -> str:
 
 
 def _tiles(rows: Sequence[BreakEven]) -> str:
-    """What the kernels' tiles ask of the pattern, where that is finer."""
+    """Tiles visited for a pattern that is finer than them, and a remedy; empty where none is."""
     found = []
     for row in rows:
         point = row.expected

@@ -20,7 +20,7 @@ SHORTEST, LONGEST = 64, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where one algorithm overtakes another as sequences grow.
+    """The length at which one algorithm overtakes another as sequences grow.
 
     Parameters
     ----------

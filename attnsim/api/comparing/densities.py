@@ -153,7 +153,7 @@ class Grown:
         return self._played[blocks]
 
     def mask(self, blocks: int) -> Mask:
-        """Of so many blocks a row."""
+        """The mask of so many blocks a row."""
         band = self.question.mask
         return band if blocks == self.most else PATTERNS[self.pattern](blocks, self.block, band)
 
@@ -209,12 +209,13 @@ def check_masks(w: Workload, masks: Sequence[Mask]) -> None:
     Raises
     ------
     InputError
+        When they take too long.
     """
     check_counting((mask.parts for mask in masks), Tiles(ROWS, KEYS, w.seq_q, w.seq_kv))
 
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
-"""Of the key blocks of a row."""
+"""Shares of the key blocks of a row."""
 USUAL = ("attnsim.sparse", "gather")
 """Beside the best sparse kernel for a GPU: our own, and gathering blocks for batched GEMMs."""
 
@@ -262,6 +263,7 @@ def densities(
     Raises
     ------
     InputError
+        Bad input, in one line: a pattern, block or share that is not allowed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What bounds a call, and what would have to change for the bound to move: figures of the GPU changed one at a time.
+"""Levers: figures of the GPU changed one at a time, and how much faster each makes a call.
 
 Properties of the kernel, each a schedule that can be built, are changed on the same GPU.
 """
@@ -34,7 +34,7 @@ BETTER = 2.0
 """How much better each figure is made: a rate twice as high, a latency half as long."""
 
 Play = Callable[[Gpu], tuple[Schedule, Replay]]
-"""The same tile on another GPU."""
+"""A replay of one tile on another GPU."""
 
 Anew = Callable[[Gpu, Schedule], tuple[Schedule, Replay] | None]
 """The tile that an implementation would choose on another GPU, beside the one held; None where it is the same."""
@@ -81,7 +81,7 @@ class Lever:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Where another unit is as busy: the busiest unit of the longest kernel made as much faster as that takes.
+    """The point at which another unit is as busy: the busiest of the longest kernel made as much faster as that takes.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def two_busiest(played: Replay) -> tuple[str, str, float] | None:
 
 
 def turn(played: Replay, gpu: Gpu, dtype: str, play: Play) -> Turn | None:
-    """Where another unit is as busy, None where launches or latency take most of the time or no other is busy."""
+    """The point at which another unit is as busy; None where launches or latency take most of the time, or none is."""
     busiest = two_busiest(played)
     if busiest is None:
         return None
@@ -252,7 +252,7 @@ def _tile(schedule: Schedule) -> FlashTile | SparseTile | None:
 
 
 def _requests(tile: FlashTile | SparseTile, w: Workload) -> Iterator[tuple[str, str, TileRequest]]:
-    """The same tile with one property of its kernel changed."""
+    """Requests for the tile with one property of its kernel changed."""
     own = TileRequest(tile.rows, tile.keys)
     for stages in (tile.stages - 1, tile.stages + 1):
         if stages:
@@ -341,7 +341,7 @@ def _newest(gpu: Gpu) -> Path:
 
 
 def unturned(busiest: str | None) -> str:
-    """What is said of a call in which no two units can be as busy."""
+    """The sentence about a call in which no two units can be as busy."""
     what = {
         "launch": "Launches take more than half of the time: fewer kernels, or a CUDA graph, before a faster GPU.",
         "latency": "No unit is busy for 35 % of the time: too few blocks or too short a pipeline to hide latency.",
@@ -350,7 +350,7 @@ def unturned(busiest: str | None) -> str:
 
 
 def why(one: Outcome) -> str:
-    """What bounds a call, by replays with each figure doubled, and how busy units are."""
+    """The bound of a call, by replays with each figure doubled, and how busy units are."""
     if isinstance(one, TooLarge):
         return f"{one.algorithm}: {one.notes[0]}"
     busiest = two_busiest(one.run.replay)

@@ -46,7 +46,7 @@ class Ratio:
 
     @classmethod
     def of(cls, base_s: float, other_s: float, half: float, others: Sequence[float] = ()) -> Ratio:
-        """Of two times; `half` is the half-width of the range of its log.
+        """The ratio of two times; `half` is the half-width of the range of its log.
 
         `others` are logs of other ratios over this one, of which the range holds the farthest on each side.
         """
@@ -95,11 +95,11 @@ class Timed(Played, Protocol):
 
     @property
     def architecture(self) -> str:
-        """Of the GPU."""
+        """Architecture of the GPU."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What makes that GPU hypothetical."""
+        """The changes that make that GPU hypothetical."""
 
     @property
     def tiles(self) -> str:
@@ -144,7 +144,7 @@ def _by_alternatives(base: Timed, other: Timed) -> list[float]:
 
 
 def speedup_of_tiles(base_s: float, other_s: float) -> Ratio:
-    """Of one kernel on another tile than the one that its code ships: nobody has timed it."""
+    """The speedup of one kernel on another tile than the one that its code ships: nobody has timed it."""
     return Ratio.of(base_s, other_s, widths().half_width([widths().sd["pass"]]))
 
 
@@ -195,7 +195,7 @@ def together(parts: Sequence[tuple[float, Ratio | None]]) -> Ratio | None:
 
 
 def _of_machines(base: Timed, other: Timed) -> Iterator[float]:
-    """Those of the machines, where they differ."""
+    """Standard deviations of the machines, where they differ."""
     sd = ratio_widths().sd
     if base.gpu != other.gpu:
         yield sd["machines"]
@@ -208,7 +208,7 @@ def _of_machines(base: Timed, other: Timed) -> Iterator[float]:
 
 
 def _of_one_call(base: Timed, other: Timed) -> Iterator[float]:
-    """Those of one call on two machines or tiles beyond the machines': a tile that nobody timed, what timing adds."""
+    """Standard deviations of one call on two machines or tiles, beyond the machines' own."""
     one, two = base.trust.components, other.trust.components
     if base.tile != other.tile:
         yield from (widths().sd["pass"] for found in (base, other) if found.tiles != "shipped")
@@ -226,7 +226,7 @@ class Comparable(Protocol):
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What makes the GPU hypothetical."""
+        """The changes that make the GPU hypothetical."""
 
     def speedup_over(self, other: Self, /) -> Ratio | None:
         """How many times faster than another answer of the same question."""
@@ -258,12 +258,12 @@ class LikeForLike(Generic[T]):
 
     @property
     def tile(self) -> Ratio | None:
-        """What the best tile brings on the unchanged GPU; None where one of them does not fit."""
+        """The gain of the best tile on the unchanged GPU; None where one of them does not fit."""
         return self.retuned.speedup_over(self.shipped)
 
     @property
     def chip(self) -> Ratio | None:
-        """What the change brings, on the best tiles of both GPUs."""
+        """The gain of the change, on the best tiles of both GPUs."""
         return self.changed.speedup_over(self.retuned)
 
     @property

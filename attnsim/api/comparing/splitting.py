@@ -1,4 +1,4 @@
-"""What each of several changes of a GPU brings: alone, as the last one, and on average over all orders."""
+"""The gain of each of several changes of a GPU: alone, as the last one, and on average over all orders."""
 
 from __future__ import annotations
 
@@ -131,6 +131,7 @@ def check_splits(gpu: Gpu) -> None:
     Raises
     ------
     InputError
+        When the number of changes is not allowed.
     """
     number = len(differing(gpu.unchanged, gpu))
     if not 2 <= number <= MOST:
@@ -181,6 +182,7 @@ def _answered(question: Question) -> Answer[Question]:
     Raises
     ------
     InputError
+        When it does not fit.
     """
     found = answer(question)
     if not isinstance(found, Answer):
@@ -189,7 +191,7 @@ def _answered(question: Question) -> Answer[Question]:
 
 
 def _part(key: str, changed: Gpu, answers: Mapping[Keys, T]) -> Part[T]:
-    """What one change brings, by the subsets of the others it comes to."""
+    """The gain of one change, by the subsets of the others it comes to."""
     whole = max(answers, key=len)
     base, alone, without = answers[frozenset()], answers[frozenset({key})], answers[whole - {key}]
     logs = [0.0, 0.0, 0.0]
