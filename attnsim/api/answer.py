@@ -54,14 +54,9 @@ class Reply(Generic[Q]):
         return self.question.mechanism.name
 
     @property
-    def implementation(self: Reply[Question]) -> str:
-        """The code that is imitated."""
-        return self.question.record.name
-
-    @property
-    def kernel(self: Reply[KernelQuestion]) -> str:
-        """The kernels of a lifted call, by name."""
-        return self.question.title
+    def implementation(self: Reply[Question] | Reply[KernelQuestion]) -> str:
+        """The code that is imitated; of a lifted call, its kernels by name."""
+        return self.question.implementation
 
     @property
     def gpu(self) -> str:

@@ -258,9 +258,14 @@ class Question:
     """Keys of an answer in JSON, in order, and the attributes of :class:`attnsim.Answer` that they hold."""
 
     @property
+    def implementation(self) -> str:
+        """The code that is imitated."""
+        return self.record.name
+
+    @property
     def title(self) -> str:
         """The algorithm, and whose code it is."""
-        return f"{self.mechanism.name} ({self.record.name})"
+        return f"{self.mechanism.name} ({self.implementation})"
 
     @property
     def dtype(self) -> str:
@@ -289,7 +294,8 @@ class KernelQuestion:
     conditions: Conditions
 
     names: ClassVar[Mapping[str, str]] = {
-        **{name: name for name in ("kernel", "gpu", "changes", "like", "time_s", "time_low_s", "time_high_s")},
+        "kernel": "implementation",
+        **{name: name for name in ("gpu", "changes", "like", "time_s", "time_low_s", "time_high_s")},
         **{name: name for name in ("busiest", "hbm_read_bytes", "hbm_write_bytes", "l2_bytes", "smem_bytes")},
         **{"flops": "flops_executed", "exponentials": "exponentials", "memory_bytes": "peak_memory_bytes"},
         **{name: name for name in ("blocks_per_sm", "waves", "units_s", "clock_hz", "exposed_s", "launch_s", "spread")},
@@ -298,9 +304,11 @@ class KernelQuestion:
     """As of :class:`Question`."""
 
     @property
-    def title(self) -> str:
+    def implementation(self) -> str:
         """The kernels of the file, by name."""
         return self.call.name
+
+    title = implementation
 
     @property
     def dtype(self) -> str:

@@ -14,6 +14,7 @@ from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.comparing.levers import Lever, Turn, levers, turn
 from attnsim.api.explaining import KernelFit, fit_of
 from attnsim.api.playing import Played, replayed, too_large
+from attnsim.api.tracing import trace_schedule
 from attnsim.api.trust import Reason, Trust, told_of
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, choose
@@ -26,9 +27,6 @@ from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay, Told
 from attnsim.simulator.trace import Trace
-from attnsim.simulator.trace import trace as play_traced
-
-MOST_SMS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +159,10 @@ def trace_kernel(
     InputError
         Bad input, in one line; also where the kernel does not run on the GPU.
     """
-    if not 1 <= sms <= MOST_SMS:
-        raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")
     file, machine = _read(kernel), read_gpu(gpu)
-    conditions = read_conditions(cache=cache, launch=launch)
     _check(file, machine)
-    numbers = _chosen(file, machine).numbers
-    return play_traced(file.schedule, machine, numbers, cache=conditions.cache, launch=conditions.launch, sms=sms)
+    conditions = read_conditions(cache=cache, launch=launch)
+    return trace_schedule(file.schedule, machine, _chosen(file, machine).numbers, conditions, sms)
 
 
 def _read(kernel: LiftedCall | Path | str) -> LiftedCall:

@@ -330,17 +330,8 @@ def _with_unknown(found: Cells, names: Sequence[str]) -> Cells:
     return found | {"trust": f"{LEVELS[1] if level == LEVELS[0] else level}: {told}; {reason}"}
 
 
-def answer_columns(found: Outcome) -> Cells:
-    """A prediction as `ADDED_COLUMNS`."""
-    return _columns(found, found.implementation) | {"error": "" if found.fits else found.notes[0]}
-
-
-def kernel_columns(found: Answer[KernelQuestion]) -> Cells:
-    """A kernel file's prediction as `ADDED_COLUMNS`: the kernels of the file are what is used."""
-    return _columns(found, found.kernel) | {"error": ""}
-
-
-def _columns(found: Outcome | Answer[KernelQuestion], used: str) -> Cells:
+def answer_columns(found: Outcome | Answer[KernelQuestion]) -> Cells:
+    """An answer as `ADDED_COLUMNS`; of a kernel file, its kernels are what is used."""
     return {
         "predicted_s": found.time_s,
         "predicted_low_s": found.time_low_s,
@@ -348,8 +339,9 @@ def _columns(found: Outcome | Answer[KernelQuestion], used: str) -> Cells:
         "hbm_read_bytes": found.hbm_read_bytes,
         "hbm_write_bytes": found.hbm_write_bytes,
         "busiest": found.busiest,
-        "used_implementation": used,
+        "used_implementation": found.question.implementation,
         "trust": f"{found.trust.level}: {found.trust.reason}",
+        "error": found.too_large if isinstance(found, TooLarge) else "",
     }
 
 

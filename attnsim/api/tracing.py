@@ -8,8 +8,10 @@ from attnsim.api.answering import runs_of
 from attnsim.api.asking import Conditions, Question, ask, read_algorithm, read_conditions
 from attnsim.api.playing import DoesNotFit, play
 from attnsim.errors import InputError
+from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.trace import Trace
 from attnsim.simulator.trace import trace as play_traced
 
@@ -82,12 +84,21 @@ def traces(
 
 
 def _traced(question: Question, sms: int) -> Trace:
-    if not 1 <= sms <= MOST_SMS:
-        raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")
     try:
-        run, conditions = play(question), question.conditions
+        run = play(question)
     except DoesNotFit as why:
         raise InputError(f"{why}; take a smaller batch or length") from None
-    return play_traced(
-        run.schedule, question.gpu, run.chosen.numbers, cache=conditions.cache, launch=conditions.launch, sms=sms
-    )
+    return trace_schedule(run.schedule, question.gpu, run.chosen.numbers, question.conditions, sms)
+
+
+def trace_schedule(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions, sms: int) -> Trace:
+    """A schedule traced under the conditions.
+
+    Raises
+    ------
+    InputError
+        When the number of SMs to note is not allowed.
+    """
+    if not 1 <= sms <= MOST_SMS:
+        raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")
+    return play_traced(schedule, gpu, numbers, cache=conditions.cache, launch=conditions.launch, sms=sms)

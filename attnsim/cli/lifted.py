@@ -97,7 +97,7 @@ def explain(context: typer.Context, file: Path, gpu: str, changes: list[str], js
 
 def _print(found: KernelExplanation) -> None:
     out, asked = show.console(), found.prediction
-    out.print(f"{asked.kernel} on {asked.machine}\n")
+    out.print(f"{asked.implementation} on {asked.machine}\n")
     out.print(f"{found.loop_nest}\n")
     fit_tables.print_kernels(out, found.fits)
     tensors = [

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attnsim.api import answering
 from attnsim.api.lifted import predict_kernel
-from attnsim.api.tables import Cells, answer_columns, kernel_columns, one_line
+from attnsim.api.tables import Cells, answer_columns, one_line
 from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.studies.axes import COLUMNS, Values
 from attnsim.studies.closed_answers import Texts, closed_forms
@@ -68,7 +68,7 @@ def replay(asked: Point | KernelPoint, cache: str, launch: str) -> Cells:
     """The answer of a replay; never raises."""
     try:
         if isinstance(asked, KernelPoint):
-            return kernel_columns(predict_kernel(asked.kernel, asked.gpu(), cache=cache, launch=launch))
+            return answer_columns(predict_kernel(asked.kernel, asked.gpu(), cache=cache, launch=launch))
         return answer_columns(answering.answer(asked.ask(cache, launch)))
     except Exception as error:
         return {"error": one_line(error)}

@@ -264,11 +264,15 @@ def test_widths_of_machines_and_of_kernels_add_as_a_right_angle(monkeypatch: pyt
     monkeypatch.setattr(ratios, "ratio_widths", lambda: sds)
     monkeypatch.setattr(ratios, "widths", lambda: sds)
     trust = SimpleNamespace(components={"within": 0.1})
-    base = SimpleNamespace(
-        time_s=3.0, units_s={}, workload=1, implementation="a", gpu="x", architecture="z", changes=(), tiles="shipped",
-        tile="1", trust=trust, calibration=None,
-    )  # fmt: skip
-    other = SimpleNamespace(**{**vars(base), "time_s": 1.5, "gpu": "y", "tile": "2", "tiles": "retuned"})
+
+    def timed(time_s: float, gpu: str, tile: str, tiles: str) -> Any:
+        machine = SimpleNamespace(id=gpu, architecture="z", changes=())
+        question = SimpleNamespace(w=1, record=SimpleNamespace(name="a"), gpu=machine)
+        chosen, schedule = SimpleNamespace(calibration=None), SimpleNamespace(tile_text=tile)
+        run = SimpleNamespace(question=question, chosen=chosen, schedule=schedule)
+        return SimpleNamespace(time_s=time_s, units_s={}, tiles=tiles, trust=trust, run=run)
+
+    base, other = timed(3.0, "x", "1", "shipped"), timed(1.5, "y", "2", "retuned")
     found = ratios.speedup(base, other)
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2 * math.exp(-0.5), 2 * math.exp(0.5)))

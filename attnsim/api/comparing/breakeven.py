@@ -13,7 +13,6 @@ from attnsim.api.comparing.crossover import bisected
 from attnsim.api.comparing.densities import BLOCK, PATTERNS, Against, Grown, check_masks
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest, shown
-from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
 from attnsim.models.implementations.choose import find_implementation
@@ -207,7 +206,7 @@ def _row(grown: Grown, yours: Workload | None, conditions: Conditions) -> BreakE
         pattern=grown.pattern,
         block=grown.block,
         tile_given=conditions.tile is not None,
-        trust="; ".join(_whose_numbers(one, grown.gpu) for one in (grown.prediction(crossing or 1), grown.dense)),
+        trust="; ".join(_whose_numbers(one) for one in (grown.prediction(crossing or 1), grown.dense)),
         yours=grown.of(yours) if yours is not None else None,
         points=grown.points(),
     )
@@ -221,11 +220,11 @@ def _last(holds: Callable[[int], bool], tried: Sequence[int], within: int) -> in
     return bisected(holds, tried[failing - 1], tried[failing], within)
 
 
-def _whose_numbers(found: Answer[Question], gpu: Gpu) -> str:
+def _whose_numbers(found: Answer[Question]) -> str:
     """Whose numbers a time is made with, and how far it may be off where they are another's."""
-    chosen, trust = choose(find_implementation(found.implementation), gpu), found.trust
+    chosen, trust = found.run.chosen, found.trust
     if chosen.own:
-        return f"{found.implementation}: its own numbers on {gpu.architecture}"
+        return f"{found.implementation}: its own numbers on {found.architecture}"
     return f"{chosen.reason}, 90 % range {trust.low:.2g} to {trust.high:.2g} of the time"
 
 

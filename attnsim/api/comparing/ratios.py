@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
+from attnsim.api.asking import Question
+from attnsim.api.playing import Played as Run
+from attnsim.api.playing import with_alternatives
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import HOST, TIMING, ratio_widths, widths
 from attnsim.models.hardware.changes import Change
-from attnsim.models.question.workload import Workload
 from attnsim.wording import ratio_text, time_text
 
 OF_A_MACHINE = ("laboratory", "clock")
@@ -82,49 +84,22 @@ class Timed(Played, Protocol):
         """Seconds of the call."""
 
     @property
-    def workload(self) -> Workload:
-        """The question."""
-
-    @property
-    def implementation(self) -> str:
-        """Whose kernels."""
-
-    @property
-    def gpu(self) -> str:
-        """Id of the GPU."""
-
-    @property
-    def architecture(self) -> str:
-        """Architecture of the GPU."""
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """The changes that make that GPU hypothetical."""
+    def run(self) -> Run[Question]:
+        """The question, and the numbers and the schedule that were played."""
 
     @property
     def tiles(self) -> str:
         """Whether the tile is shipped, retuned or given."""
 
     @property
-    def tile(self) -> str:
-        """The tile in words."""
-
-    @property
     def trust(self) -> Trust:
         """With the components of the time's own range."""
-
-    @property
-    def calibration(self) -> object:
-        """Whose alternatives are played; None where there are none."""
-
-    @property
-    def alternatives_s(self) -> tuple[float, ...]:
-        """Seconds by the calibration's own numbers, and by each of its alternatives."""
 
 
 def speedup(base: Timed, other: Timed) -> Ratio:
     """How many times faster `other` is than `base`, with its 90 % range."""
-    same_call = (base.implementation, base.workload) == (other.implementation, other.workload)
+    asked, then = base.run.question, other.run.question
+    same_call = (asked.record.name, asked.w) == (then.record.name, then.w)
     one, two = base.trust.components, other.trust.components
     half = math.hypot(
         ratio_widths().half_width(_of_machines(base, other)),
@@ -135,11 +110,15 @@ def speedup(base: Timed, other: Timed) -> Ratio:
 
 def _by_alternatives(base: Timed, other: Timed) -> list[float]:
     """Logs of the ratio by each alternative of the calibration that both share, over that by its own numbers."""
-    if base.calibration is None or base.calibration is not other.calibration:
+    known = base.run.chosen.calibration
+    if known is None or known is not other.run.chosen.calibration:
         return []
-    if (base.gpu, base.changes, base.tile) == (other.gpu, other.changes, other.tile):
+    places = [(gpu.id, gpu.changes, _tile(one)) for one in (base, other) for gpu in [one.run.question.gpu]]
+    if places[0] == places[1]:
         return []
-    logs = [math.log(one / two) for one, two in zip(base.alternatives_s, other.alternatives_s, strict=True)]
+    logs = [
+        math.log(one / two) for one, two in zip(*(with_alternatives(one.run) for one in (base, other)), strict=True)
+    ]
     return [one - logs[0] for one in logs[1:]]
 
 
@@ -196,25 +175,29 @@ def together(parts: Sequence[tuple[float, Ratio | None]]) -> Ratio | None:
 
 def _of_machines(base: Timed, other: Timed) -> Iterator[float]:
     """Standard deviations of the machines, where they differ."""
-    sd = ratio_widths().sd
-    if base.gpu != other.gpu:
+    sd, one, two = ratio_widths().sd, base.run.question.gpu, other.run.question.gpu
+    if one.id != two.id:
         yield sd["machines"]
-    if base.architecture != other.architecture:
+    if one.architecture != two.architecture:
         yield sd["architectures"]
         if any(not made or BORROWED & made.keys() for made in (base.trust.components, other.trust.components)):
             yield sd["borrowed"]
-    if base.changes != other.changes or (base.gpu != other.gpu and base.architecture == other.architecture):
+    if one.changes != two.changes or (one.id != two.id and one.architecture == two.architecture):
         yield sd["change"] * moved(base, other)
 
 
 def _of_one_call(base: Timed, other: Timed) -> Iterator[float]:
     """Standard deviations of one call on two machines or tiles, beyond the machines' own."""
     one, two = base.trust.components, other.trust.components
-    if base.tile != other.tile:
+    if _tile(base) != _tile(other):
         yield from (widths().sd["pass"] for found in (base, other) if found.tiles != "shipped")
     if moved(base, other):
         yield from (made.get(TIMING, 0.0) for made in (one, two))
         yield abs(one.get(HOST, 0.0) ** 2 - two.get(HOST, 0.0) ** 2) ** 0.5
+
+
+def _tile(one: Timed) -> str:
+    return one.run.schedule.tile_text
 
 
 class Comparable(Protocol):
