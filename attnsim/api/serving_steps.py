@@ -1,8 +1,8 @@
-"""A serving trace step by step: which sequences each step attends, and how long attention takes of it.
+"""A serving trace step by step: which sequences each step has, and how long it takes: of a model, or attention alone.
 
 Continuous batching as vLLM's scheduler does it (``vllm/v1/core/sched/scheduler.py``, `Scheduler.schedule`): a step has
 a budget of tokens; running requests come first, a token for each that decodes and the next chunk of each that does
-not; requests that wait are taken in order while there is room. It is a study of attention, not a server.
+not; requests that wait are taken in order while there is room. It is a study of steps, not a server.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from attnsim.api.answer import TooLarge
+from attnsim.api.answer import Answer, TooLarge
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, ask, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Question, ask, read_conditions, read_gpu
 from attnsim.api.playing import too_large
 from attnsim.api.requests import LONGEST_S, Request
+from attnsim.api.step import step
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.llm.model import Model
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 
-LEFT_OUT = (
-    "Left out: projections, MLP, sampling and all else of a step but --rest, prefix caching, preemption and swapping, "
-    "speculative decoding, the time to schedule, and what other GPUs do."
-)
+LEFT_OUT = {
+    "attention": "Left out: projections, MLP, sampling and all else of a step but --rest, prefix caching, preemption "
+    "and swapping, speculative decoding, the time to schedule, and what other GPUs do.",
+    "model": "Left out: sampling and all else that the host does between steps but --rest, prefix caching, preemption "
+    "and swapping, and speculative decoding.",
+}
 MOST_STEPS = 1_000_000
+FEWER = "run fewer sequences at a time"
 Kind = Literal["prefill", "decode", "mixed"]
 
 
@@ -47,8 +52,11 @@ class Step:
     waiting : int
         Requests that have come and are not running.
     time_s, time_low_s, time_high_s : float
-        Attention's, of all layers, and its 90 % range.
+        Of the step, and its 90 % range.
+    attention_s : float
+        Attention's part.
     busiest : str
+        Unit of the longest call or part.
     """
 
     number: int
@@ -61,6 +69,7 @@ class Step:
     time_s: float
     time_low_s: float
     time_high_s: float
+    attention_s: float
     busiest: str
 
 
@@ -71,24 +80,35 @@ class Served:
     Parameters
     ----------
     steps : tuple of Step
+    of : {"attention", "model"}
+        What is timed: the attention of one layer, or all that a model runs.
     implementation, gpu : str
-    layers : int
     rest_s : float
     predicted : int
         Steps that were predicted; the others have the time of one before.
     """
 
     steps: tuple[Step, ...]
+    of: Literal["attention", "model"]
     implementation: str
     gpu: str
-    layers: int
     rest_s: float
     predicted: int
 
     @property
-    def attention_s(self) -> float:
-        """Attention's time in all."""
+    def time_s(self) -> float:
+        """Time of the steps in all."""
         return sum(one.time_s for one in self.steps)
+
+    @property
+    def attention_s(self) -> float:
+        """Attention's part of it."""
+        return sum(one.attention_s for one in self.steps)
+
+    @property
+    def left_out(self) -> str:
+        """What is not timed."""
+        return LEFT_OUT[self.of]
 
     @property
     def range_s(self) -> tuple[float, float]:
@@ -101,7 +121,7 @@ class Served:
         return self.steps[-1].start_s + self.steps[-1].time_s + self.rest_s
 
     def by_kind(self) -> list[dict[str, Any]]:
-        """Steps, tokens and time of each kind of step: ``kind, steps, tokens, time_s, share, longest_s``."""
+        """Steps and their sums by kind: ``kind, steps, tokens, time_s, share, attention_s, longest_s``."""
         rows = []
         for kind in ("prefill", "mixed", "decode"):
             mine = [one for one in self.steps if one.kind == kind]
@@ -109,7 +129,8 @@ class Served:
                 time = sum(one.time_s for one in mine)
                 tokens = sum(one.prefill_tokens + one.decodes for one in mine)
                 longest = max(one.time_s for one in mine)
-                shares = {"time_s": time, "share": time / self.attention_s, "longest_s": longest}
+                attention = sum(one.attention_s for one in mine)
+                shares = {"time_s": time, "share": time / self.time_s, "attention_s": attention, "longest_s": longest}
                 rows.append({"kind": kind, "steps": len(mine), "tokens": tokens, **shares})
         return rows
 
@@ -139,21 +160,99 @@ class _Running:
         return self.cached >= self.prompt
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a step takes: as :class:`Step`, and whose attention it is."""
+
+    time_s: float
+    time_low_s: float
+    time_high_s: float
+    attention_s: float
+    busiest: str
+    implementation: str
+
+
+Timing = Callable[[Sequence[Length]], Timed]
+"""How long a step of such sequences takes.
+
+Raises
+------
+InputError
+    For what does not fit into the memory.
+"""
+
+
+def timed_model(model: Model | str, gpu: Gpu | str, **conditions: Any) -> Timing:
+    """Steps of a whole model, as :func:`attnsim.api.step.step` answers them with these conditions."""
+    machine = read_gpu(gpu)
+
+    def timed(lengths: Sequence[Length]) -> Timed:
+        found = step(model, machine, tuple(lengths), **conditions)
+        _, part = max(found.parts, key=lambda one: one[0] * (one[1].time_s or 0.0))
+        attention_s = found.share("attention") * found.time_s
+        times = (found.time_s, found.time_low_s, found.time_high_s, attention_s)
+        return Timed(*times, part.busiest or "", found.attention[0].implementation)
+
+    return timed
+
+
+def timed_attention(
+    workload: Workload, gpu: Gpu | str, implementation: str | None = None, *, prompt: int, launch: str = "graph",
+    cache: str | None = None, calibration: Calibrated = None,
+) -> Timing:  # fmt: skip
+    """Steps of which attention alone counts.
+
+    Parameters
+    ----------
+    workload : Workload
+        Heads, widths, mask and format; its lengths are not looked at.
+    gpu : Gpu or str
+    implementation : str, optional
+        By default that of decode steps after a prompt of `prompt` tokens, for all: a server runs one library.
+    launch, calibration
+        As for :func:`attnsim.predict`.
+    cache : str, optional
+        State of the L2 before each layer; by default cold where sequences decode: the other layers have run since.
+    """
+    machine, own = read_gpu(gpu), read_conditions(calibration=calibration).own
+    known = {one: read_conditions(cache=cache or one, launch=launch, calibration=own) for one in ("cold", "warm")}
+    if implementation is None and workload.latent is None:
+        one = workload.of(Length(1, prompt)).with_passes("decode")
+        implementation = ask(one, machine, "flash").record.name
+    key_bytes = 0 if workload.mask.is_windowed else workload.of(Length(1, 1)).kv_cache_bytes
+
+    def timed(lengths: Sequence[Length]) -> Timed:
+        needed = sum(one.keys for one in lengths) * key_bytes
+        if needed > machine.hbm.capacity_bytes:
+            raise InputError(f"the KV cache {too_large(needed, machine.hbm.capacity_bytes)}; {FEWER}")
+        decodes = any(one.queries == 1 for one in lengths)
+        found: list[Answer[Question]] = []
+        for part in _called(workload, lengths):
+            asked = workload.having(part)
+            w = asked.with_passes("decode" if asked.seq_q == 1 else "fwd")
+            mechanism = "flash" if w.latent is None else "mla"
+            one = answer(ask(w, machine, mechanism, implementation, known["cold" if decodes else "warm"]))
+            if isinstance(one, TooLarge):
+                raise InputError(f"{one.too_large}; {FEWER}")
+            found.append(one)
+        longest = max(found, key=lambda one: one.time_s)
+        time_s = sum(one.time_s for one in found)
+        low_s, high_s = (sum(one.time_s * getattr(one.trust, end) for one in found) for end in ("low", "high"))
+        return Timed(time_s, low_s, high_s, time_s, longest.busiest, longest.implementation)
+
+    return timed
+
+
 def serve(
     requests: Sequence[Request],
-    workload: Workload,
+    timing: Timing,
     gpu: Gpu | str,
-    implementation: str | None = None,
     *,
-    layers: int = 1,
-    others: Sequence[tuple[Workload, int]] = (),
+    of: Literal["attention", "model"] = "model",
     tokens: int = 2048,
     sequences: int = 256,
     rest_s: float = 0.0,
     stride: int = 8,
-    launch: str = "graph",
-    cache: str | None = None,
-    calibration: Calibrated = None,
     told: Callable[[], None] = lambda: None,
 ) -> Served:
     """Step through requests.
@@ -162,26 +261,19 @@ def serve(
     ----------
     requests : sequence of Request
         In order of arrival.
-    workload : Workload
-        Heads, widths, mask and format; its lengths are not looked at.
+    timing : callable
+        :func:`timed_model` or :func:`timed_attention`.
     gpu : Gpu or str
-    implementation : str, optional
-    layers : int
-        Layers whose attention is counted, all alike.
-    others : sequence of (Workload, int)
-        What other layers have, in a model whose layers differ, and how many they are.
+    of : {"model", "attention"}
+        What the timing is of.
     tokens : int
         Budget of a step.
     sequences : int
         Most that run at a time.
     rest_s : float
-        Seconds that a step takes beside attention; they move the clock of arrivals.
+        Seconds that a step takes beside what is timed; they move the clock of arrivals.
     stride : int
         While the same sequences decode, every so many steps one is predicted, and those after it take as long.
-    launch, calibration
-        As for :func:`attnsim.predict`.
-    cache : str, optional
-        State of the L2 before each layer; by default cold where sequences decode: the other layers have run since.
     told : callable
         Called after each step.
 
@@ -190,56 +282,36 @@ def serve(
     InputError
         Bad input, in one line; also where a step does not fit the memory.
     """
-    for name, value in (("tokens", tokens), ("sequences", sequences), ("layers", layers), ("stride", stride)):
+    for name, value in (("tokens", tokens), ("sequences", sequences), ("stride", stride)):
         if value < 1:
             raise InputError(f"{name} is {value}; allowed: whole numbers from 1")
     if not 0 <= rest_s <= LONGEST_S:
         raise InputError(f"rest of a step is {1e3 * rest_s:g} ms; allowed: 0 to {1e3 * LONGEST_S:g}")
     if not requests:
         raise InputError("there are no requests; give at least one")
-    machine = read_gpu(gpu)
-    own = read_conditions(calibration=calibration).own
-    known = {one: read_conditions(cache=cache or one, launch=launch, calibration=own) for one in ("cold", "warm")}
-    if implementation is None and workload.latent is None:  # a server runs one library: that of its decode steps
-        one = workload.of(Length(1, requests[0].prompt)).with_passes("decode")
-        implementation = ask(one, machine, "flash").record.name
-    calls = ((workload, layers), *others)
-    key_bytes = sum(many * w.of(Length(1, 1)).kv_cache_bytes for w, many in calls if not w.mask.is_windowed)
     steps: list[Step] = []
     predicted, age = 0, 0
     before: tuple[int, ...] = ()
-    time_s, low_s, high_s, busiest, record = 0.0, 0.0, 0.0, "", ""
+    found: Timed | None = None
     for batch in _batches(requests, tokens, sequences):
         alike = batch.who if not batch.prefill else ()
         age = age + 1 if alike and alike == before else 0
         before = alike
-        keys = sum(one.keys for one in batch.lengths)
-        if keys * key_bytes > machine.hbm.capacity_bytes:
-            cache = too_large(keys * key_bytes, machine.hbm.capacity_bytes)
-            raise InputError(
-                f"step {len(steps) + 1}: the KV cache of {sum(many for _, many in calls)} layers {cache}; run fewer "
-                "sequences at a time"
-            )
-        if age % stride == 0:
-            time_s, low_s, high_s, longest_s = 0.0, 0.0, 0.0, 0.0
-            apart = [(asked.having(part), many) for asked, many in calls for part in _called(asked, batch.lengths)]
-            for asked, many in apart:
-                w = asked.with_passes("decode" if asked.seq_q == 1 else "fwd")
-                mechanism = "flash" if w.latent is None else "mla"
-                found = answer(ask(w, machine, mechanism, implementation, known["cold" if batch.decodes else "warm"]))
-                if isinstance(found, TooLarge):
-                    raise InputError(f"step {len(steps) + 1} {found.too_large}; run fewer sequences at a time")
-                mine_s, trust = found.time_s * many, found.trust
-                time_s, low_s, high_s = time_s + mine_s, low_s + trust.low * mine_s, high_s + trust.high * mine_s
-                if mine_s > longest_s:
-                    longest_s, busiest, record = mine_s, found.busiest, found.implementation
+        if found is None or age % stride == 0:
+            try:
+                found = timing(batch.lengths)
+            except InputError as error:
+                raise InputError(f"step {len(steps) + 1}: {error}") from None
             predicted += 1
         kind: Kind = "decode" if not batch.prefill else "mixed" if batch.decodes else "prefill"
+        keys = sum(one.keys for one in batch.lengths)
         what = (batch.start_s, kind, batch.prefill, batch.decodes, keys, batch.waiting)
-        steps.append(Step(len(steps) + 1, *what, time_s, low_s, high_s, busiest))
-        batch.ends(time_s + rest_s)
+        times = (found.time_s, found.time_low_s, found.time_high_s, found.attention_s)
+        steps.append(Step(len(steps) + 1, *what, *times, found.busiest))
+        batch.ends(found.time_s + rest_s)
         told()
-    return Served(tuple(steps), record, machine.id, sum(many for _, many in calls), rest_s, predicted)
+    assert found is not None
+    return Served(tuple(steps), of, found.implementation, read_gpu(gpu).id, rest_s, predicted)
 
 
 def _called(w: Workload, lengths: Sequence[Length]) -> list[tuple[Length, ...]]:

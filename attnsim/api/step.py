@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 from attnsim.api.answer import Outcome, plain
 from attnsim.api.answering import answer
@@ -209,6 +211,7 @@ def step(
     budget: int | None = None,
     told: Told | None = None,
     calibration: Calibrated = None,
+    kernel: Mapping[str, Any] = MappingProxyType({}),
 ) -> StepPrediction:
     """Predict one step of a model: every layer, the LM head, and what the GPUs say to each other.
 
@@ -236,6 +239,8 @@ def step(
         Whose all-reduce it is; default: that of `implementation`, else vLLM's.
     mode, cache, launch, budget, told, calibration
         As for :func:`attnsim.layer`; timings of one's own correct the attention.
+    kernel : mapping
+        What the attention asks of its kernels beside its shape: ``kv_dtype``, ``sinks``, ``softcap``.
 
     Raises
     ------
@@ -263,7 +268,7 @@ def step(
         raise InputError(f"{whole.id} has {what}; a step is of a model whose every layer runs: take another")
     named = (implementation or "").partition(".")[0]
     library = library or (named if named in libraries() else "vllm")
-    run = _Run(whole, machine, batch, dtype, tp, ep, algorithm, implementation, library)
+    run = _Run(whole, machine, batch, dtype, tp, ep, algorithm, implementation, library, kernel)
     run = replace(run, attended=run.format_of_attention(kinds[0]))
     memory = run.memory(kinds)
     _check_fits(whole, memory, max(tp, ep))
@@ -324,7 +329,13 @@ class _Run:
     algorithm: str | None
     implementation: str | None
     library: str
+    kernel: Mapping[str, Any]
     attended: str = ""
+
+    @property
+    def kept(self) -> str:
+        """The format of the cache."""
+        return str(self.kernel.get("kv_dtype") or self.attended)
 
     def share(self, kind: LayerKind) -> Model:
         """One GPU's part of the layers of a kind."""
@@ -339,6 +350,7 @@ class _Run:
     def workload(self, share: Model, dtype: str = "") -> Workload:
         """The attention call of the batch, in the format of the products or in its own."""
         w = share.workload(batch=1, seq=1, dtype=dtype or self.dtype).having(self.lengths)
+        w = replace(w, **self.kernel)
         return w.with_passes("decode") if w.seq_q == 1 else w
 
     def format_of_attention(self, kind: LayerKind) -> str:
@@ -372,14 +384,14 @@ class _Run:
     def memory(self, kinds: Sequence[LayerKind]) -> Memory:
         """Weights and cache of one GPU."""
         shares, e = [self.share(kind) for kind in kinds], DTYPE_BYTES[self.dtype]
-        own = [(kind.layers - kind.shared) / kind.layers for kind in kinds]
+        own, kept = [(kind.layers - kind.shared) / kind.layers for kind in kinds], self.kept
         cached = [
-            used * sum(one.times * share.cache_bytes(one.keys, self.attended) for one in self.lengths)
+            used * sum(one.times * share.cache_bytes(one.keys, kept) for one in self.lengths)
             for used, share in zip(own, shares, strict=True)
         ]
         sequences = sum(one.times for one in self.lengths)
-        cached += [sequences * kind.layers * mixer.state_bytes(kind, self.attended) for kind in self.mixing()]
-        token = [used * (share.kv_bytes_per_token(self.attended) or 0) for used, share in zip(own, shares, strict=True)]
+        cached += [sequences * kind.layers * mixer.state_bytes(kind, kept) for kind in self.mixing()]
+        token = [used * (share.kv_bytes_per_token(kept) or 0) for used, share in zip(own, shares, strict=True)]
         weights: int | None = None
         if self.model.outside is not None and (feeding := self.feeding()):
             layers = [replace(share, mlp=None, outside=0).parameters() or 0 for share in shares]

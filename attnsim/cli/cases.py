@@ -53,9 +53,7 @@ def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
         raise InputError(f"{layers} needs a model; give --model ID (attnsim models lists them)")
     if flags.seq is None:
         raise InputError("--seq is missing; give --seq N")
-    from attnsim.models.llm.files import load_model
-
-    model = load_model(flags.model or "") if whole else flags.filled.model
+    model = flags.whole if whole else flags.filled.model
     layer = Layer(
         model, flags.batch, flags.seq, flags.seq_kv, passes=flags.passes, dtype=flags.dtype, tp=flags.tp, whole=whole
     )

@@ -111,6 +111,7 @@ HeadDimV = Annotated[int | None, count("Width of V; default: as --head-dim.")]
 Tp = Annotated[
     int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.", high=1024)
 ]
+ExpertGpus = Annotated[int | None, count("Of a step: GPUs among which whole experts are divided.", high=64)]
 LatentText = Annotated[str | None, _asked("RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.")]
 OperationsText = Annotated[
     str | None, _asked("TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.")

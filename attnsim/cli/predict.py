@@ -49,9 +49,7 @@ def predict(
         bool, switch("The whole layer of --model: projections, attention and MLP; cold L2.", "--layer")
     ] = False,
     flags: QuestionFlags,
-    ep: Annotated[
-        int | None, options.count("With --layer --lengths: GPUs among which whole experts are divided.", high=64)
-    ] = None,
+    ep: options.ExpertGpus = None,
     seq: options.Seqs = None,
     changes: options.Changes = [],  # noqa: B006
     split_changes: split.Flag = False,

@@ -9,10 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attnsim.cli import options
+from attnsim.errors import InputError
 from attnsim.models.llm import asked
 from attnsim.models.question.words import KERNEL_OPTIONS
 
 if TYPE_CHECKING:
+    from attnsim.models.llm.model import Model
     from attnsim.models.question.workload import Workload
 
 
@@ -89,16 +91,29 @@ class QuestionFlags:
         values: dict[str, Any] = {name: getattr(self, name) for name in OF_THE_CALL}
         return asked.workload(**values | other | {"model": filled.model if filled else None})
 
-    def others(self, **other: int | None) -> list[tuple[Workload, int]]:
-        """The questions of a model's other layers that are cached, and how many they are; with the flags over them.
+    @property
+    def kernel(self) -> dict[str, object]:
+        """What is asked of a kernel beside its shape."""
+        return {name: value for name in KERNEL_OPTIONS if (value := getattr(self, name))}
+
+    @cached_property
+    def whole(self) -> Model:
+        """The model with all its layers, and the other flags over it where all are alike.
 
         Raises
         ------
         InputError
         """
-        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)} | other
-        rest = self.filled.rest if self.filled else ()
-        return [(asked.workload(**values | {"model": one}), one.layers) for one in rest]
+        from attnsim.models.llm.files import load_model
+
+        found, filled = load_model(self.model or ""), self.filled
+        if filled is None or not found.kinds:
+            return filled.model if filled else found
+        if filled.title != found.id:
+            raise InputError(
+                f"{filled.title}: its layers differ; give such flags beside a model whose layers are alike"
+            )
+        return found
 
 
 OF_THE_CALL = tuple(one.name for one in fields(QuestionFlags) if one.name != "cache")

@@ -1,15 +1,14 @@
-"""`attnsim serving`: attention of a serving trace, step by step."""
+"""`attnsim serving`: a serving trace step by step, of a model or of attention alone."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import options, outputs, show, table_flags
+from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
@@ -48,8 +47,9 @@ def serving(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     tokens: Annotated[int, options.count("Tokens of a step at most.", STEPS)] = 2048,
     sequences: Annotated[int, options.count("Sequences that run at a time at most.", STEPS)] = 256,
-    rest: Annotated[float, options.amount("Time of a step beside attention, ms.", STEPS, metavar="MS")] = 0.0,
+    rest: Annotated[float, options.amount("Time of a step beside what is timed, ms.", STEPS, metavar="MS")] = 0.0,
     stride: Annotated[int, options.count("Predict one of N steps that decode alike.", STEPS)] = 8,
+    ep: options.ExpertGpus = None,
     launch: options.Launch = "graph",
     calibration: options.Calibration = None,
     out: Annotated[Path | None, flag("FILE", "The steps, CSV or Parquet.")] = None,
@@ -57,30 +57,41 @@ def serving(
     look: outputs.Look,
     json: options.Json = False,
 ) -> None:
-    """Step through a serving trace: chunked prefill, a token budget, continuous batching; attention's time by step."""
+    """Step through a serving trace: chunked prefill, a token budget, continuous batching.
+
+    With --model a step is all that the model runs, as predict --layer --lengths answers it; else attention alone.
+    """
     from attnsim.api.requests import read_requests
-    from attnsim.api.serving_steps import serve
+    from attnsim.api.serving_steps import serve, timed_attention, timed_model
     from attnsim.models.hardware.files import load_gpu
-    from attnsim.models.llm.asked import title_of
 
     look.check_asked(context, plot)
     if out is not None:
         table_flags.check_table(out)
     found = read_requests(trace, table_flags.naming(maps, time_unit))
-    question = flags.workload(seq=1)
-    machine = options.changed(load_gpu(gpu), changes)
-    layers, others = flags.filled.model.layers if flags.filled else 1, flags.others(seq=1)
+    if flags.model is None:
+        given.refuse(context, "goes with --model, whose experts it divides", ("ep",))
+        machine = options.changed(load_gpu(gpu), changes)
+        timing = timed_attention(
+            flags.workload(seq=1), machine, implementation, prompt=found[0].prompt, launch=launch, cache=flags.cache,
+            calibration=calibration,
+        )  # fmt: skip
+    else:
+        machine = options.changed(load_gpu(gpu), changes, joined=max(flags.tp, ep or 0) > 1)
+        timing = timed_model(
+            flags.whole, machine, dtype=flags.dtype, tp=flags.tp, ep=ep or 0, implementation=implementation,
+            launch=launch, cache=flags.cache or "cold", calibration=calibration, kernel=flags.kernel,
+        )  # fmt: skip
     with busy("stepping"):
         served = serve(
-            found, question, machine, implementation, layers=layers, others=others, tokens=tokens, sequences=sequences,
-            rest_s=1e-3 * rest, stride=stride, launch=launch, cache=flags.cache, calibration=calibration,
+            found, timing, machine, of="model" if flags.model else "attention", tokens=tokens, sequences=sequences,
+            rest_s=1e-3 * rest, stride=stride,
         )  # fmt: skip
     written = _written(served, out, plot, look)
     if json:
         show.print_json(served.rows())
         return
-    whole = replace(flags.filled, part="") if flags.filled else None
-    _print(served, title_of(whole, flags.tp), flags.cache, len(found), written)
+    _print(served, flags, ep or 0, len(found), written)
 
 
 def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.Look) -> list[Path]:
@@ -99,28 +110,32 @@ def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.
     return written
 
 
-def _print(served: Served, title: str, cache: str | None, requests: int, written: list[Path]) -> None:
-    from attnsim.api.serving_steps import LEFT_OUT
-
-    out = show.console()
-    out.print(f"{title}{requests} requests on {served.gpu}, {served.layers} layers as {served.implementation}\n")
+def _print(served: Served, flags: QuestionFlags, ep: int, requests: int, written: list[Path]) -> None:
+    out, attention = show.console(), served.of == "attention"
+    shared = [f"{flags.tp} GPUs share each layer"] * (flags.tp > 1) + [f"{ep} the experts"] * (ep > 1)
+    title = f"{', '.join([flags.whole.id, *shared])}: " if flags.model else ""
+    what = "attention of a layer" if attention else "attention"
+    out.print(f"{title}{requests} requests on {served.gpu}, {what} as {served.implementation}\n", soft_wrap=True)
     rows = [
         {
             "steps": row["kind"],
             "number": str(row["steps"]),
             "tokens": f"{row['tokens']:,}",
-            "attention": wording.time_text(row["time_s"]),
+            "time": wording.time_text(row["time_s"]),
             "share": f"{row['share']:.0%}",
+            **({} if attention else {"attention": f"{row['attention_s'] / row['time_s']:.0%}"}),
             "longest": wording.time_text(row["longest_s"]),
         }
         for row in served.by_kind()
     ]
-    show.print_rows(out, "Attention by kind of step", rows, right=("number", "tokens", "attention", "share", "longest"))
-    total, end = wording.time_text(served.attention_s), wording.time_text(served.end_s)
-    total += f" (90 % range {wording.interval_text(*served.range_s, served.attention_s)})"
+    title = "Attention by kind of step" if attention else "Steps by kind"
+    show.print_rows(out, title, rows, right=("number", "tokens", "time", "share", "attention", "longest"))
+    total, end = wording.time_text(served.time_s), wording.time_text(served.end_s)
+    total += f" (90 % range {wording.interval_text(*served.range_s, served.time_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
-    out.print(f"{total} of attention in {counted}; the trace ends at {end}.")
-    out.print(f"L2 before each layer: {cache or 'cold where sequences decode, since the other layers have run'}.")
-    out.print(LEFT_OUT)
+    out.print(f"{total} {'of attention ' * attention}in {counted}; the trace ends at {end}.")
+    cold = "cold, since the other layers have run" if flags.model else "cold where sequences decode, as in a model"
+    out.print(f"L2 before each layer: {flags.cache or cold}.")
+    out.print(served.left_out)
     for path in written:
         out.print(f"wrote {path}")

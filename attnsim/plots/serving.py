@@ -1,4 +1,4 @@
-"""Attention's time of each step of a serving trace, and what the steps attend."""
+"""Time of each step of a serving trace, and what the steps attend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnsim.api.serving_steps import LEFT_OUT, Served, Step
+from attnsim.api.serving_steps import Served, Step
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_labels import short
 from attnsim.plots.sheet import Picture, heading, plain_axes
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = ("number", "start_s", "kind", "prefill_tokens", "decodes", "keys", "waiting", "time_s", "time_low_s",
-           "time_high_s", "busiest")  # fmt: skip
+           "time_high_s", "attention_s", "busiest")  # fmt: skip
 KINDS = {"prefill": 1, "mixed": 2, "decode": 0}
 """Kinds of step, and the hue of each."""
 
 
 def serving(found: Served) -> Picture:
-    """Time of attention by step, beside prompt tokens, decodes and keys.
+    """Time by step, beside prompt tokens, decodes and keys.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def serving(found: Served) -> Picture:
     """
     kinds = [kind for kind in KINDS if any(one.kind == kind for one in found.steps)]
     quantities: tuple[tuple[str, Callable[[Step], float]], ...] = (
-        ("attention, ms a step", lambda one: 1e3 * one.time_s),
+        (f"{found.of}, ms a step", lambda one: 1e3 * one.time_s),
         ("prompt tokens", lambda one: one.prefill_tokens),
         ("sequences that decode", lambda one: one.decodes),
         ("keys attended", lambda one: one.keys),
@@ -44,15 +44,15 @@ def serving(found: Served) -> Picture:
         for number, (text, value) in enumerate(quantities)
     )
     return Picture(
-        "Attention's time by step of a serving trace",
+        "Attention's time by step of a serving trace" if found.of == "attention" else "A serving trace step by step",
         f"{len(found.steps)} steps, {found.predicted} of them predicted: while the same sequences decode, a step has "
-        f"the time of one before it. {found.layers} layers as {found.implementation} runs them. {LEFT_OUT}",
+        f"the time of one before it. Attention as {found.implementation} runs it. {found.left_out}",
         panels,
         COLUMNS,
         tuple(found.rows()),
         left=("1,000k",),
         right=tuple(kinds),
-        subtitle=f"{found.gpu}, {found.implementation}, {1e3 * found.attention_s:.4g} ms of attention in all",
+        subtitle=f"{found.gpu}, {found.implementation}, {1e3 * found.time_s:.4g} ms of {found.of} in all",
     )
 
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from attnsim import InputError, Workload, predict
 from attnsim.api.requests import Request, read_requests
-from attnsim.api.serving_steps import Served, serve
+from attnsim.api.serving_steps import Served, serve, timed_attention, timed_model
+from attnsim.api.step import step
 from attnsim.cli.app import app
 from attnsim.errors import Taken
 from attnsim.models.mask.mask import Mask
@@ -20,12 +21,14 @@ from attnsim.models.question.columns import Naming
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Latent
 
+A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"
 HEADS = Workload(heads_q=8, heads_kv=2, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]
 REQUESTS = (Request(0.0, 700, 5), Request(0.0, 90, 1), Request(0.0, 3000, 12), Request(5.0, 40, 3))
 
 
 def served(stride: int = 1, **given: float) -> Served:
-    return serve(REQUESTS, HEADS, "a100-sxm4-80gb", "vllm.flash-attn-2", tokens=512, stride=stride, **given)  # type: ignore[arg-type]
+    timing = timed_attention(HEADS, A100, "vllm.flash-attn-2", prompt=REQUESTS[0].prompt)
+    return serve(REQUESTS, timing, A100, of="attention", tokens=512, stride=stride, **given)  # type: ignore[arg-type]
 
 
 def test_every_token_is_made_once_and_within_the_budget() -> None:
@@ -54,7 +57,7 @@ def test_kinds_add_up_and_a_stride_moves_the_total_little() -> None:
 def test_a_latent_is_read_by_its_own_kernels_and_prompts_and_decodes_are_two_calls() -> None:
     w = Workload(heads_q=16, seq_q=1, head_dim=192, head_dim_v=128, latent=Latent(512, 64), mask=Mask.causal())
     both = [Request(0.0, 8, 400), Request(1e-5, 700, 1)]
-    found = serve(both, w, "h100-sxm5-80gb", stride=1000)
+    found = serve(both, timed_attention(w, H100, prompt=8), H100, of="attention", stride=1000)
     mixed, decode = found.steps[1], found.steps[2]
     assert (mixed.kind, decode.kind) == ("mixed", "decode")
 
@@ -66,15 +69,18 @@ def test_a_latent_is_read_by_its_own_kernels_and_prompts_and_decodes_are_two_cal
     assert decode.time_s == pytest.approx(time_s(Length(1, 10), "decode"))
     assert mixed.time_s == pytest.approx(time_s(Length(700, 700), "fwd") + time_s(Length(1, 9), "decode"))
     with pytest.raises(InputError, match=r"flash-attn\.3 does not run algorithm mla"):
-        serve(both, w, "h100-sxm5-80gb", "flash-attn.3")
+        serve(both, timed_attention(w, H100, "flash-attn.3", prompt=8), H100)
 
 
 def test_a_cache_that_the_card_cannot_hold_is_refused() -> None:
-    """Over all layers, though each call of a layer fits."""
-    long, heads = [Request(0.0, 700_000, 2)], replace(HEADS, heads_q=32, heads_kv=8)
-    told = "step 1: the KV cache of 32 layers does not fit: needs 91.8 GB, the card has 80 GB; run fewer sequences"
+    """Of a model over all layers, though each call of a layer fits."""
+    long = [Request(0.0, 700_000, 2)]
+    told = "step 1: llama-3-8b with this batch does not fit: needs 108 GB, the card has 80 GB; share it among more GPUs"
     with pytest.raises(InputError, match=told):
-        serve(long, heads, "h100-sxm5-80gb", layers=32, tokens=1 << 20)
+        serve(long, timed_model("llama-3-8b", H100), H100, tokens=1 << 20)
+    heads = timed_attention(replace(HEADS, heads_q=32, heads_kv=32), H100, prompt=8)
+    with pytest.raises(InputError, match=r"step 1: the KV cache does not fit: needs 91.8 GB, .*; run fewer sequences"):
+        serve([Request(0.0, 5_600_000, 2)], heads, H100, tokens=1 << 23)
 
 
 def test_a_step_has_the_range_of_the_call_that_it_is() -> None:
@@ -86,8 +92,15 @@ def test_a_step_has_the_range_of_the_call_that_it_is() -> None:
     assert found.range_s[0] < found.attention_s < found.range_s[1]
 
 
-def test_layers_multiply_the_time() -> None:
-    assert served(layers=3).attention_s == pytest.approx(3 * served().attention_s)
+def test_a_step_of_a_model_is_what_predict_answers() -> None:
+    requests = (Request(0.0, 700, 3), Request(0.0, 90, 2))
+    found = serve(requests, timed_model("llama-3-8b", H100, tp=2), H100, tokens=512, stride=1)
+    batches = (((512, 512),), ((188, 700), (90, 90)), ((1, 701), (1, 91)), ((1, 702),))
+    for one, batch in zip(found.steps, batches, strict=True):
+        whole = step("llama-3-8b", H100, batch, tp=2)
+        assert (one.time_s, one.time_high_s) == (whole.time_s, whole.time_high_s)
+        assert one.attention_s == pytest.approx(whole.share("attention") * whole.time_s)
+    assert found.time_s > 5 * found.attention_s and found.end_s == pytest.approx(found.time_s)
 
 
 @pytest.mark.parametrize(
@@ -179,19 +192,11 @@ def test_conversations_say_that_their_tokens_are_assumed(tmp_path: Path) -> None
         assert read_requests(tmp_path / "sharegpt.json") == (Request(0.0, 100, 20),)
 
 
-def test_layers_that_differ_are_added_up() -> None:
-    narrow = replace(HEADS, mask=Mask.sliding_window(128))
-    both = served(layers=3, others=((narrow, 5),))  # type: ignore[arg-type]
-    alone = serve(REQUESTS, narrow, "a100-sxm4-80gb", "vllm.flash-attn-2", tokens=512, stride=1, layers=5)
-    assert both.layers == 8 and len(both.steps) == len(alone.steps)
-    assert both.attention_s == pytest.approx(served(layers=3).attention_s + alone.attention_s)
-
-
 def test_the_command_writes_steps_and_picture(tmp_path: Path) -> None:
     path, picture = tmp_path / "requests.csv", tmp_path / "steps.png"
     path.write_text("ContextTokens,GeneratedTokens\n600,3\n40,2\n")
     flags = ["--gpu", "a100-sxm4-80gb", "--model", "llama-3-8b", "--tokens", "512", "--plot", str(picture)]
     result = CliRunner().invoke(app, ["serving", str(path), *flags])
     assert result.exit_code == 0, result.output
-    assert "32 layers" in result.output and "Left out:" in result.output and "(90 % range " in result.output
+    assert "Steps by kind" in result.output and "Left out:" in result.output and "(90 % range " in result.output
     assert picture.exists() and picture.with_suffix(".csv").read_text().count("\n") == 1 + 4

@@ -9,7 +9,7 @@ import pytest
 
 from attnsim import compare, load_model
 from attnsim.api.requests import Request
-from attnsim.api.serving_steps import serve
+from attnsim.api.serving_steps import serve, timed_attention
 from attnsim.cli import main
 from attnsim.explore.answers import headline
 from attnsim.explore.saying import said
@@ -93,14 +93,18 @@ def test_each_case_of_a_search_has_its_own(capsys: pytest.CaptureFixture[str]) -
 def test_serving_is_cold_where_sequences_decode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heads = Workload(heads_q=32, heads_kv=8, seq_q=1, head_dim=128, causal=True)  # type: ignore[call-arg]
     requests = (Request(0.0, 4096, 9),)
-    own, cold, warm = (serve(requests, heads, GPU, cache=cache) for cache in (None, "cold", "warm"))
+    own, cold, warm = (
+        serve(requests, timed_attention(heads, GPU, prompt=4096, cache=cache), GPU) for cache in (None, "cold", "warm")
+    )
     for mine, colder, warmer in zip(own.steps, cold.steps, warm.steps, strict=True):
         assert mine.time_s == (colder if mine.decodes else warmer).time_s
     assert own.attention_s > warm.attention_s
     trace = tmp_path / "trace.csv"
     trace.write_text("prompt,output\n512,4\n", encoding="utf-8")
     asked = ("serving", str(trace), "--gpu", GPU, "--model", "llama-3-8b")
-    assert "L2 before each layer: cold where sequences decode" in " ".join(answer(capsys, *asked)[0].split())
+    assert "L2 before each layer: cold, since the other" in " ".join(answer(capsys, *asked)[0].split())
+    heads_asked = ("serving", str(trace), "--gpu", GPU, "--heads", "32", "--head-dim", "128")
+    assert "L2 before each layer: cold where sequences decode" in " ".join(answer(capsys, *heads_asked)[0].split())
     assert "L2 before each layer: warm." in " ".join(answer(capsys, *asked, "--cache", "warm")[0].split())
 
 

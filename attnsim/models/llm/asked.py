@@ -101,13 +101,12 @@ def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv:
 class Filled:
     """A model with the flags applied that were given beside it, and a heading that says so.
 
-    Of a model whose layers differ it is some of them, `part` says how many, and `rest` has the others that are cached.
+    Of a model whose layers differ it is some of them, and `part` says how many.
     """
 
     model: Model
     title: str
     part: str = ""
-    rest: tuple[Model, ...] = ()
 
 
 def filled(
@@ -156,8 +155,7 @@ def filled(
 
     over_it = f" with {', '.join(told)}" if told else ""
     part = f", {model.layers} of {whole.layers} layers" if whole.kinds else ""
-    rest = [whole.only(kind) for kind in whole.kinds if kind.is_cached and kind is not whole.own_kind]
-    return Filled(over(model), f"{model.id}{over_it}", part, tuple(map(over, rest)))
+    return Filled(over(model), f"{model.id}{over_it}", part)
 
 
 def asked_layers(model: Model, name: str = "") -> Model:
