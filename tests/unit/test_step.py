@@ -278,6 +278,15 @@ def test_the_command_prints_the_parts_and_says_what_it_is_not(capsys: pytest.Cap
     assert "link.pcie is read where several GPUs share a model" in capsys.readouterr().err
 
 
+def test_a_call_says_that_a_step_takes_other_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["predict", "--model", "llama-3-8b", "--gpu", H100, "--algorithm", "flash", "--lengths"]
+    notes = {}
+    for lengths, more in (("1:4096 x 4", []), ("1:4096 x 4, 512:512", []), ("1:4096 x 4", ["--pass", "decode"])):
+        assert main([*ask, lengths, *more]) == 0
+        notes[lengths, bool(more)] = "a step takes the kernels of --pass decode" in capsys.readouterr().err
+    assert notes == {("1:4096 x 4", False): True, ("1:4096 x 4, 512:512", False): False, ("1:4096 x 4", True): False}
+
+
 def test_a_predictor_looks_up_what_it_has_seen_and_is_as_exact_as_its_groups() -> None:
     predictor = StepPredictor("llama-3-8b", H100)
     requests = [(512, 2048), *((1, 600 + 97 * n) for n in range(40))]

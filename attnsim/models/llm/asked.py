@@ -94,7 +94,11 @@ def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv:
     for flag, value in (("--batch", batch if batch > 1 else None), ("--seq", seq), ("--seq-kv", seq_kv)):
         if value is not None:
             raise InputError(f"{flag} {value} and --lengths exclude each other; lengths say it of each sequence")
-    return read_lengths(text, passes == "decode")
+    found = read_lengths(text, passes == "decode")
+    if passes == "fwd" and all(one.queries == 1 < one.keys for one in found):
+        told = "every sequence has one new token and is played forward; a step takes the kernels of --pass decode"
+        warnings.warn(f"lengths: {told}", Taken, stacklevel=3)
+    return found
 
 
 @dataclass(frozen=True)
