@@ -2,39 +2,49 @@
 
     python benchmarks/steps.py [--rows FILE]
 
-The package of the `datasets` extra has a table of servers under a constant load, ``systems/silicon_sample.csv``:
-SemiAnalysis' InferenceMAX and NVIDIA's own runs. A row says model, GPU, GPUs that share it, prompt and output of a
-request, how many requests run at a time, and the measured time of a token, a mean over all requests (TPOT). It is read
-in place and not copied here.
+**Servers.** The package of the `datasets` extra has a table of servers under a constant load,
+``systems/silicon_sample.csv``: SemiAnalysis' InferenceMAX and NVIDIA's own runs. A row says model, GPU, GPUs that share
+it, prompt and output of a request, how many requests run at a time, and the measured time of a token, a mean over all
+requests (TPOT). It is read in place and not copied here.
 
-Measured is therefore a mean of steps, the host's work between them included. Predicted is the same mean: while one
-request makes its tokens, each of the others has a prompt computed in one of the steps, so that of `osl` steps
-`batch - 1` have a prompt beside those that decode, at half of their output. InferenceMAX draws lengths from 0.8 of what
-a row says to all of it (``RANDOM_RANGE_RATIO``); their mean is taken.
+Measured is therefore a mean of steps, the host's work between them included; how NVIDIA's own runs were timed is not
+said, and some of short outputs leave no room for the prompts that ran beside them. Predicted is the same mean: while
+one request makes its tokens, each of the others has a prompt computed in one of the steps, so that of `osl` steps
+`batch - 1` have a prompt beside those that decode, at half of their output. InferenceMAX draws lengths from 0.8 of
+what a row says to all of it (``RANDOM_RANGE_RATIO``); their mean is taken.
 
 Taken are servers whose model and formats a step has (fp8 and bf16 throughout, no pipeline, no attention that is shared
 out by requests). What a row does not say is assumed: the cache has the format of the weights, the LM head too.
+
+**Layers.** The same package has times of DeepSeek-V3's attention with its projections, bf16, as a framework runs the
+module (``mla_{context,generation}_module_perf``): an even sample of each table, against those parts of a step. Mixed
+calls of attention alone are in `attnsim accuracy --batches`.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
+from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 from attnsim.api.step import step
 from attnsim.errors import InputError
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.llm.files import load_model
-from attnsim.validation.measured.aiconfigurator_files import SYSTEMS, installed_folder
+from attnsim.models.llm.model import Model
+from attnsim.validation.measured.aiconfigurator_files import FACTS, SYSTEMS, installed_folder
 
+Asked = TypeVar("Asked", "Server", "Module")
 MODELS = {
     "meta-llama/Llama-3.1-70B": "meta-llama--Meta-Llama-3.1-70B",
     "meta-llama/Llama-3.1-8B-Instruct": "meta-llama--Meta-Llama-3.1-8B",
@@ -48,6 +58,8 @@ MODELS = {
 LIBRARIES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 DRAWN = 0.9
 """Mean of lengths that InferenceMAX draws."""
+SAMPLE = 60
+"""Rows of a table of modules, about."""
 ALIKE = 0.02
 """Two times that differ by less have no order: what two runs of a server differ by."""
 
@@ -66,6 +78,11 @@ class Server:
     ep: int
     dtype: str
     drawn: bool
+
+    @property
+    def source(self) -> str:
+        """Whose runs they are."""
+        return "InferenceMAX" if self.drawn else "NVIDIA"
 
     @property
     def group(self) -> tuple[object, ...]:
@@ -89,6 +106,62 @@ class Server:
             for name in ("time_low_s", "time_s", "time_high_s")
         )
         return low, time, high
+
+
+@dataclass(frozen=True)
+class Module:
+    """A row of a layer's attention with its projections."""
+
+    system: str
+    framework: str
+    passes: str
+    lengths: str
+    heads: int
+    kernel: str
+    tp: int = 1
+    batch: int = 1
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Rows of one table."""
+        return self.system, self.framework, self.passes, self.kernel
+
+    def predicted(self, whole: Model) -> tuple[float, float, float]:
+        """Seconds of those parts, and their 90 % range."""
+        mine = replace(whole, heads_q=self.heads, heads_kv=self.heads)
+        gpu = load_gpu(SYSTEMS[self.system])
+        record = FACTS.kernels["latent"]["trtllm"][f"default {gpu.compute_capability_number // 10}.x"]
+        taken = record if self.framework == "trtllm" and self.passes == "generation" else None
+        found = step(mine, gpu, self.lengths, implementation=taken)
+        parts = [
+            part for _, part in found.parts if part.group in ("attention", "projections") or part.name == "cache write"
+        ]
+        low, time, high = (
+            sum(getattr(part, name) or 0.0 for part in parts) for name in ("time_low_s", "time_s", "time_high_s")
+        )
+        return low, time, high
+
+
+def modules(folder: Path) -> dict[Module, float]:
+    """The measured seconds of an even sample of each table."""
+    import pandas as pd
+
+    found: dict[Module, float] = {}
+    for path in sorted(folder.glob("systems/data/*/mla/*/*/mla_*_module_perf.parquet")):
+        if path.parts[-5] not in SYSTEMS:
+            continue
+        rows = pd.read_parquet(path).query(
+            "gemm_type == mla_dtype == kv_cache_dtype == 'bfloat16' and architecture == 'DeepseekV3ForCausalLM'"
+        )
+        rows = rows[(rows.isl > 1) | (path.stem == "mla_generation_module_perf")]
+        for row in rows.iloc[:: max(1, len(rows) // SAMPLE)].to_dict("records"):
+            new, keys = (1 if "generation" in path.stem else row["isl"]), row["isl"] + row["step"]
+            one = Module(
+                path.parts[-5], path.parts[-3], path.stem.split("_")[1], f"{new}:{keys} x {row['batch_size']}",
+                int(row["num_heads"]), row["kernel_source"],
+            )  # fmt: skip
+            found[one] = 1e-3 * row["latency"]
+    return found
 
 
 def servers(folder: Path) -> tuple[dict[Server, float], Counter[str]]:
@@ -123,13 +196,45 @@ def servers(folder: Path) -> tuple[dict[Server, float], Counter[str]]:
     return {one: median(times) for one, times in taken.items()}, left
 
 
-def ordered(found: Sequence[tuple[Server, float, float]], per_gpu: bool) -> tuple[int, int]:
+@dataclass(frozen=True)
+class Held:
+    """What was timed, its time, and the ends of the predicted range with the time between them."""
+
+    asked: Server | Module
+    measured_s: float
+    times_s: tuple[float, float, float]
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.times_s[1] / self.measured_s
+
+    @property
+    def covered(self) -> bool:
+        """Whether the measured time lies in the range."""
+        return self.times_s[0] <= self.measured_s <= self.times_s[2]
+
+
+def held(
+    timed: Mapping[Asked, float], predict: Callable[[Asked], tuple[float, float, float]]
+) -> tuple[list[Held], Counter[str]]:
+    """Every row with its prediction, and why some have none."""
+    found, refused = list[Held](), Counter[str]()
+    for asked, measured in timed.items():
+        try:
+            found.append(Held(asked, measured, predict(asked)))
+        except InputError as error:
+            refused[re.sub(r"\d+", "N", str(error).split(";")[0])[:100]] += 1
+    return found, refused
+
+
+def ordered(found: Sequence[Held], per_gpu: bool) -> tuple[int, int]:
     """Pairs of one group whose order is right, and all that have one; by time, or by tokens a second and GPU."""
     right = pairs = 0
     groups = defaultdict(list)
-    for server, measured, predicted in found:
-        scale = server.tp / server.batch if per_gpu else 1.0
-        groups[server.group].append((measured * scale, predicted * scale))
+    for one in found:
+        scale = one.asked.tp / one.asked.batch if per_gpu else 1.0
+        groups[one.asked.group].append((one.measured_s * scale, one.times_s[1] * scale))
     for group in groups.values():
         for (m1, p1), (m2, p2) in itertools.combinations(group, 2):
             if abs(m1 / m2 - 1) > ALIKE:
@@ -138,19 +243,21 @@ def ordered(found: Sequence[tuple[Server, float, float]], per_gpu: bool) -> tupl
     return right, pairs
 
 
-def told(name: str, found: Sequence[tuple[Server, float, float]], within: int) -> str:
-    """A line of the table."""
-    errors = [abs(predicted / measured - 1) for _, measured, predicted in found]
-    bias = median(predicted / measured for _, measured, predicted in found)
-    orders = [
-        f"{right / pairs:5.0%} of {pairs:6,}"
-        for right, pairs in (ordered(found, one) for one in (False, True))
-        if pairs
-    ]
-    return (
-        f"{name:58} {len(found):5} {mean(errors):6.1%} {median(errors):6.1%} {bias:6.2f} {within / len(found):6.0%}   "
-        f"{'   '.join(orders)}"
-    )
+def table(found: Sequence[Held], keys: Sequence[str]) -> None:
+    """A line for every value of each key, and of all."""
+    print(f"{'':42} {'rows':>5} {'mean':>6} {'median':>6} {'ratio':>6} {'range':>6}   order by time, by tokens a GPU")
+    for key in keys:
+        by = defaultdict(list)
+        for one in found:
+            by[f"{key} {getattr(one.asked, key)}" if key else "all"].append(one)
+        for name, some in sorted(by.items()):
+            errors = [abs(one.ratio - 1) for one in some]
+            orders = [f"{right / n:5.0%} of {n:6,}" for right, n in (ordered(some, way) for way in (False, True)) if n]
+            print(
+                f"{name:42} {len(some):5} {mean(errors):6.1%} {median(errors):6.1%} "
+                f"{median(one.ratio for one in some):6.2f} {mean(one.covered for one in some):6.0%}   "
+                f"{'   '.join(orders)}"
+            )
 
 
 def main() -> None:
@@ -163,28 +270,21 @@ def main() -> None:
     folder = next(one for one in folder.parents if (one / "model_configs").is_dir())
     warnings.simplefilter("ignore")
     timed, left = servers(folder)
-    found, covered, refused = [], {}, Counter[str]()
-    for server, measured in timed.items():
-        try:
-            low, time, high = server.predicted(folder)
-        except InputError as error:
-            refused[str(error).split(";")[0][:100]] += 1
-            continue
-        found.append((server, measured, time))
-        covered[server] = low <= measured <= high
-    print(f"{'':58} {'rows':>5} {'mean':>6} {'median':>6} {'ratio':>6} {'range':>6}   order by time, by tokens a GPU")
-    for keys in ("model", "system", "backend", "tp", ""):
-        by = defaultdict(list)
-        for one in found:
-            by[f"{keys} {getattr(one[0], keys)}" if keys else "all"].append(one)
-        for name, some in sorted(by.items()):
-            print(told(name, some, sum(covered[one] for one, _, _ in some)))
+    found, refused = held(timed, lambda server: server.predicted(folder))
+    table(found, ("model", "system", "backend", "tp", "source", ""))
     for what, counts in (("not taken", left), ("refused", refused)):
         for said, number in counts.most_common():
             print(f"{what}: {number:5} {said}")
     if rows_to:
-        lines = [f"{measured:.6g},{time:.6g},{time / measured:.3f},{server}" for server, measured, time in found]
-        rows_to.write_text("\n".join(["measured_s,predicted_s,ratio,server", *lines]) + "\n")
+        lines = [f"{one.measured_s:.6g},{one.times_s[1]:.6g},{one.asked}" for one in found]
+        rows_to.write_text("\n".join(["measured_s,predicted_s,server", *lines]) + "\n")
+    whole = load_model("deepseek-v3")
+    dense = replace(whole, layers=1, mlp=whole.mlp and replace(whole.mlp, experts=None))
+    print("\nDeepSeek-V3's attention with its projections")
+    found, refused = held(modules(folder), lambda module: module.predicted(dense))
+    table(found, ("system", "framework", "passes", ""))
+    for said, number in refused.most_common():
+        print(f"refused: {number:5} {said}")
 
 
 if __name__ == "__main__":

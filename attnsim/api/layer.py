@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Required, Unpack
 
 from attnsim.api.answer import Outcome
@@ -20,7 +21,8 @@ from attnsim.api.asking import (
 )
 from attnsim.api.building import library_schedule
 from attnsim.api.comparing.splitting import Split, check_splits, shared_out
-from attnsim.api.layer_answer import ATTENTION, Group, LayerAnswer, LayerPart, total
+from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
+from attnsim.api.mixing import attention_part, mixer_parts, share_of_mixer
 from attnsim.api.playing import replayed
 from attnsim.api.trust import Reason, Trust
 from attnsim.errors import InputError, shown
@@ -30,12 +32,13 @@ from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.layer import steps
 from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, known_mlp, mlp_steps
-from attnsim.models.implementations.frameworks.step import Direction, Step, step_schedule
-from attnsim.models.llm.asked import asked_layers
+from attnsim.models.implementations.frameworks.step import Step, step_schedule
+from attnsim.models.llm.asked import asked_layers, not_attending
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
 from attnsim.models.llm.parallel import share_of_model
 from attnsim.models.mechanisms import playing
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 
 GEMM_HALF_WIDTH = 0.34
@@ -67,7 +70,7 @@ def layer(model: Model | str, gpu: Gpu | str, **asked: Unpack[LayerGiven]) -> La
     Parameters
     ----------
     model : Model or str
-        A model, or what :func:`attnsim.load_model` takes.
+        A model, or what :func:`attnsim.load_model` takes; of layers that do not attend those whose kernels are known.
     gpu : Gpu or str
     batch, seq : int
         Sequences and their length; with ``passes="decode"`` and no `seq_kv` the keys in the cache.
@@ -122,6 +125,8 @@ def ask_layer(
         For a model, GPU, shape or condition that is not known or not allowed.
     """
     chosen = share_of_model(_model(model), tp)
+    if mixer := not_attending(chosen):
+        chosen = replace(chosen, kinds=(share_of_mixer(mixer, tp),))
     known_mlp(chosen)
     if conditions is None:
         given.setdefault("cache", "cold")
@@ -150,6 +155,15 @@ def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
     parts: list[LayerPart] = []
     answers: list[Outcome] = []
     model, w, gpu, conditions = asked.model, asked.w, asked.gpu, asked.conditions
+    named = asked.algorithm or asked.implementation
+    if mixer := not_attending(model):
+        if w.passes not in ("fwd", "decode") or named:
+            what = f"algorithm {named}" if named else f"pass {w.passes}"
+            raise InputError(f"{model.id} is asked of its {mixer}: {what} is not known of it; take fwd or decode alone")
+        lengths = (Length(w.seq_q, w.seq_kv, w.batch),)
+        part = partial(_part, gpu=gpu, dtype=w.dtype, conditions=conditions)
+        parts, answers = mixer_parts(mixer, model.hidden, lengths, gpu, w.dtype, conditions, part)
+        return [*parts, *(part(one, "mlp") for one in mlp_steps(model, w))], answers
     for direction in w.directions:
         call = w if len(w.directions) == 1 else w.with_passes(direction)
         mechanism = read_algorithm(asked.algorithm) if asked.algorithm else playing(call)
@@ -165,6 +179,10 @@ def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
         attention = [*before, attention_part(found, direction), *after]
         parts += [*attention, *mlp] if direction == "fwd" else [*mlp, *attention]
     return parts, answers
+
+
+def _part(one: Step, group: Group, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart:
+    return step_part(one, gpu, dtype, conditions, group)
 
 
 def _elsewhere(model: Model, w: Workload) -> dict[Group, list[Step]]:
@@ -234,13 +252,6 @@ def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: G
         clock_hz=played.clock_hz,
         spread=played.spread,
     )
-
-
-def attention_part(answer: Outcome, direction: Direction) -> LayerPart:
-    """The attention call as a part, which has the answer's figures."""
-    name = ATTENTION if direction == "fwd" else f"{ATTENTION}, backward"
-    same = [one.name for one in fields(LayerPart) if one.name not in ("name", "group", "spread")]
-    return LayerPart(name, **{one: getattr(answer, one) for one in same}, group="attention")
 
 
 def _trust(parts: Sequence[LayerPart], answers: Sequence[Outcome]) -> Trust:

@@ -113,7 +113,7 @@ class LayerAnswer(Reply[LayerQuestion]):
     @property
     def workload(self) -> Workload:
         """The attention call."""
-        both = len(self.attention) > 1
+        both = {"fwd", "bwd"} <= {one.workload.passes for one in self.attention}
         return replace(self.attention[0].workload, passes="fwd+bwd") if both else self.attention[0].workload
 
     @property

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
 from attnsim.api.answer import Outcome, plain
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, LayerQuestion, ask, read_algorithm, read_conditions, read_gpu
-from attnsim.api.layer import attention_part, step_part
+from attnsim.api.layer import step_part
 from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
+from attnsim.api.mixing import attention_part, mixer_parts, share_of_mixer
 from attnsim.api.playing import too_large
 from attnsim.api.trust import Reason, Trust
 from attnsim.errors import InputError, shown
@@ -33,7 +34,7 @@ from attnsim.models.implementations.frameworks.passes import (
 from attnsim.models.implementations.frameworks.step import Step
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import LayerKind, Model
-from attnsim.models.llm.parallel import share_of_heads, share_of_model
+from attnsim.models.llm.parallel import share_of_model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.lengths import Length, checked_lengths, lengths_of
 from attnsim.models.question.workload import DTYPE_BYTES, Workload
@@ -295,12 +296,6 @@ _seen_part = lru_cache(maxsize=4096)(step_part)
 """Of steps with as many tokens the parts are the same, whatever is attended."""
 
 
-@lru_cache(maxsize=1024)
-def _seen_mixer(w: Workload, gpu: Gpu, algorithm: str, conditions: Conditions) -> Outcome:
-    """A call of layers that do not attend: it knows nothing of the tokens before."""
-    return answer(ask(w, gpu, algorithm, None, conditions))
-
-
 def _read(model: Model | str) -> Model:
     if not isinstance(model, (Model, str)):
         raise InputError(f"model is {shown(model)}; give an id such as 'llama-3-8b', a path or a Model")
@@ -344,8 +339,7 @@ class _Run:
     def mixing(self) -> Iterator[LayerKind]:
         """One GPU's part of the layers that do not attend and are played."""
         for kind in filter(mixer.is_played, self.model.kinds):
-            heads, kv_heads = share_of_heads(kind.heads_q, kind.heads_kv, self.tp)
-            yield replace(kind, heads_q=heads, heads_kv=kv_heads)
+            yield share_of_mixer(kind, self.tp)
 
     def workload(self, share: Model, dtype: str = "") -> Workload:
         """The attention call of the batch, in the format of the products or in its own."""
@@ -414,18 +408,19 @@ class _Run:
         share, feeding = self.share(kinds[0]), self.feeding()
         w = self.workload(share)
         for kind in self.mixing():
-            played, called = self._mixer(kind, w, conditions)
+            part = partial(self._part, conditions=conditions)
+            played, called = mixer_parts(kind, share.hidden, self.lengths, self.gpu, self.dtype, conditions, part)
             found += [(kind.layers, part) for part in played]
             answers += called
         for number, fed in feeding:
             routing = routing_steps(fed, fed.mlp.experts, w) if fed.mlp and fed.mlp.experts else ()
-            found += [(number, self._part(one, conditions, "mlp")) for one in (*routing, *mlp_steps(fed, w))]
+            found += [(number, self._part(one, "mlp", conditions)) for one in (*routing, *mlp_steps(fed, w))]
         fed_layers = sum(number for number, _ in feeding)
         norms = len({at for kind in self.model.layer_kinds for at in kind.at}) + (fed_layers if self.model.mlp else 0)
-        found += [(norms + 1, self._part(norm_step(share, w), conditions, "passes"))]
-        found += [(1, self._part(embedding_step(share, w), conditions, "passes"))]
+        found += [(norms + 1, self._part(norm_step(share, w), "passes", conditions))]
+        found += [(1, self._part(embedding_step(share, w), "passes", conditions))]
         head = head_step(share, w)
-        found += [(1, self._part(head, conditions, "head"))] if head else []
+        found += [(1, self._part(head, "head", conditions))] if head else []
         return [*found, *self._communication(w, feeding, head is not None, conditions)], answers
 
     def _communication(
@@ -448,25 +443,6 @@ class _Run:
             yield sums, self._said("all_reduce", size, conditions)
             if head:
                 yield 1, self._said("all_gather", w.batch * self.model.vocabulary * w.output_bytes, conditions)
-
-    def _mixer(self, kind: LayerKind, w: Workload, conditions: Conditions) -> tuple[list[LayerPart], list[Outcome]]:
-        """The parts of a layer that does not attend, up to its product back, and the answers of its kernels."""
-        hidden, dtype = self.model.hidden, "bf16" if self.dtype == "fp8" else self.dtype
-        alone = replace(conditions, own=None, told=None)
-        whole, parts, answers = False, list[LayerPart](), list[Outcome]()
-        normed = 0
-        for algorithm, call in mixer.calls(kind, self.lengths, dtype):
-            if algorithm == mixer.CONVOLUTION and whole:
-                continue
-            found = _seen_mixer(call, self.gpu, algorithm, alone)
-            whole = found.implementation in mixer.WITH_ALL_AROUND
-            normed += 0 if whole or algorithm == mixer.CONVOLUTION else call.queries
-            of = "decode" if call.passes == "decode" else "prompts"
-            answers.append(found)
-            parts.append(replace(attention_part(found, "fwd"), name=f"{algorithm}, {of}"))
-        before = [self._part(one, conditions, "projections") for one in mixer.products_in(kind, hidden, w.queries)]
-        after = mixer.products_out(kind, hidden, w.queries, normed, w.output_bytes)
-        return [*before, *parts, *(self._part(one, conditions, "projections") for one in after)], answers
 
     def _answers(self, share: Model, conditions: Conditions) -> list[Outcome]:
         """The attention call; of a latent sequences that decode are called apart from prompts, by other kernels."""
@@ -501,18 +477,18 @@ class _Run:
             all_rows = {one.name: one for one in (*whole.before, *whole.after) if one.name in common}
             before, after = ({name: all_rows.get(name, one) for name, one in part.items()} for part in (before, after))
         for one in before.values():
-            yield self._part(one, conditions, "projections")
+            yield self._part(one, "projections", conditions)
         w = called[0].workload if len(called) == 1 else self.workload(share, self.attended)
         if write := cache_write_step(w, [kernel for ran in kernels for kernel in ran]) if share.has_cache else None:
-            yield self._part(write, conditions, "passes")
+            yield self._part(write, "passes", conditions)
         for found in called:
             part, of = attention_part(found, "fwd"), "decode" if found.workload.passes == "decode" else "prompts"
             names = [f"{found.workload.mask}"] * bool(self.model.kinds) + [of] * (len(called) > 1)
             yield replace(part, name=", ".join(("attention", *names)))
         for one in after.values():
-            yield self._part(one, conditions, "projections")
+            yield self._part(one, "projections", conditions)
 
-    def _part(self, one: Step, conditions: Conditions, group: Group) -> LayerPart:
+    def _part(self, one: Step, group: Group, conditions: Conditions) -> LayerPart:
         return _seen_part(one, self.gpu.alone, self.dtype, replace(conditions, own=None), group)
 
     def _said(

@@ -299,7 +299,7 @@ def test_layers_that_differ_have_a_mask_each(tmp_path: Path) -> None:
     numbered = load_model(written(tmp_path, list_of_masks, "mine.yaml") + ":1")
     assert numbered.mask == Mask.sliding_window(128) and numbered.layers == 2 and not numbered.kinds
     with pytest.raises(
-        InputError, match=r"mine:3 is no kind of layer that attends; allowed: 1 \(2 layers: causal window"
+        InputError, match=r"mine:3 is no kind of layer that is modelled; allowed: 1 \(2 layers: causal window"
     ):
         load_model(str(tmp_path / "mine.yaml") + ":3")
     assert mine.cache_bytes(4096) == 2 * 2 * 2 * 128 * (4096 + 128)

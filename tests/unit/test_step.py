@@ -200,6 +200,30 @@ def test_of_a_latent_sequences_that_decode_and_prompts_are_called_apart() -> Non
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_layer_that_does_not_attend_is_asked_by_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = f"{hybrid(tmp_path, NEXT)}:1"
+    held = load_gpu(H100).replace("clock.sustained", "1500 MHz")  # a longer run would slow
+    whole = step(model[:-2], held, "1024:1024", tp=2, launch="stream")
+    layer = attnsim.layer(model, held, seq=1024, tp=2)
+    same = {part.name: part.time_s for _, part in whole.parts}
+    assert "gdn, prompts" in same and {part.name: same[part.name] for part in layer.parts} == {
+        part.name: part.time_s for part in layer.parts
+    }
+    assert layer.model.layers == 36 and layer.workload.passes == "fwd"
+    ask = ["--model", model, "--gpu", H100, "--seq", "1k"]
+    assert main(["predict", "--layer", *ask]) == 0 and "gdn, prompts" in capsys.readouterr().out
+    for flags, says in (
+        (["predict", *ask], "does not attend; ask with predict --layer"),
+        (["predict", "--layer", *ask, "--pass", "bwd"], "pass bwd is not known of it"),
+        (["predict", "--layer", *ask, "--algorithm", "flash"], "algorithm flash is not known of it"),
+    ):
+        assert main(flags) == 2
+        assert says in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_layer_may_be_an_mlp_by_itself(tmp_path: Path) -> None:
     found = step(hybrid(tmp_path, NEMOTRON), H100, "1:4096 x 16")
     assert {name: times(found)[name] for name in ("up", "experts' up", "router", "norm and residual")} == {

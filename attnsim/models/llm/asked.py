@@ -11,7 +11,7 @@ from attnsim.models.question.words import mask_of
 from attnsim.wording import and_text
 
 if TYPE_CHECKING:
-    from attnsim.models.llm.model import Model
+    from attnsim.models.llm.model import LayerKind, Model
     from attnsim.models.question.lengths import Length
     from attnsim.models.question.workload import Workload
 
@@ -67,6 +67,8 @@ def workload(
         raise InputError(f"{and_text(lacking)} {verb} missing; give {' '.join(f'{flag} N' for flag in lacking)}")
     if model is not None and latent is not None:
         raise InputError(f"--latent {latent} and --model exclude each other; a model says itself what it caches")
+    if model is not None and (kind := not_attending(model)):
+        raise InputError(f"{model.id} is asked of its {kind}, which does not attend; ask with predict --layer")
     if model is not None and (of_each or seq is not None):
         share = share_of_model(model, tp)
         of_model = share.workload(batch=batch, seq=seq or 1, seq_kv=seq_kv, passes=passes, dtype=dtype)
@@ -172,11 +174,12 @@ def asked_layers(model: Model, name: str = "") -> Model:
     """
     if model.left_out:
         warnings.warn(f"{model.id}: not modelled: {'; '.join(model.left_out)}", Taken, stacklevel=3)
-    if not model.kinds:
+    if not model.kinds or not_attending(model):
         return model
     mine = model.own_kind
     others = [
-        f"{one.layers} layers {one}" + (f" (--model {name or model.id}:{at})" if one.mask else "")
+        f"{one.layers} layers {one}"
+        + (f" (--model {name or model.id}:{at}{'' if one.mask else ' with --layer'})" if one.heads_q else "")
         for at, one in enumerate(model.kinds, 1)
         if one is not mine
     ]
@@ -185,6 +188,12 @@ def asked_layers(model: Model, name: str = "") -> Model:
         Taken, stacklevel=3,
     )  # fmt: skip
     return model.only(mine)
+
+
+def not_attending(model: Model) -> LayerKind | None:
+    """The kind of the layers that a question is about, where they do not attend and have kernels of their own."""
+    alone = model.kinds[0] if len(model.kinds) == 1 else None
+    return alone if alone and alone.mask is None and alone.heads_q else None
 
 
 def cache_of(given: str | None, model: Filled | None, passes: str, lengths: str | None) -> str:

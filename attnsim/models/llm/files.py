@@ -137,9 +137,9 @@ def load_model(name_or_path: str) -> Model:
 def _numbered(model: Model, number: str) -> Model:
     kinds = model.layer_kinds
     chosen = kinds[int(number) - 1] if 1 <= int(number) <= len(kinds) else None
-    if chosen is None or chosen.mask is None:
-        attend = [f"{at} ({one.layers} layers: {one})" for at, one in enumerate(kinds, 1) if one.mask]
-        raise InputError(f"{model.id}:{number} is no kind of layer that attends; allowed: {', '.join(attend)}")
+    if chosen is None or not (chosen.mask or chosen.heads_q):
+        attend = [f"{at} ({one.layers} layers: {one})" for at, one in enumerate(kinds, 1) if one.mask or one.heads_q]
+        raise InputError(f"{model.id}:{number} is no kind of layer that is modelled; allowed: {', '.join(attend)}")
     return model.only(chosen)
 
 

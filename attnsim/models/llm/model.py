@@ -181,8 +181,9 @@ class Model:
         )
 
     def only(self, kind: LayerKind) -> Model:
-        """A model of these layers alone, which attend."""
-        assert kind.mask is not None
+        """A model of these layers alone; those that do not attend stay its one kind."""
+        if kind.mask is None:
+            return replace(self, layers=kind.layers, kinds=(kind,), outside=None)
         heads = {name: getattr(kind, name) for name in ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask")}
         rotary = min(self.rotary, kind.head_dim)
         return replace(self, layers=kind.layers, **heads, rotary=rotary, kinds=(), outside=None)
