@@ -1,1 +1,1 @@
-"""Who runs it: a file for each library or project that can be imitated."""
+"""Implementations that can be imitated: one file for each library or project."""

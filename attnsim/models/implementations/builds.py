@@ -1,4 +1,4 @@
-"""How fast a build's kernels are beside those of the build that calibrations stand for: ``builds.csv``."""
+"""Speed of a build's kernels relative to the build that calibrations stand for: ``builds.csv``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.tables import read_csv
 
 BACKWARD_WORK = 2.5
-"""GEMM work of a backward pass over that of its forward: five products of a tile, two in the forward."""
+"""GEMM work of a backward pass over that of its forward: five products per tile against two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Build:
     Parameters
     ----------
     implementation, version, architecture : str
-        Of which "" is any.
+        Builds that the line holds for; "" is any version or architecture.
     direction : str
         "fwd" or "bwd".
     speed : float
-        Of SM work, over that of the build that calibrations stand for.
+        Speed of SM work, over that of the build that calibrations stand for.
     """
 
     implementation: str
@@ -43,12 +43,12 @@ BUILDS: tuple[Build, ...] = tuple(
 
 
 def told_apart(record: Implementation) -> bool:
-    """Whether versions of an implementation are known to differ in speed."""
+    """Return whether versions of an implementation are known to differ in speed."""
     return any(one.implementation == record.name and one.version for one in BUILDS)
 
 
 def build_speed(record: Implementation, w: Workload, gpu: Gpu) -> float:
-    """Speed of SM work in the version that the record is asked about, over the build that calibrations stand for."""
+    """Speed of SM work in the record's version, over the build that calibrations stand for."""
     work = {"fwd": 1.0, "bwd": BACKWARD_WORK}
     shares = {one: work[one] / sum(work[other] for other in w.directions) for one in w.directions}
     return 1.0 / sum(share / _speed(record, one, gpu) for one, share in shares.items())

@@ -1,7 +1,6 @@
-"""The implementations that can be imitated, found by name.
+"""Lookup of implementations by name.
 
-A name stands for the code behind a column of measurements; on which GPU, in which version and for which workload may be
-part of what it means.
+A name stands for the code behind a column of measurements; its meaning may depend on GPU, version and workload.
 """
 
 from __future__ import annotations
@@ -66,16 +65,18 @@ _LIBRARIES = {record.library for record in IMPLEMENTATIONS.values()}
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a name stands for.
+    """Result of a lookup.
 
     Parameters
     ----------
+    record : Implementation
+        The implementation that was found.
     taken : str
-        What was taken where that is not what was named; empty where it is.
+        Description of the implementation that was taken instead of the named one; empty if they are the same.
     caller : Implementation, optional
-        The call that was named and has chosen it.
+        The named call, if it chooses among implementations and has chosen `record`.
     version : str
-        The version that was named.
+        The named version.
     """
 
     record: Implementation
@@ -85,7 +86,7 @@ class Match:
 
     @property
     def assumed(self) -> str:
-        """Which version is taken where none was named; empty where one was, or where there are none to tell apart."""
+        """Remark on the version taken if none was named; empty if one was, or if versions do not differ."""
         if self.version or not self.record.versions:
             return ""
         return f"version empty, taken as {self.record.versions[-1]}"
@@ -103,11 +104,11 @@ def find_implementation(name: str) -> Implementation:
 
 
 OF_OTHERS = {"tile", "wave", "pod", "cascade", "radial", "paged", "manual", "ck", "tk", "te", "svg"}
-"""Names of kernels that columns of tables have for other things."""
+"""Names of kernels that table columns also use for other things."""
 
 
 def is_named(name: str) -> bool:
-    """Whether a name is that of an implementation or a library, on whatever GPU."""
+    """Return whether a name is that of an implementation or a library, on any GPU."""
     if plain(name) in OF_OTHERS:
         return False
     try:
@@ -119,7 +120,7 @@ def is_named(name: str) -> bool:
 
 
 def settled_name(name: str) -> str:
-    """The name of the record behind a name; the name itself where a version, the GPU or the workload decides.
+    """Name of the record behind a name; the name itself if a version, the GPU or the workload decides.
 
     Raises
     ------
@@ -133,21 +134,22 @@ def settled_name(name: str) -> str:
 
 
 def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | None = None, whose: str = "") -> Match:
-    """The record that a name stands for in a version, on a GPU and for a workload where they are known.
+    """Find the record of a name for a version, a GPU and a workload, as far as these are known.
 
-    Names as their owners mean them stand in ``names.csv``. The others are names of records, aliases, or a library with
-    the nearest version. What follows an @ is a number of features or projected keys where the record has one to choose
-    (`sized`), and a version of the library everywhere else. A call that chooses among implementations (`picks`) is the
-    one it runs.
+    - Names with the meaning that their owners give them are in ``names.csv``.
+    - Other names are those of records, aliases, or a library, of which the nearest version is taken.
+    - The text after an @ is a number of features or projected keys if the record has one to choose (`sized`); otherwise
+      a version of the library.
+    - A call that chooses among implementations (`picks`) stands for the one that it runs.
 
     Parameters
     ----------
     name : str
-        ``library.kernel``, ``library.kernel@version``, an alias, a library alone, or what people call it.
+        ``library.kernel``, ``library.kernel@version``, an alias, a library alone, or a common name.
     version : str
         As a measurement table states it: "2.8.3", "vllm 0.24.0", "torch 2.6, flash-attn 2.7".
     whose : str
-        Whose name it is first of all, where the name does not say: "transformers". Otherwise of what the version is.
+        Owner of the name if the name does not give it: "transformers". By default the owner of the version.
 
     Raises
     ------
@@ -190,7 +192,7 @@ def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | No
 
 
 def _found(key: str, version: str, gpu: Gpu | None, w: Workload | None, whose: str) -> Match | None:
-    """What a name stands for; None where nothing is called so."""
+    """Match of a name; None if nothing has this name."""
     low = key.lower()
     whose = whose or next((what for what in versions_of(version) if OWNERS.get(what) in SERVING), "")
     if low in IMPLEMENTATIONS:
@@ -201,7 +203,7 @@ def _found(key: str, version: str, gpu: Gpu | None, w: Workload | None, whose: s
 
 
 def _in_table(name: str, lines: Sequence[Meaning], version: str, gpu: Gpu | None, w: Workload | None) -> Match | None:
-    """What the lines of a name say; None where there are none, or of other versions alone."""
+    """Match by the lines of a name in the table; None if there are none, or only for other versions."""
     held = [one for one in lines if one.holds(version_of(one.whose, version), gpu, w)]
     able = [one for one in held if not one.implementation or w is None or _suits(_of(one), w)] or held
     if gpu is None:  # on some GPU it is this
@@ -229,7 +231,7 @@ def _of(meaning: Meaning) -> Implementation:
 
 
 def _by_record(key: str, version: str, name: str) -> Match | None:
-    """The record of a name, an alias or a library; None where it is none of these."""
+    """Match of a record's name, an alias or a library; None if it is none of these."""
     record, library = _NAMES.get(key) or _PLAIN.get(plain(key)), key.replace("_", "-")
     if library in _LIBRARIES and (record is None or version):
         record = _of_library(library, version, record)
@@ -245,7 +247,7 @@ def _by_record(key: str, version: str, name: str) -> Match | None:
 
 
 def _unknown(key: str, name: str) -> str:
-    """That a name is not known, and the nearest that are."""
+    """Message that a name is unknown, with the nearest known ones."""
     known = {spelling for one in MEANINGS for spelling in one.spellings} | set(_NAMES)
     alike = difflib.get_close_matches(key, sorted(known), 3, 0.6)
     near = ", ".join(dict.fromkeys(_NAMES[one].name if one in _NAMES else _told(one) for one in alike))
@@ -256,13 +258,13 @@ def _unknown(key: str, name: str) -> str:
 
 
 def _told(name: str) -> str:
-    """A record that a name stands for somewhere, or the nearest to it."""
+    """Record that a name stands for on some GPU, or the nearest to it."""
     first = next(one for one in MEANINGS if name in one.spellings)
     return first.implementation or first.nearest
 
 
 def _of_library(library: str, version: str, usual: Implementation | None) -> Implementation:
-    """Of a library's implementations the one of the nearest version; without one, its only one."""
+    """A library's implementation of the nearest version; without a version, its usual or only one."""
     able = [one for one in IMPLEMENTATIONS.values() if one.library == library]
     if version and any(one.versions for one in able):
         nearest = min(version_distance(known, version) for one in able for known in one.versions)
@@ -278,14 +280,14 @@ def _of_library(library: str, version: str, usual: Implementation | None) -> Imp
 
 
 def _versioned(record: Implementation, version: str) -> Implementation:
-    """The record as asked about a version, where versions differ in what is known here."""
+    """The record with the given version, if versions differ in known properties."""
     own = version_of(record.library, version)
     known = own and (told_apart(record) or came_later(record.name, own))
     return replace(record, version=own) if known else record
 
 
 def _taken(record: Implementation, version: str) -> str:
-    """What to say of a version: nothing where the record stands for it, else which was taken."""
+    """Remark on a version: empty if the record stands for it, otherwise the version that was taken."""
     if not version:
         return ""
     if record.picks is not None:

@@ -1,11 +1,11 @@
 """NVIDIA cuDNN's fused attention: its closed kernels, and the open ones of NVIDIA/cudnn-frontend.
 
-Of the closed kernels the nearest public schedule of the tensor-core instructions that the GPU has is played.
+A closed kernel is played by the nearest public schedule with the GPU's tensor-core instructions.
 
-A graph is built for the longest sequence, and lengths are read on the GPU: the grid has as many row tiles of each
-sequence, and keys are cut into as many ranges, as the longest needs. Packed prompts are the open kernels' exception: a
-kernel before counts the row tiles that there are and sorts the sequences, most queries first (``python/cudnn/frost/
-tile_dsl/thd.py``); the closed ones of the same GPUs are taken to do the same.
+A graph is built for the longest sequence, and lengths are read on the GPU. The grid therefore has as many row tiles for
+each sequence as the longest needs, and keys are split into as many ranges. Packed prompts of the open kernels are an
+exception: a preceding kernel counts the row tiles and sorts the sequences, most queries first
+(``python/cudnn/frost/tile_dsl/thd.py``). The closed kernels of the same GPUs are assumed to do the same.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 WIDE = 256
-"""Head_dim above which cuDNN has kernels of its own."""
+"""Head_dim above which cuDNN has separate kernels."""
 WIDE_TILE = FlashTile(64, 32, warps=8, q_in_registers=True, share_q_v=True, order="grid_by_sequence")
-"""Of them on sm_120: K and V alone in shared memory (``sm120/prefill_d512_f16.py``; `smem_bytes` of
+"""Tile of the wide kernels on sm_120: only K and V in shared memory (``sm120/prefill_d512_f16.py``; `smem_bytes` of
 ``config_sm120.py``)."""
 WIDE_BACKWARD = Operations.parse("softmax")
-"""On sm_100 S and dS go through memory there, and three batched products follow (`bprop_d512_f16`,
+"""On sm_100 the wide backward stores S and dS in memory, and three batched products follow (`bprop_d512_f16`,
 `bprop_matmul_blackwell`): played as unfused attention in its fewest passes."""
 TILE = by_hand(
     FlashTile(128, 128, warps=8, warpgroups=2, max_blocks_per_sm=1, order="grid_by_sequence"),
@@ -62,24 +62,24 @@ HOPPER_ORDER: Order = by_hand(
     "order of row tiles of cuDNN's closed Hopper kernels: longest first makes causal rows of 8 waves 13 % too fast",
 )
 FEW_ROWS = 128
-"""Rows of a tile of NVIDIA/cudnn-frontend's sm_100 decode kernel: where a group's queries fit it, they are packed."""
+"""Rows of a tile of NVIDIA/cudnn-frontend's sm_100 decode kernel: the queries of a group are packed if they fit it."""
 
 OFFSETS = "sequence offsets"
 _CLOSED = ("closed source: tiles and order are those of the nearest public kernel",)
 
 
 def choose_tile(w: Workload, gpu: Gpu, decode: bool) -> FlashTile:
-    """A stand-in for cuDNN's closed kernels before Hopper: 128 rows, one block an SM; 16 packed rows in decode."""
+    """Stand-in for cuDNN's closed kernels before Hopper: 128 rows, one block per SM; 16 packed rows in decode."""
     wide = max(w.head_dim, w.head_dim_v) > WIDE
     return fitting(WIDE_TILE if wide else DECODE_TILE if decode else TILE, w, gpu)
 
 
 def blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """The tiles of NVIDIA/cudnn-frontend's open sm_100 kernels (``python/cudnn/sdpa/fwd/config_sm100.py``).
+    """Tiles of NVIDIA/cudnn-frontend's open sm_100 kernels (``python/cudnn/sdpa/fwd/config_sm100.py``).
 
-    As FlashAttention-4's, two tiles of 128 rows a block, but every 16-bit exponential is one of the exponential units'.
-    A single tile of rows where the queries of a group fit it; they are packed too where those of a head would not fill
-    a pair of blocks.
+    They are FlashAttention-4's two tiles of 128 rows per block, but all 16-bit exponentials run on the exponential
+    units. There is a single tile of rows if it holds the queries of a group. Those are also packed if the queries of a
+    head would not fill a pair of blocks.
     """
     tile = fitting(replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1)), w, gpu)
     if w.seq_q * w.group <= FEW_ROWS:
@@ -93,10 +93,10 @@ def blackwell_pair(w: Workload) -> int:
 
 
 def blackwell_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
-    """Ranges of keys where there are more keys than queries: a power of two that fills the SMs once.
+    """Ranges of keys if there are more keys than queries: a power of two that fills the SMs once.
 
-    At least two tiles of keys each; as the plans of NVIDIA/cudnn-frontend's benchmark say (``SPLIT_KV``) of all calls
-    but some of 64 Ki keys or more.
+    Each range has at least two tiles of keys. The plans of NVIDIA/cudnn-frontend's benchmark (``SPLIT_KV``) agree,
+    except for some calls of 64 Ki keys or more.
     """
     if w.seq_kv <= w.seq_q:
         return 1
@@ -107,9 +107,9 @@ def blackwell_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
 
 
 def closed_blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """The same tiles, but the closed kernels pack the heads of a group for a single query alone.
+    """Tiles of the closed sm_100 kernels: as the open ones, but a group's heads are packed for a single query only.
 
-    Eight queries a sequence take eight times as long there as one (cuDNN 9.27, GB200, cudnn-frontend's decode sweep),
+    Eight queries per sequence take eight times as long there as one (cuDNN 9.27, GB200, cudnn-frontend's decode sweep),
     as every query head reads the keys for itself.
     """
     tile = fitting(replace(flash_attention_4.choose_tile(w, gpu), emulated=(0, 1)), w, gpu)
@@ -119,13 +119,13 @@ def closed_blackwell_tile(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def sequence_offsets(w: Workload) -> Kernel:
-    """The kernel before packed prompts: where each sequence begins, their order, and the row tiles that there are."""
+    """Kernel before packed prompts: offsets and order of the sequences, and number of row tiles."""
     sizes = [Access("lengths", 8 * w.batch), Access("offsets", 16 * w.batch, True)]
     return streaming(OFFSETS, sizes, elements=w.batch, threads=256, blocks=1)
 
 
 def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, closed: bool) -> Schedule:
-    """Forward and backward by tcgen05; the closed kernels split the keys of a single query alone."""
+    """Forward and backward by tcgen05; the closed kernels split keys for a single query only."""
     w_main = one_query(w)
     if "bwd" in w.directions and max(w.head_dim, w.head_dim_v) > WIDE:
         apart = naive(replace(w, passes="bwd"), gpu, shape, name, WIDE_BACKWARD)
@@ -152,11 +152,11 @@ def _blackwell(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, clos
 
 
 def _ampere(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str) -> Schedule:
-    """Before Hopper, and on GPUs that have mma.sync alone, what cuDNN's timings show.
+    """Schedule before Hopper, and on GPUs with mma.sync only, as cuDNN's timings suggest.
 
-    Its chunked-prefill times on A100 step with whole waves of 128-row blocks, one to an SM, and its decode reaches the
-    HBM bandwidth with 8 query heads a key head, which a 64-row tile cannot: 16 rows, the heads of a
-    group packed, keys split. Its backward is FlashAttention-2's.
+    Its chunked-prefill times on A100 step with whole waves of 128-row blocks, one per SM. Its decode reaches the HBM
+    bandwidth with 8 query heads per key head, which a 64-row tile cannot: 16 rows, the heads of a group packed, keys
+    split. Its backward is FlashAttention-2's.
     """
     w_main = one_query(w)
 
@@ -193,7 +193,7 @@ def check_width(name: str, w: Workload, gpu: Gpu) -> None:
 
 
 def _cudnn(name: str) -> Builder:
-    """cuDNN's fused attention by the instructions of the GPU: tcgen05, wgmma (FlashAttention-3's), else mma.sync."""
+    """cuDNN's fused attention by the GPU's instructions: tcgen05, wgmma (FlashAttention-3's), otherwise mma.sync."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_width(name, w, gpu)

@@ -108,7 +108,7 @@ Tile = TypeVar("Tile", FlashTile, BackwardTile)
 
 
 def counted(tile: Tile, kernel: str, w: Workload, gpu: Gpu) -> Tile:
-    """The tile with the instructions of a kernel's machine code; without one as it is."""
+    """The tile with the instruction counts of a kernel's machine code; unchanged if `kernel` is empty."""
     if not kernel:
         return tile
     backward = " backward" if isinstance(tile, BackwardTile) else ""
@@ -119,9 +119,9 @@ def counted(tile: Tile, kernel: str, w: Workload, gpu: Gpu) -> Tile:
 def _flash2_forward(
     w: Workload, gpu: Gpu, shape: TileRequest | None, machine: str, one_split: bool = False
 ) -> Attended:
-    """FA2's `mha_fwd`: the split-KV kernel where its rule wants more than one split, else the standard kernel.
+    """FA2's `mha_fwd`: the split-KV kernel if its rule gives more than one split, otherwise the standard kernel.
 
-    `one_split`: the split-KV kernel without a split, as `mha_fwd_kvcache` with ``num_splits=1`` runs it where the cache
+    `one_split` runs the split-KV kernel without a split, as `mha_fwd_kvcache` with ``num_splits=1`` does if the cache
     has an index or pages (`force_split_kernel`).
     """
     w = one_query(w)
@@ -160,13 +160,13 @@ def flash2(
     machine: str = FA2,
     one_split: bool = False,
 ) -> Schedule:
-    """FlashAttention-2, forward and backward; `machine`: whose machine code tells its instructions, "" nobody's."""
+    """FlashAttention-2, forward and backward; `machine`: kernel whose instruction counts apply, "" for none."""
     forward = partial(_flash2_forward, w, gpu, shape, machine, one_split)
     return each_way(w, name, shape, forward, lambda: counted(fa2_backward(w, gpu), machine, w, gpu))
 
 
 def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
-    """FA3's sm_90 forward kernel with TMA copies; of pages that hold no whole tiles, or few rows, with cp.async."""
+    """FA3's sm_90 forward kernel: TMA copies, or cp.async for few rows and for pages without whole tiles."""
     narrow = w.mask.is_causal or w.mask.is_windowed
     shape, in_smem = fa3_shape(w, paged=False)
     order: Order = "longest_first" if narrow else "ascending"
@@ -178,7 +178,7 @@ def fa3_forward(w: Workload, gpu: Gpu, pack_gqa: bool = False) -> FlashTile:
 
 
 def gathers(w: Workload, rows: int, keys: int) -> bool:
-    """Whether FA3 copies a paged cache key by key (`get_pagedkv_tma` of ``hopper/flash_api.cpp``)."""
+    """Return whether FA3 copies a paged cache key by key (`get_pagedkv_tma` of ``hopper/flash_api.cpp``)."""
     return bool(w.page_size) and (w.page_size % keys > 0 or w.seq_q * w.group <= rows)
 
 
@@ -215,7 +215,7 @@ def _fa3_fp8(d: int, local: bool, paged: bool) -> tuple[int, int]:
 def hopper_tile(
     rows: int, keys: int, *, p_in_smem: bool = False, order: Order = "ascending", pack_gqa: bool = False
 ) -> FlashTile:
-    """A warp-specialised Hopper block: one MMA warpgroup per 64 rows and one that loads; one block an SM."""
+    """A warp-specialised Hopper block: one MMA warpgroup per 64 rows and one that loads; one block per SM."""
     groups = rows // 64
     threads = (groups + 1) * 128
     return FlashTile(
@@ -255,10 +255,10 @@ def flash3(
     machine: str = FA3,
     loop: Loop = "fa3",
 ) -> Schedule:
-    """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters where non-causal.
+    """FlashAttention-3 with fixed lengths, as its paper measured it: TMA, clusters if non-causal.
 
-    `order` of row tiles in place of its own, for kernels that are like it but for that and their instructions;
-    `machine` as in :func:`flash2`; `loop` as of a tile.
+    `order` replaces its order of row tiles, for kernels that differ only in that and in their instructions. `machine`
+    is as in :func:`flash2`, `loop` as in a tile.
     """
 
     def forward() -> Attended:
@@ -295,7 +295,7 @@ def _multicast(w: Workload, tile: FlashTile, splits: Splits) -> bool:
 
 
 def _unspecialized(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """FlashAttention-3 whose warps multiply and copy: a buffer is refilled when all have read it, in step."""
+    """FlashAttention-3 without warp specialisation: a buffer is refilled when all warps have read it, in lockstep."""
     whole = flash3(w, gpu, shape)
     return replace(whole, kernels=tuple(map(in_step, whole.kernels)))
 
@@ -304,7 +304,7 @@ ABLATIONS: Mapping[str, Builder] = {
     "fa3_no_gemm_softmax_pipelining": partial(flash3, loop="staged"),
     "fa3_no_warp_specialization": _unspecialized,
 }
-"""FlashAttention-3 without one of its two ways to hide the softmax, by the names of its paper's table 2 in tables."""
+"""FlashAttention-3 without one of its two ways to hide the softmax, by the names in table 2 of its paper."""
 
 RECORDS = (
     record("flash-attn.1", flash1),

@@ -1,16 +1,15 @@
 """FlashAttention-4 on data-centre Blackwell: ``flash_attn/cute/flash_fwd_sm100.py`` and ``flash_bwd_sm100.py``.
 
-Of sequences of different lengths, packed end to end, its blocks find their sequence by themselves
-(`SingleTileVarlenScheduler`); ranges of keys are as many of each, what a row tile sees cut evenly.
+If packed sequences differ in length, blocks find their sequence themselves (`SingleTileVarlenScheduler`). Each sequence
+has the same number of key ranges, which split the keys that a row tile sees evenly.
 
-Two tiles of 128 query rows a block with a softmax warpgroup each. The accumulators of S and O fill the tensor memory
-and P takes the place of S, so that within a tile of rows everything waits for what is before it; what overlaps are the
-two tiles. On sm_100 part of the exponentials are polynomials on the FMA pipes. O is rescaled by warps of their own,
-seldom.
+Forward: a block has two tiles of 128 query rows with a softmax warpgroup each. The accumulators of S and O fill the
+tensor memory and P replaces S, so all steps within a tile of rows are sequential; the two tiles overlap. On sm_100 part
+of the exponentials are polynomials on the FMA pipes. Separate warps rescale O, rarely.
 
-Backward, a block keeps 128 keys and has 16 warps: two softmax warpgroups, one that drains dQ, and warps that load and
+Backward: a block keeps 128 keys and has 16 warps: two softmax warpgroups, one that drains dQ, and warps that load and
 issue. S, dP, dV, dK and dQ accumulate in tensor memory, from which dV and dK also read P and dS. From head_dim 128 on
-two blocks multiply together. The two halves of a tile of scores stand for products issued ahead of the softmax.
+two blocks multiply together. The two halves of a tile of scores model products issued ahead of the softmax.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ EMULATED = (3, 16)
 """Share of the exponentials that are polynomials: 4 of every 16 columns in three of a tile's four fragments
 (``ex2_emu_freq`` 16, ``ex2_emu_res`` 4, and the last fragment left out; ``softmax.py``, `apply_exp2_convert`)."""
 TWICE_THE_EXPONENTIALS = 103
-"""Compute capability of the chip that has, on which none is (``flash_fwd_sm100.py``, `enable_ex2_emu`)."""
+"""Compute capability with twice the exponential rate, on which no exponential is a polynomial (``flash_fwd_sm100.py``,
+`enable_ex2_emu`)."""
 ONE_PASS = 192
 """Widest head_dim whose backward is one kernel (``interface.py``, `use_dedicated_hd256_kernel`)."""
 FEW_KEY_TILES = 4
@@ -43,7 +43,7 @@ FEW_KEY_TILES = 4
 
 
 def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """256 rows x 128 keys, at head_dim above 128 one tile of rows."""
+    """256 rows x 128 keys; above head_dim 128 one tile of rows."""
     stages = 1 if _is_wide(w) else 2
     plain = replace(plain_tile(w, gpu), keys=128, loop="staged", stages=stages)
     emulated = (0, 1) if gpu.compute_capability_number == TWICE_THE_EXPONENTIALS else EMULATED
@@ -56,7 +56,7 @@ def _is_wide(w: Workload) -> bool:
 
 
 def _order(w: Workload) -> Order:
-    """Row tiles of most keys first under a mask; `SingleTileVarlenScheduler` where sequences differ."""
+    """Row tiles with most keys first under a mask; `SingleTileVarlenScheduler`'s order if sequences differ."""
     if w.lengths:
         return "sections_by_sequence"
     return "longest_first" if w.mask.is_causal or w.mask.is_windowed else "ascending"
@@ -65,7 +65,7 @@ def _order(w: Workload) -> Order:
 def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """A Blackwell block like FlashAttention-4's: two 128-row tiles with a softmax warpgroup each, accumulators in TMEM.
 
-    For kernels of which no more is known: as FA3 pipelines, every exponential on the exponential units.
+    For kernels with no further known details: pipelined as FA3, all exponentials on the exponential units.
     """
     wide = _is_wide(w)
     return FlashTile(
@@ -85,14 +85,14 @@ def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
-    """Ranges of keys when the caller leaves them open: as many as there are SMs for the row tiles."""
+    """Ranges of keys if the caller does not set them: SMs over row tiles."""
     key_tiles = -(-w.seq_kv // tile.keys)
     blocks = w.batch * w.heads_kv * -(-w.seq_q * w.group // tile.rows)
     return 1 if key_tiles <= FEW_KEY_TILES else max(1, min(gpu.sm.count // blocks, MAX_SPLITS, key_tiles))
 
 
 def flash4(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_split: bool) -> Schedule:
-    """As called with one range of keys; `may_split`: as vLLM calls it, with ``num_splits`` left open."""
+    """FlashAttention-4 with one range of keys; with `may_split`, as vLLM calls it, ``num_splits`` is not set."""
 
     def forward() -> Attended:
         tile = override(choose_tile(w, gpu), shape, w, gpu)
@@ -104,9 +104,9 @@ def flash4(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, *, may_s
 
 
 def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
-    """128 rows x 128 keys; from head_dim 128 on pairs of blocks, but in one pass not for a window (``interface.py``).
+    """128 rows x 128 keys; from head_dim 128 on pairs of blocks, except in one pass for a window (``interface.py``).
 
-    Where shared memory is short 64 keys, as NVIDIA/cudnn-frontend's kernel for dK and dV has at head_dim 256.
+    If shared memory is short, 64 keys, as NVIDIA/cudnn-frontend's kernel for dK and dV has at head_dim 256.
     """
     d, dv = padded(w.head_dim), padded(w.head_dim_v)
     wide = max(d, dv)
@@ -118,7 +118,7 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 
 def backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
-    """One pass, at head_dim 256 two: there dK, dV and dQ do not fit tensor memory together."""
+    """One pass; two at head_dim 256, where dK, dV and dQ do not fit tensor memory together."""
     wide = padded(max(w.head_dim, w.head_dim_v)) > ONE_PASS
     return two_pass_backward(w, tile) if wide else flash_backward(w, tile)
 

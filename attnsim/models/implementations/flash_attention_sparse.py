@@ -1,9 +1,9 @@
 """FlashAttention's block-sparse forward on Hopper: ``flash_attn/cute`` of Dao-AILab/flash-attention, commit 03264f5.
 
-FlashAttention-3's loop (wgmma, TMA copies by a producer warp, two consumer warpgroups) over lists of visible tiles of
-128 queries x 128 keys, those seen in part before those seen whole (``block_sparse_utils.py``). The mask's function
-decides in registers about the pairs of a tile seen in part: here with the instructions of a causal mask. Heads of a
-group share the rows of a tile, and a list with the rows of 128 queries. A block has one tile of rows, launched in
+FlashAttention-3's loop (wgmma, TMA copies by a producer warp, two consumer warpgroups) runs over lists of visible tiles
+of 128 queries x 128 keys, partly visible ones before full ones (``block_sparse_utils.py``). The mask's function decides
+in registers about the pairs of a partly visible tile: here with the instructions of a causal mask. Heads of a group
+share the rows of a tile, and a list with the rows of 128 queries. A block has one tile of rows, launched in
 ascending order (``flash_fwd_sm90.py``: with a mask function `SingleTileScheduler`). FlexAttention runs it with
 ``kernel_options={"BACKEND": "FLASH"}``.
 """
@@ -42,9 +42,9 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NAME = "flash-attn.4-sparse"
 COUNTS, LIST = "block counts", "block list"
-"""Tensors of the mask: how many tiles a block of queries sees whole and in part, and which."""
+"""Tensors of the mask: number of partly and fully visible tiles of a block of queries, and their list."""
 COUNTS_BYTES, ENTRY_BYTES = 8, 4
-"""Two int32 a block of queries; one int32 a visit."""
+"""Two int32 per block of queries; one int32 per visit."""
 ROWS = 128
 KEYS = (128, 64)
 """Rows of a tile, and its keys: the library's choice up to head_dim 128, and half of them for finer lists."""
@@ -52,16 +52,16 @@ KEYS = (128, 64)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What tells a block which key tiles its rows see.
+    """Tensors from which a block learns the key tiles that its rows see.
 
     Parameters
     ----------
     first, each : Tensor
-        What a tile of rows reads an element of before its first key tile, and what it reads for each.
+        Tensor read once by a tile of rows, before its first key tile; and tensor read for each key tile.
     elements : int
-        Of `each` that are read for a key tile.
+        Elements of `each` that are read for a key tile.
     axes : mapping of str to Axis
-        Theirs, beside the kernel's.
+        Axes of these tensors, in addition to the kernel's.
     """
 
     first: Tensor
@@ -72,19 +72,19 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ListedTile:
-    """A tile of FlashAttention-3's loop, over the key tiles that its rows are told."""
+    """A tile of FlashAttention-3's loop over a list of key tiles."""
 
     forward: FlashTile
     told: Told
 
     @property
     def rows(self) -> int:
-        """Queries of a list."""
+        """Queries per list."""
         return self.forward.rows
 
     @property
     def keys(self) -> int:
-        """Keys of an entry of it."""
+        """Keys per entry of a list."""
         return self.forward.keys
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class ListedTile:
 
 
 class _Operations(Operations):
-    """The producer reads what is told of each key tile, while the tile before is copied and multiplied."""
+    """Operations whose producer reads the list entry of a key tile while the tile before is copied and multiplied."""
 
     def __init__(self, w: Workload, tile: FlashTile, told: Told) -> None:
         super().__init__(w, tile)
@@ -106,17 +106,17 @@ class _Operations(Operations):
 
 
 def counts_of(w: Workload, tile: FlashTile) -> TileCounts:
-    """What the blocks of queries of a head visit."""
+    """Numbers of key tiles that the blocks of queries of a head visit."""
     return w.mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys)
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
-    """128 x 128, or the one asked for; other stages, packing, persistent blocks or order are of kernels not written.
+    """128 x 128, or the requested tile; other stages, packing, persistent blocks or orders have no kernel.
 
     Raises
     ------
     InputError
-        When the kernel has no such tile, or it does not fit.
+        If the kernel has no such tile, or it does not fit.
     """
     tile = hopper_tile(ROWS, KEYS[0], p_in_smem=64 < max(w.head_dim, w.head_dim_v) <= 96, pack_gqa=w.group > 1)
     tile = replace(tile, persistent=False)
@@ -130,12 +130,12 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The one kernel of a forward pass.
+    """Schedule of the forward kernel.
 
     Raises
     ------
     InputError
-        When the kernel has no such tile, or it does not fit.
+        If the kernel has no such tile, or it does not fit.
     """
     tile = choose_tile(w, gpu, shape)
     counts = counts_of(w, tile)
@@ -147,7 +147,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 def listed_schedule(
     w: Workload, gpu: Gpu, name: str, listed: ListedTile, counts: TileCounts, before: tuple[Kernel, ...], entry: str
 ) -> Schedule:
-    """The schedule of a kernel of this loop, and of those that make what it is told."""
+    """Schedule of a kernel with this loop, and of the kernels that make its lists."""
     kernel = _kernel(w, gpu, listed, counts, entry)
     lists = sum(
         use.unique_bytes for use in kernel.uses if use.tensor in (listed.told.first.name, listed.told.each.name)
@@ -158,9 +158,9 @@ def listed_schedule(
 
 
 def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry: str) -> Kernel:
-    """The one kernel: the row tiles of a head of K and V where heads are packed, of a head otherwise.
+    """The kernel: row tiles per head of K and V if heads are packed, otherwise per head.
 
-    Of packed rows as many tiles as a group has heads lie in a block of queries and walk its list.
+    With packed rows, a block of queries has as many tiles as a group has heads; all walk its list.
     """
     tile, told = listed.forward, listed.told
     pack, tiles = w.group if tile.pack_gqa else 1, counts.tiles
@@ -172,7 +172,7 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
         counts.visits[block], counts.partial[block], shorter, missing_rows
     )
     heads = w.heads_kv if tile.pack_gqa else w.heads_q
-    if tile.order != "ascending":  # the longest last, which longest-first order begins with
+    if tile.order != "ascending":  # the longest is last; longest-first order begins with it
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
     axes = {
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "s": Axis(1),

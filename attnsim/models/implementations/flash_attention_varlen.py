@@ -1,8 +1,8 @@
-"""FlashAttention-3 of sequences packed end to end, `flash_attn_varlen_func` of Dao-AILab/flash-attention.
+"""FlashAttention-3 with packed sequences, `flash_attn_varlen_func` of Dao-AILab/flash-attention.
 
-A kernel counts the tiles of each sequence, sorts the sequences and hands out splits; the attention kernel's blocks then
-fetch work by sequence (``hopper/flash_prepare_scheduler.cu``, `VarlenDynamicPersistentTileScheduler` in
-``hopper/tile_scheduler.hpp``). Of one length it is the kernel of fixed lengths.
+A kernel counts the tiles of each sequence, sorts the sequences and assigns splits. The blocks of the attention kernel
+then fetch work by sequence (``hopper/flash_prepare_scheduler.cu``, `VarlenDynamicPersistentTileScheduler` in
+``hopper/tile_scheduler.hpp``). For equal lengths the kernel of fixed lengths is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnsim.models.schedule.schedule import Schedule
 
 
 def flash3_of_lengths(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """FlashAttention-3, by `flash_attn_func` of one length and by `flash_attn_varlen_func` of several."""
+    """FlashAttention-3: `flash_attn_func` for equal lengths, `flash_attn_varlen_func` for different ones."""
     if not w.lengths:
         return flash3(w, gpu, shape)
     forward = encoder_hopper(one_query(w), gpu, shape, FA3, split=w.passes == "decode")

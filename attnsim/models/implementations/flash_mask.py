@@ -1,11 +1,11 @@
 """FlashMask on Hopper (arXiv 2410.01359): ``csrc/flashmask_v2`` of PaddlePaddle/flash-attention.
 
-A mask is two intervals of rows at most for each key, below and above the diagonal, told by one vector of int32 or two
-(``startend_row_indices``). A kernel finds the largest and the smallest of each vector in every tile of keys
-(``flash_mask.hpp``, `scanMaxMinChunkedKernel`); FlashAttention-3's loop then skips the tiles that no row of a tile sees
-and compares rows and bounds in those seen in part. Tiles are those of ``tile_size.h``, `tile_size_fwd_sm90`; a small
+A mask has at most two intervals of rows for each key, below and above the diagonal, given by one or two vectors of
+int32 (``startend_row_indices``). A kernel finds the maximum and the minimum of each vector in every tile of keys
+(``flash_mask.hpp``, `scanMaxMinChunkedKernel`). FlashAttention-3's loop then skips invisible tiles, and compares rows
+with bounds in partly visible ones. Tiles are those of ``tile_size.h``, `tile_size_fwd_sm90`; a small
 kernel sets the counter of its persistent blocks first (`prepare_flashmask`). Heads of a group are not packed. Bounds
-are taken to be read for every tile that is visited.
+are assumed to be read for every visited tile.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ BOUNDS, BLOCK_BOUNDS, COUNTER = "row bounds", "block bounds", "tile counter"
 PREPARE = "prepare_flashmask"
 ENTRY_BYTES = 4
 ALIGNED = 4
-"""Key tiles are padded to so many in a vector of their bounds."""
+"""Multiple that the number of key tiles is padded to in a vector of their bounds."""
 SCANNED_TOGETHER = 4
-"""Sequences of a block of the scan, a warp each."""
+"""Sequences per block of the scan, one warp each."""
 ROWS = 128
 KEYS = {128: 128, 256: 64}
-"""Keys of a tile of so many rows, by the width it is compiled for."""
+"""Keys of a tile by its rows and the width it is compiled for."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedTile(ListedTile):
-    """A tile of the loop, whose key tiles follow from so many vectors of bounds."""
+    """A tile of the loop whose key tiles follow from `vectors` vectors of bounds."""
 
     vectors: int
 
 
 def scan_name(vector: int) -> str:
-    """Kernel that scans a vector: rows masked below, or above the diagonal."""
+    """Name of the kernel that scans a vector: rows masked below, or above the diagonal."""
     return f"scan_max_min {('lt_start', 'ut_end')[vector]}"
 
 
 def vectors_of(w: Workload) -> int:
-    """Vectors that say the mask: one where it is causal, two else.
+    """Number of vectors of the mask: one if it is causal, otherwise two.
 
     Raises
     ------
     InputError
-        When keys are hidden from more rows than an interval below the diagonal and one above it.
+        If a key is hidden from more rows than an interval below the diagonal and one above it.
     """
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if len(mask.parts) > 1 or not all(isinstance(part, Documents | Prefix) for part in mask.parts):
@@ -73,7 +73,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
     Raises
     ------
     InputError
-        When another is asked for, or it does not fit.
+        If another tile is requested, or it does not fit.
     """
     d = padded(max(w.head_dim, w.head_dim_v))
     if d not in KEYS:
@@ -89,7 +89,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None) -> FlashTile:
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The counter, a scan a vector, and the loop.
+    """The counter, one scan per vector, and the loop.
 
     Raises
     ------

@@ -1,19 +1,18 @@
 """FlashInfer's own kernels: its FlashAttention-2 and FlashAttention-3 back ends (flashinfer-ai/flashinfer@fb28d724).
 
 ``include/flashinfer/attention/{prefill,scheduler}.cuh``, ``hopper/``. The rows of a tile are the queries of a whole
-group; keys are shared out over blocks where tiles are few. Decoding is played by the same kernel, as
+group; keys are split over blocks if tiles are few. Decoding is played by the same kernel, as
 `BatchDecodeWithPagedKVCacheWrapper` runs it with `use_tensor_cores`.
 
 Cascade (``flashinfer/cascade.py``, `MultiLevelCascadeAttentionWrapper`): the queries of all sequences attend the shared
-prefix as one sequence, each then attends keys of its own, and a kernel merges both states
-(``include/flashinfer/attention/cascade.cuh``, `MergeStateInPlaceKernel`). A tree is a custom mask, of which every tile
-reads its bits (``include/flashinfer/attention/prefill.cuh``, `MaskMode::kCustom`, `logits_mask`).
+prefix as one sequence, then each attends its own keys, and a kernel merges both states
+(``include/flashinfer/attention/cascade.cuh``, `MergeStateInPlaceKernel`). A tree is a custom mask, whose bits every
+tile reads (``include/flashinfer/attention/prefill.cuh``, `MaskMode::kCustom`, `logits_mask`).
 
-POD attention has prefill and decodes of one batch in one launch; there are two ways without it.
-One launch (``include/flashinfer/attention/pod.cuh``, `PODWithKVCacheTensorKernel`): each SM takes blocks of prefill and
-of decode in turn, as many of the more numerous kind after one of the other as there are more of them, so that the
-tensor cores and the memory have work at the same time. Two streams: two launches, of which the second's blocks come
-when those of the first have all begun. One after the other: two launches in a stream.
+POD attention has prefill and decodes of one batch in one launch (``include/flashinfer/attention/pod.cuh``,
+`PODWithKVCacheTensorKernel`): each SM takes blocks of prefill and of decode in turn, in proportion to their numbers, so
+that tensor cores and memory have work at the same time. There are two alternatives. Two streams: two launches, where
+the second's blocks start when all of the first have started. Sequential: two launches in one stream.
 """
 
 from __future__ import annotations
@@ -56,24 +55,24 @@ Write = Callable[[Workload, int], list[Kernel]]
 FRAGMENT = 16
 """Rows and keys of an MMA instruction's tile."""
 LANES, WARPS, STAGES = 32, 4, 4
-"""Of a block that merges: threads of a row, partial results at a time, and how many times as many are in flight."""
+"""Merging block: threads per row, partial results processed at a time, and pipeline stages of these in flight."""
 EARLY = 90
 """Compute capability from which kernels are launched while the one before drains (`device_support_pdl`)."""
 LEAST_CHUNK = 128
-"""Fewest keys of a block where they are shared out (`PrefillBinarySearchKVChunkSize`)."""
+"""Fewest keys per block if they are split (`PrefillBinarySearchKVChunkSize`)."""
 
 
 def fa2_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """Rows by the mean packed length (`FA2DetermineCtaTileQ`), keys by what two blocks an SM leave of memory.
+    """Rows by the mean packed length (`FA2DetermineCtaTileQ`), keys by the memory that two blocks per SM leave.
 
-    Above head_dim 128 the accumulators of 128 rows leave no room for a score (`KernelTraits::IsInvalid`): 64 rows. Of
-    an fp8 cache a tile has room for K or V in 16 bits too, and an even number of fragments (`kUseRepack`,
-    `kMinValidMmaKV`); decoding has not.
+    Above head_dim 128 the accumulators of 128 rows leave no room for scores (`KernelTraits::IsInvalid`): 64 rows. With
+    an fp8 cache, a tile also holds K or V in 16 bits and an even number of fragments (`kUseRepack`, `kMinValidMmaKV`),
+    except in decoding.
     """
     d, dv, e = padded(w.head_dim), padded(w.head_dim_v), w.element_bytes
     packed = w.queries * w.group // w.batch
     rows = 128 if packed > 64 and max(d, dv) <= 128 else 64 if packed > FRAGMENT else FRAGMENT
-    over_keys = 4 if rows == FRAGMENT else 1  # warps that lie along the keys
+    over_keys = 4 if rows == FRAGMENT else 1  # warps along the keys
     least = 2 if w.kv_dtype and rows > FRAGMENT else 1
     staged = max(d, dv) * e if least > 1 else 0
     each = ((d + dv) * w.cache_bytes + staged) * FRAGMENT * over_keys
@@ -89,13 +88,13 @@ def fa2_tile(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def plan(w: Workload, gpu: Gpu, tile: FlashTile) -> Splits:
-    """The chunks of keys that `PrefillPlan` cuts: the shortest with which all work items fit two blocks an SM.
+    """The chunks of keys that `PrefillPlan` makes: the shortest for which all work items fit two blocks per SM.
 
-    `PrefillBinarySearchKVChunkSize`; of a window the keys that a row tile may see count. Here chunks are whole
-    key tiles. Where any sequence is cut, the results of all go through the merge kernel.
+    `PrefillBinarySearchKVChunkSize`; of a window, the keys that a row tile may see count. Chunks are whole key tiles
+    here. If any sequence is split, the results of all go through the merge kernel.
     """
     key_tiles = np.array([-(-one.keys // tile.keys) for one in w.parts])
-    if w.mask.is_windowed and w.mask.left is not None:  # wherever in a tile it begins
+    if w.mask.is_windowed and w.mask.left is not None:  # the window may begin anywhere in a tile
         key_tiles = np.minimum(key_tiles, -(-(w.mask.left + tile.rows) // tile.keys) + 1)
     items = np.array([one.times * -(-one.queries * w.group // tile.rows) for one in w.parts])
     most = 2 * gpu.sm.count // w.heads_kv
@@ -115,10 +114,11 @@ def plan(w: Workload, gpu: Gpu, tile: FlashTile) -> Splits:
 
 
 def merge_states(w: Workload, gpu: Gpu, splits: Splits, lse: bool = False) -> Kernel:
-    """The kernel that merges partial results: a block a row of a head, four of them at a time, sixteen in flight.
+    """Kernel that merges partial results: one block per row of a head, four results at a time, sixteen in flight.
 
-    `PersistentVariableLengthMergeStatesKernel` of ``include/flashinfer/attention/cascade.cuh``: as many blocks as fit
-    stay; each thread computes two exponentials a partial result, and the four warps merge theirs at the end.
+    `PersistentVariableLengthMergeStatesKernel` of ``include/flashinfer/attention/cascade.cuh``: the grid is as many
+    persistent blocks as fit. Each thread computes two exponentials per partial result, and the four warps merge theirs
+    at the end.
     """
     width, runs = w.head_dim_v, merged_rows(w, splits)
     (parts, sums, out, final), uses = merged(w, runs, columns=width)
@@ -149,7 +149,7 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits, lse: bool = False) -> Ke
 
 
 def fa2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, write: Write | None) -> Schedule:
-    """The FlashAttention-2 back end, after the kernel with which a framework writes the cache."""
+    """FlashAttention-2 back end, after the framework's kernel that writes the cache."""
     w_main = one_query(w)
     tile = override(fa2_tile(w_main, gpu), shape, w_main, gpu)
     splits = plan(w_main, gpu, tile)
@@ -161,9 +161,9 @@ def fa2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, write: Writ
 
 
 def fa3(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, paged: bool) -> Schedule:
-    """The FlashAttention-3 back end: heads are not packed, keys not split, most keys first (`PrefillSM90Plan`).
+    """FlashAttention-3 back end: heads are not packed, keys not split, most keys first (`PrefillSM90Plan`).
 
-    Of a paged cache a kernel before it turns page numbers into an offset a token
+    For a paged cache, a kernel before it converts page numbers to an offset per token
     (`block_sparse_indices_to_vector_sparse_offsets`), by which keys are gathered.
     """
     w_main = one_query(w)
@@ -179,18 +179,18 @@ def fa3(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, paged: bool
 
 
 DECODE_TENSORS = {name: f"{name} decode" for name in ("Q", "K", "V", "O", "LSE")}
-"""Names of the decodes' tensors, beside those of the prefill."""
+"""Names of the decodes' tensors, distinct from the prefill's."""
 Turns = Callable[[int, int], Ints]
-"""(blocks of prefill, blocks of decode) to the order in which they are handed out: 0 prefill, 1 decode."""
+"""(blocks of prefill, blocks of decode) to their launch order: 0 prefill, 1 decode."""
 
 
 def halves(w: Workload) -> tuple[Workload, Workload]:
-    """The sequences of several queries, and those of one.
+    """Split a batch into sequences of several queries and sequences of one.
 
     Raises
     ------
     InputError
-        When there are none of one kind.
+        If there are none of one kind.
     """
     long = [one for one in w.parts if one.queries > 1]
     short = [one for one in w.parts if one.queries == 1]
@@ -203,7 +203,7 @@ def halves(w: Workload) -> tuple[Workload, Workload]:
 
 
 def taken_in_turn(prefill: int, decode: int) -> Ints:
-    """One of the fewer kind, then of the other as many as there are more of them; what is left at the end."""
+    """Interleave: one block of the rarer kind, then a fixed number of the other; the remainder at the end."""
     kind, few, many = (0, prefill, decode) if prefill <= decode else (1, decode, prefill)
     each = many // few
     turn = np.full(each + 1, 1 - kind, dtype=np.int64)
@@ -221,7 +221,7 @@ def _listed(kernel: Kernel) -> Ints:
 
 
 def together(prefill: Kernel, decode: Kernel, name: str, order: Turns) -> Kernel:
-    """Two kernels as one grid, which has the resources of the larger block."""
+    """Two kernels as one grid, with the resources of the larger block."""
     (many, _, stretches), (others, _, more) = prefill.repeats.shape, decode.repeats.shape
     repeats = np.zeros((many + others, 1, stretches + more), dtype=np.int64)
     repeats[:many, :, :stretches], repeats[many:, :, stretches:] = prefill.repeats, decode.repeats
@@ -242,7 +242,7 @@ def together(prefill: Kernel, decode: Kernel, name: str, order: Turns) -> Kernel
 
 
 def pod(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, order: Turns | None) -> Schedule:
-    """The kernels of one batch: a grid of both halves in some order, or without one two launches."""
+    """Kernels of one batch: a single grid of both halves in some order; without `order`, two launches."""
     long, short = halves(w)
     short = one_query(short)
     first, second = override(fa2_tile(long, gpu), shape, long, gpu), fa2_tile(short, gpu)
@@ -260,12 +260,12 @@ def pod(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, order: Turn
 
 TREE_MASK = "mask bits"
 PREFIX_TENSORS = {name: f"{name} prefix" for name in ("K", "V", "O", "LSE", "O partial", "LSE partial")}
-"""Names of the tensors of the shared part, beside those of each sequence's own."""
+"""Names of the shared part's tensors, distinct from those of each sequence."""
 
 
 def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """Attention of draft tokens that branch."""
-    whole = replace(w, mask=Mask.full(), tree=None)  # the mask is looked at, no tile is left out by it
+    """Attention of branching draft tokens."""
+    whole = replace(w, mask=Mask.full(), tree=None)  # the mask is read, but skips no tile
     tile = override(fa2_tile(whole, gpu), shape, whole, gpu)
     splits = plan(whole, gpu, tile)
     plain = flash_forward(whole, gpu, tile, splits=splits)
@@ -284,7 +284,7 @@ def tree(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _reading(bits: Tensor, size: int, ops: Iterable[TileOp]) -> Iterator[TileOp]:
-    """A step whose scores read their bits of the mask where they are masked (`logits_mask`), once they are there."""
+    """Operations of a step, with the bits of the mask read where scores are masked (`logits_mask`)."""
     for op in ops:
         yield op
         if op.tensor == "S":
@@ -292,7 +292,7 @@ def _reading(bits: Tensor, size: int, ops: Iterable[TileOp]) -> Iterator[TileOp]
 
 
 def cascaded(w: Workload) -> tuple[Workload, Workload]:
-    """The queries of all sequences with the prefix, and each sequence with its own keys."""
+    """Two workloads: the queries of all sequences over the prefix, and each sequence over its own keys."""
     plain = replace(w, prefix=0, page_size=0)
     shared = replace(plain, mask=Mask.full()).of(Length(w.queries, w.prefix))
     return shared, plain.having(Length(one.queries, one.keys - w.prefix, one.times) for one in w.parts)
@@ -308,7 +308,7 @@ def cascade(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     Raises
     ------
     InputError
-        When nothing is shared.
+        If nothing is shared.
     """
     if not w.prefix:
         raise InputError(f"flashinfer.cascade shares a prefix, the question is {w}; give one, --prefix N")
@@ -330,7 +330,7 @@ def cascade(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def merge(w: Workload) -> Kernel:
-    """Both states of every row read, one written (`MergeStateInPlaceKernel`)."""
+    """Kernel that reads both states of every row and writes one (`MergeStateInPlaceKernel`)."""
     rows = w.heads_q * w.queries
     out, sums = rows * w.head_dim_v * w.output_bytes, rows * 4
     accesses = [Access("O", out), Access("O prefix", out), Access("LSE", sums), Access("LSE prefix", sums)]

@@ -1,7 +1,7 @@
 """FlexAttention, compiled by Triton: ``torch/_inductor/template_heuristics`` and ``kernel/flex_attention.py`` (2.7).
 
-The tiles are the defaults of the templates, which PyTorch takes unless it is asked to tune. Few queries are decoded by
-a kernel of their own that shares the keys out over blocks.
+The tiles are the defaults of the templates, which PyTorch uses unless autotuning is requested. Few queries are decoded
+by a separate kernel that splits the keys over blocks.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _STAGES = 3
 
 
 def _path(gpu: Gpu, rows: int) -> Path:
-    """Triton takes wgmma, and on data-centre Blackwell tcgen05, where a warpgroup has 64 rows."""
+    """Instruction path that Triton chooses for a warpgroup of 64 rows: wgmma, or tcgen05 on data-centre Blackwell."""
     if rows < 64:
         return "mma_sync"
     return "tcgen05" if gpu.features.tcgen05 else "wgmma" if gpu.features.wgmma else "mma_sync"
 
 
 def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """The forward template's default, with fewer stages, keys or rows where those do not fit."""
+    """Default of the forward template, with fewer stages, keys or rows if it does not fit."""
     d = max(w.head_dim, w.head_dim_v)
     listed = _BLACKWELL if gpu.features.tcgen05 else _HOPPER if gpu.features.wgmma else _AMPERE
     rows, keys, warps = listed.get(d, _OTHERS if d <= 256 else _WIDE)
@@ -68,7 +68,7 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def decode_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """The decoding template: the heads of a group in 16 rows or more."""
+    """Decoding template: the heads of a group in at least 16 rows."""
     rows = max(16, 1 << (w.seq_q * w.group - 1).bit_length())
     keys = 128 if max(w.head_dim, w.head_dim_v) <= 64 else 64
     return fitting(FlashTile(min(rows, 128), keys, loop="staged", stages=_STAGES, pack_gqa=True), w, gpu)
@@ -88,7 +88,7 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 
 def flex(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """FlexAttention with a mask that its block mask shows: no scores are computed outside."""
+    """FlexAttention with a mask that its block mask represents exactly: no scores are computed outside."""
     w_main = one_query(w)
 
     def forward() -> Attended:
@@ -102,7 +102,7 @@ def flex(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
-    """Two blocks an SM, a key tile each at least (`get_split_k`)."""
+    """Two blocks per SM, each with at least one key tile (`get_split_k`)."""
     heads = w.batch * w.heads_kv
     return max(1, min(2 * (gpu.sm.count // heads), -(-w.seq_kv // tile.keys)))
 

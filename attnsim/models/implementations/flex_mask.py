@@ -1,18 +1,18 @@
-"""Kernels that walk the blocks of a mask made at run time: FlexAttention's BlockMask and flex-block-attn's table.
+"""Kernels that walk a mask made at run time in blocks: FlexAttention's BlockMask and flex-block-attn's table.
 
-FlexAttention (``torch/_inductor/kernel/flex_attention.py`` of PyTorch 2.7, `forward_inner`): a block of threads has 128
-queries and reads how many blocks of 128 x 128 they see in part (`kv_num_blocks`, `kv_indices`) and whole
-(`full_kv_num_blocks`, `full_kv_indices`). In those seen in part the mask's function is computed for every score; a
-block is walked whole however little of it is seen. flex-block-attn (``flex_block_attn/flex_block_attn_h100.cu`` of
+FlexAttention (``torch/_inductor/kernel/flex_attention.py`` of PyTorch 2.7, `forward_inner`): a thread block has 128
+queries and reads the lists of partly visible blocks of 128 x 128 (`kv_num_blocks`, `kv_indices`) and of full ones
+(`full_kv_num_blocks`, `full_kv_indices`). In partly visible blocks the mask's function is computed for every score; a
+block is always walked whole. flex-block-attn (``flex_block_attn/flex_block_attn_h100.cu`` of
 Tencent-Hunyuan, commit 4ca54be, `fwd_attend_ker`, on ThunderKittens) has whole blocks only, of 64 keys or multiples;
 its producer and its one to three consumer warpgroups read a byte for each tile of keys, walked or not. Making the mask
 is not part of either.
 
-Its backward, `flex_attention_backward`, is one grid, first the blocks for dK and dV and then those for dQ: of each
-head of K and V the blocks of keys walk the queries that see them, the heads of a group in turn (`q_num_blocks`,
-`full_q_num_blocks`), then the blocks of queries of each of its heads walk the keys that they see. Those seen in part
-come first. Its tiles are those of the backward without a BlockMask, for dQ with rows and keys exchanged (`BLOCK_M2`,
-`BLOCK_N2`). Every step looks up its block and the one after.
+FlexAttention's backward, `flex_attention_backward`, is one grid: first the blocks for dK and dV, then those for dQ. For
+each head of K and V, the blocks of keys walk the queries that see them, the heads of a group in turn (`q_num_blocks`,
+`full_q_num_blocks`). Then, for each of its query heads, the blocks of queries walk the keys that they see. Partly
+visible blocks come first. Its tiles are those of the backward without a BlockMask, for dQ with rows and keys exchanged
+(`BLOCK_M2`, `BLOCK_N2`). Every step looks up its block and the one after.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, bytes_of
 
 NAME, SCANNED = "torch.flex-mask", "tencent.flex-block-attn"
 LOOKED_UP = 8
-"""Bytes of two entries of a list."""
+"""Bytes of two list entries."""
 MASK_BLOCK = 128
 """Queries and keys of a block of the mask (`_DEFAULT_SPARSE_BLOCK_SIZE`)."""
 COUNTS, LIST, TABLE = "block counts", "block list", "block table"
 COUNTS_BYTES, ENTRY_BYTES = 8, 4
 WIDTH = 128
-"""The one head_dim of flex-block-attn."""
+"""The only head_dim of flex-block-attn."""
 SCANNED_TILES = {384: (192, 128), 256: (128, 128), 128: (64, 128), 64: (64, 64)}
-"""Its tile, queries x keys, by the size of the mask's blocks, the largest first."""
+"""Tiles of flex-block-attn, queries x keys, by the size of the mask's blocks, the largest first."""
 SCAN_CLKS = by_hand(40, "clocks of reading a byte of the table and branching on it: a hit in L1")
 PATTERN_INSTRUCTIONS = by_hand(4, "FP32-lane instructions a score and pattern of a mask's function: index, look up, or")
 
@@ -74,7 +74,7 @@ class MaskTile:
     block : int
         Queries and keys of a block.
     scanned : bool
-        Whether a table of all blocks is read, in place of lists of those that are seen.
+        Whether a table of all blocks is read, instead of lists of the visible ones.
     """
 
     forward: FlashTile
@@ -84,12 +84,12 @@ class MaskTile:
 
     @property
     def rows(self) -> int:
-        """Queries of a list."""
+        """Queries per list."""
         return self.forward.rows
 
     @property
     def keys(self) -> int:
-        """Keys of an entry of it."""
+        """Keys per list entry."""
         return self.block
 
     def __str__(self) -> str:
@@ -97,31 +97,31 @@ class MaskTile:
 
 
 class _Operations(Operations):
-    """The mask's function costs by its patterns."""
+    """Operations with the mask's function, whose cost depends on its patterns."""
 
     def softmax(self, masked: bool, first: bool = False) -> TileOp:
-        """Online softmax; masked: with the mask's function."""
+        """Online softmax; if masked, with the mask's function."""
         plain, more = super().softmax(masked, first), masked * function_instructions(self.w.mask)
         return plain._replace(fp32=plain.fp32 + more * self.rows * self.tile.keys)
 
 
 def function_instructions(mask: Mask) -> int:
-    """FP32-lane instructions of a mask's function beside one comparison."""
+    """FP32-lane instructions of a mask's function, beyond one comparison."""
     return PATTERN_INSTRUCTIONS * len(mask.parts)
 
 
 def counts_of(w: Workload, tile: MaskTile) -> TileCounts:
-    """Blocks that the blocks of queries of a head see, in part and whole."""
+    """Partly and fully visible blocks of the blocks of queries of a head."""
     return w.mask.tile_counts(w.seq_q, w.seq_kv, max(tile.block, tile.rows), tile.block)
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """FlexAttention's one kernel of each pass.
+    """FlexAttention's single kernel for each pass.
 
     Raises
     ------
     InputError
-        When the tile does not fit, does not divide a block of the mask, or is of a kernel not written.
+        If the tile does not fit, does not divide a block of the mask, or has no kernel.
     """
     own = replace(choose_tile(w, gpu), loop="ring")
     tile = override(own, shape, w, gpu)
@@ -135,12 +135,12 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def build_scanned(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """flex-block-attn's one kernel of a forward pass.
+    """flex-block-attn's forward kernel.
 
     Raises
     ------
     InputError
-        When a width, a length or the mask is none that it has.
+        If it does not support a width, a length or the mask.
     """
     if (w.head_dim, w.head_dim_v) != (WIDTH, WIDTH):
         raise InputError(f"{SCANNED} has head_dim {WIDTH} only, not {w.head_dim} and {w.head_dim_v}")
@@ -154,7 +154,7 @@ def build_scanned(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _scanned_tile(w: Workload) -> MaskTile:
-    """The tile of the largest blocks that a mask consists of (`attention_forward`, which goes by their size)."""
+    """Tile for the largest block size that the mask consists of (`attention_forward` chooses by it)."""
     for block, (rows, keys) in SCANNED_TILES.items():
         if w.seq_q % block or w.seq_kv % block:
             continue
@@ -235,7 +235,7 @@ def queries_tile(tile: BackwardTile) -> BackwardTile:
 
 
 def walks_of(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, function: int) -> tuple[Walk, Walk]:
-    """What blocks of a head of K and V walk for dK and dV, and blocks of a head for dQ."""
+    """Walks of the blocks for dK and dV (of a head of K and V), and of the blocks for dQ (of a head)."""
 
     def walk(visits: Ints, partial: Ints, tiles: int, height: int, width: int, times: int) -> Walk:
         """Tiles of `height` outside, of `width` passing, each list walked `times` times over."""
@@ -251,9 +251,9 @@ def walks_of(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
 
 
 def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, function: int) -> list[Kernel]:
-    """Row sums of dO and O, then the one kernel."""
+    """Row sums of dO and O, then the single kernel."""
     by_keys, by_rows = walks_of(w, tile, counts, block, function)
-    one = replace(w, heads_q=w.heads_kv)  # a block sums over the heads of a group itself
+    one = replace(w, heads_q=w.heads_kv)  # a block sums over the heads of a group
     keys = keys_outside(one, tile, by_keys, "keys")
     rows = rows_outside(w, queries_tile(tile), by_rows, tile.keys, "rows")
     outer = max(keys.repeats.shape[1], rows.repeats.shape[1])
@@ -267,7 +267,8 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
     heads, kv = w.batch * w.heads_q, w.batch * w.heads_kv
     entries = (int(by_keys.steps.sum()) * kv + int(by_rows.steps.sum()) * heads) * LOOKED_UP
     axes["byte"] = Axis(max(1, entries // heads))
-    tiles = len(by_keys.steps) + w.group * len(by_rows.steps)  # of keys, then of queries, each with its own results
+    # Tiles of keys, then of queries, each with its own results.
+    tiles = len(by_keys.steps) + w.group * len(by_rows.steps)
     axes |= {"t": Axis(tiles, cuts="byte row key"), "row": axes["i"], "key": axes["j"]}
     ops = BackwardOps(one, tile, KEYS_OUTSIDE)
     results = *(replace(tensor, axes="b h key") for tensor in ops.outputs), replace(ops.dq, axes="b h g row")

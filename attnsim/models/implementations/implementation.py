@@ -1,4 +1,4 @@
-"""The record of an implementation: whose code it is, what it runs, and how its schedule is built."""
+"""Record of an implementation: its code base, the mechanism that it runs, and the builder of its schedule."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from attnsim.models.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True, order=True)
 class TileRequest:
-    """A tile that the user asks for, and what else of its kernel; None leaves that as the implementation has it.
+    """Tile and kernel properties requested by the user; None keeps the implementation's own.
 
     Parameters
     ----------
     rows, keys : int
         Query rows x keys.
     stages : int, optional
-        Buffers of K and V, for implementations that can have another number.
+        Buffers of K and V, for implementations that support other numbers.
     pack_gqa, persistent, longest_first : bool, optional
-        Query heads of a group in the rows of one tile; blocks that stay and fetch tiles; long row tiles first.
+        Query heads of a group packed into the rows of one tile; persistent blocks that fetch tiles; long row tiles
+        first.
     """
 
     rows: int
@@ -46,11 +47,11 @@ Picks = Callable[[Workload, Gpu, str], str]
 
 
 LARGEST_NUMBER = 1 << 14
-"""Most random features or projected keys that can be asked for."""
+"""Largest number of random features or projected keys that can be requested."""
 
 
 def sizing(number: str, name: str) -> int:
-    """The N of ``NAME@N``."""
+    """N of ``NAME@N``."""
     if not (number.isascii() and number.isdigit() and len(number) <= 9 and 1 <= int(number) <= LARGEST_NUMBER):
         raise InputError(f"{name!r} has {number!r} after the @; allowed: a whole number from 1 to {LARGEST_NUMBER}")
     return int(number)
@@ -58,88 +59,87 @@ def sizing(number: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One code base's attention.
+    """The attention of one code base.
 
     Parameters
     ----------
     name : str
-        ``library.kernel``; what may follow an @ is told by :func:`attnsim.models.implementations.choose.match`.
+        ``library.kernel``; see :func:`attnsim.models.implementations.choose.match` for the text after an @.
     runs : str
-        The mechanism that its kernels are (:data:`attnsim.models.mechanisms.MECHANISMS`); others may name it too.
+        The mechanism of its kernels (:data:`attnsim.models.mechanisms.MECHANISMS`); others may name it too.
     build : callable
         (workload, gpu, tile or None) to Schedule.
     compute_capability : (int, int)
         Lowest and highest that it runs on.
     source : str
-        Where its kernels were read.
+        Source that its kernels were read from.
     calls : tuple of str
-        The library's calls that launch its kernels, as a user writes them; empty for what is nobody's code.
+        The library's calls that launch its kernels, as a user writes them; empty if it is not real code.
     versions : tuple of str
-        Versions of the library that it stands for, oldest first; empty where there are none to tell apart.
+        Versions of the library that it stands for, oldest first; empty if versions do not differ.
     pages : tuple of int
-        Least and most keys in a page of the cache, or each of three sizes and more; () where it has no page table.
+        Least and most keys in a page of the cache; or a list of three or more sizes; () without a page table.
     page_multiple : int
-        What divides the keys of a page, between these two.
+        Divisor of the keys of a page, between these two.
     aliases : tuple of str
         Other names, `*` for any ending: earlier ones, and those of measurement tables.
     like : str
-        Implementation whose calibration stands in when there is none of its own.
+        Implementation whose calibration it borrows if it has none of its own.
     fp8_backward : bool
-        Whether its backward takes fp8, of which no row was measured in either direction.
+        Whether its backward takes fp8; no such row was measured in either direction.
     closed : bool
         Tiles unknown (closed source): the nearest public schedule is played.
     passes : tuple of str
         Directions it has kernels for.
     form : str
-        Of Performer "fused" where a feature map's element-wise operations are one kernel; of latent attention
+        For Performer: "fused" if a feature map's element-wise operations are one kernel. For latent attention:
         "absorbed", "decompressed" or, without the products with W_UK and W_UV, "attention".
     operations : str
-        What it runs between and around the GEMMs of unfused attention, or around a fused kernel, in the text form of
+        Operations between and around the GEMMs of unfused attention, or around a fused kernel, in the text form of
         :class:`attnsim.models.question.operations.Operations`.
     unfused : bool
         Whether scores and probabilities go through HBM.
     tunable : bool
-        Whether it has a tile that can be chosen.
+        Whether its tile can be chosen.
     windows : bool
         Whether it has kernels for a sliding window.
     splits : bool
-        Whether it shares the keys of few queries out over thread blocks.
+        Whether it splits the keys of few queries over thread blocks.
     needs : str
-        Feature of the GPU that its kernels need, where not every GPU of its compute capabilities is sure to have it.
+        Feature of the GPU that its kernels need, if not every GPU of its compute capabilities has it.
     unplayed : tuple of str
-        Features of a GPU on which its code takes instructions that no schedule here plays.
+        Features of a GPU on which its code uses instructions that no schedule here plays.
     patterns : bool
-        Whether it plays masks with patterns beside their band.
+        Whether it plays masks with patterns in addition to their band.
     lengths : bool
-        Whether it plays batches whose sequences differ in length.
+        Whether it plays batches with sequences of different lengths.
     selects : bool
-        Whether it plays what content selects; the others are refused a question with a selection.
+        Whether it plays selections by content; others refuse a question with a selection.
     prefixes, trees : bool
-        Whether it attends a prefix that all sequences share once, and draft tokens that branch.
+        Whether it reads a prefix shared by all sequences once, and plays branching draft tokens.
     sees_window : bool
-        Whether a window that covers everything changes what it launches.
+        Whether a window that covers everything changes its launches.
     peak_bytes : callable, optional
-        Least memory of a call without building its schedule, where what it runs does not tell.
+        Least memory of a call without building its schedule, if its mechanism does not determine it.
     number : int
-        Features or projected keys of a twin ``NAME@N``; 0: as many as the mechanism says.
+        Features or projected keys of a variant ``NAME@N``; 0: the mechanism's default.
     sized : callable, optional
-        Its twin ``NAME@N``, where the algorithm has a number to choose (random features, projected keys).
+        Returns its variant ``NAME@N``, if the algorithm has a number to choose (random features, projected keys).
     masks : bool
-        Whether a window is a tensor to it, which it reads, and hides nothing from its loop.
+        Whether it reads a window as a mask tensor, which does not shorten its loop.
     pads : int
-        What it pads a head_dim to a multiple of, by copies.
+        Multiple that it pads a head_dim to, by copies.
     launches : str
-        Implementation whose kernels it launches, compiled by itself; "" where they are its own.
+        Implementation whose kernels it launches, compiled by itself; "" if they are its own.
     changed : bool
-        Whether it has changed those kernels, so that their schedule and numbers stand in for its own.
+        Whether it has changed those kernels, so that it only borrows their schedule and numbers.
     picks : callable, optional
-        Of a call that chooses among implementations: (workload, gpu, version or "") to the name of the one it runs.
+        For a call that chooses among implementations: (workload, gpu, version or "") to the name of the one it runs.
     version : str
-        The version that is asked about, where one was named.
+        The version asked about, if one was named.
     counts : str
-        Kernel of ``schedule/instructions.csv`` by whose machine code its schedules are charged where its own has
-        not been counted; "" where none is alike. Its fitted numbers are those beside such instructions, and whoever
-        borrows them borrows both.
+        Kernel of ``schedule/instructions.csv`` whose instruction counts apply if its own are not counted; "" if none is
+        similar. Its fitted numbers belong to these counts; an implementation that borrows the numbers borrows both.
     """
 
     name: str
@@ -184,14 +184,14 @@ class Implementation:
     counts: str = ""
 
     def takes_pages_of(self, keys: int) -> bool:
-        """Whether its page table may have pages of so many keys."""
+        """Return whether its page table allows pages of `keys` keys."""
         if len(self.pages) != 2:
             return keys in self.pages
         return self.pages[0] <= keys <= self.pages[1] and keys % self.page_multiple == 0
 
     @property
     def pages_told(self) -> str:
-        """The pages that its page table may have, in words."""
+        """Allowed page sizes, in words."""
         if len(self.pages) != 2:
             return ", ".join(map(str, self.pages))
         low, high = self.pages
@@ -200,22 +200,22 @@ class Implementation:
 
     @property
     def library(self) -> str:
-        """Whose it is: what stands before the first point of its name."""
+        """Library: the part of its name before the first point."""
         return self.name.partition(".")[0]
 
     @property
     def calibrated_as(self) -> tuple[str, ...]:
-        """Names whose calibrations are its own: its name without an N, and whose kernels it launches as they are."""
+        """Names whose calibrations count as its own: its name without N, and the one whose kernels it launches unchanged."""
         own = self.name.partition("@")[0]
         return (own, self.launches) if self.launches and not self.changed else (own,)
 
 
 @functools.cache
 def facts() -> dict[str, dict[str, Any]]:
-    """What is known of each implementation, by name: of the fields of its record those that are not their default.
+    """Facts about each implementation by name: the fields of its record that differ from their defaults.
 
-    They stand in a file of the name of the library's: ``flash_attention.toml`` beside ``flash_attention.py``; "any" is
-    as large as a question can have it. TOML, which Python reads by itself: a GPU machine needs NumPy alone.
+    They are in a TOML file with the library's name: ``flash_attention.toml`` beside ``flash_attention.py``; "any" is
+    the largest value that a question allows. Python reads TOML without packages: a GPU machine needs only NumPy.
     """
     files = sorted(Path(__file__).parent.rglob("*.toml"))
     content = {name: given for path in files for name, given in tomllib.loads(path.read_text("utf-8")).items()}
@@ -231,7 +231,7 @@ def facts() -> dict[str, dict[str, Any]]:
 
 
 _OWN = {"source", "calls", "versions", "aliases", "like", "pages", "page_multiple"}
-"""What an implementation that launches another's kernels does not take over from it."""
+"""Fields that an implementation does not inherit from the one whose kernels it launches."""
 
 
 def _inherited(launched: dict[str, Any]) -> dict[str, Any]:
@@ -242,12 +242,12 @@ def record(
     name: str, build: Builder, *, peak_bytes: Callable[[Workload], int] | None = None, number: int = 0,
     sized: Callable[[int], Implementation] | None = None, picks: Picks | None = None,
 ) -> Implementation:  # fmt: skip
-    """The record of an implementation: its facts from the TOML file of its library, and what Python does for it.
+    """Make the record of an implementation from its facts in the library's TOML file and its functions in Python.
 
     Parameters
     ----------
     name : str
-        ``library.kernel`` or, of a twin, ``library.kernel@N``.
+        ``library.kernel`` or, for a variant, ``library.kernel@N``.
     build, peak_bytes, number, sized, picks
         As in :class:`Implementation`.
     """

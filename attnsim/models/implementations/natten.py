@@ -1,8 +1,8 @@
 """NATTEN's fused neighbourhood attention: tiles of tokens in as many dimensions as the layout has.
 
 SHI-Labs/NATTEN, ``csrc/include/natten/cuda/{hopper_fna,blackwell_fna,fna}`` and ``src/natten/backends/configs``.
-Tokens are permuted beforehand so that a tile is contiguous (a kernel of its own, not part of this one). A block has one
-tile of queries and walks the box of key tiles that holds their windows; tiles inside all of them need no mask.
+Tokens are permuted beforehand so that a tile is contiguous (by a separate kernel, not included). A block has one
+tile of queries and walks the box of key tiles that contains their windows; tiles inside all windows need no mask.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHAPES: dict[int, dict[int, tuple[int, ...]]] = {
     128: {1: (128,), 2: (16, 8), 3: (2, 8, 8)},
     256: {1: (256,), 2: (16, 16), 3: (4, 8, 8)},
 }
-"""Tokens of a tile along each dimension, by how many it has and the dimensions of the layout."""
+"""Tokens of a tile along each dimension, by its size and the dimensions of the layout."""
 
 
 MASK_INSTRUCTIONS = by_hand(
@@ -60,10 +60,10 @@ class BoxTile:
 
 
 class _Operations(Operations):
-    """A masked tile computes the place of each key along every dimension."""
+    """Operations whose masked tiles compute the coordinates of each key along every dimension."""
 
     def softmax(self, masked: bool, first: bool = False) -> TileOp:
-        """Online softmax; masked: with the window's comparisons."""
+        """Online softmax; if masked, with the window's comparisons."""
         plain = super().softmax(masked, first)
         each = masked * MASK_INSTRUCTIONS * len(pattern(self.w).layout)
         return plain._replace(fp32=plain.fp32 + each * self.rows * self.tile.keys)
@@ -75,7 +75,7 @@ def pattern(w: Workload) -> Neighborhood:
     Raises
     ------
     InputError
-        When its mask is anything else, or queries are not the keys.
+        If its mask is not a neighbourhood, or the queries are not the keys.
     """
     parts = w.mask.parts
     if len(parts) != 1 or not isinstance(parts[0], Neighborhood) or not w.mask.band.left is w.mask.band.right is None:
@@ -89,7 +89,7 @@ def pattern(w: Workload) -> Neighborhood:
 
 
 def boxes(part: Neighborhood, tile: BoxTile) -> tuple[list[Ints], list[Ints]]:
-    """Key tiles along each dimension that tiles of queries along it visit, and of them those seen whole by all."""
+    """Key tiles along each dimension that query tiles visit, and those of them that all queries see fully."""
     visits, whole = [], []
     for d, (rows, keys) in enumerate(zip(tile.queries, tile.keys, strict=True)):
         first = np.arange(0, part.layout[d], rows, dtype=np.int64)
@@ -139,7 +139,7 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
     flash = tile.flash
     visits, whole = map(_outer, boxes(part, tile))
     none = np.zeros_like(visits)
-    # A kernel that needs a mask anywhere has it in every tile; whole boxes run one without.
+    # A kernel that needs a mask anywhere masks every tile; for whole boxes, the kernel without a mask runs.
     (steps, masked), inverse = classes(visits, visits if (visits != whole).any() else none)
     ops, missing = _Operations(w, flash), np.zeros_like(steps)
     mean = max(1.0, float(visits.sum() * flash.keys / w.seq_kv))

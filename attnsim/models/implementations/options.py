@@ -1,6 +1,6 @@
-"""What a call asks of a kernel beside its shape: who does it, since which version, and what that adds to the schedule.
+"""Options of a call beyond its shape: which implementations support them, since when, and the work that they add.
 
-``options.csv`` has a line for each implementation that does one, ``option_work.csv`` the instructions that it adds.
+``options.csv`` has a line for each implementation that supports one, ``option_work.csv`` the added instructions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attnsim.tables import read_csv
 LANES = 32
 FRAGMENT_ROWS = 16
 BY_FRAGMENT = {"e4m3 by integers": "e4m3 in fragments"}
-"""Work of tiles of so few rows, whose warps convert fragments of their own, not what is staged (`USE_KV_REPACK`)."""
+"""Work for tiles of so few rows that warps convert their own fragments instead of staged data (`USE_KV_REPACK`)."""
 SINKS = Tensor("sinks", "h", 4)
 TOLD = {
     "kv_dtype": "takes K and V in the format of Q alone, kv_dtype is {}",
@@ -34,17 +34,17 @@ TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """That an implementation does what an option asks: a line of ``options.csv``.
+    """Support of an option by an implementation: a line of ``options.csv``.
 
     Parameters
     ----------
     since : str
-        Version of its library that brought it; "" where all that are known here have it.
+        Version of its library that introduced it; "" if all known versions have it.
     passes : {"fwd", "all", "none"}
     work : str
-        Line of ``option_work.csv``; "" where what is counted of the kernel has it.
+        Line of ``option_work.csv``; "" if the kernel's instruction counts include it.
     source : str
-        Where that was read; with passes "none" why it does not, or is not played so.
+        Source; with passes "none", the reason why it is not supported or not played.
     """
 
     option: str
@@ -57,7 +57,7 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Instructions of a thread, by pipe, and bytes of shared memory."""
+    """Instructions of a thread by pipe, and bytes of shared memory."""
 
     exps: float
     fp32: float
@@ -66,7 +66,7 @@ class Work:
     smem_bytes: float
 
     def added(self, op: TileOp, times: float) -> TileOp:
-        """The operation with so many times the work; of a counted one its instructions too."""
+        """The operation with `times` times this work added; a counted operation also gets the instructions."""
         more = {name: round(times * getattr(self, name)) for name in self.__slots__}
         issues = round(sum(number for name, number in more.items() if name != "smem_bytes") / LANES)
         counted = {"issues": op.issues + issues} if op.issues else {}
@@ -84,15 +84,15 @@ WORK = {
 
 
 def lacking(record: Implementation, w: Workload, usable: Callable[[str], bool] | None = None) -> str:
-    """Why an implementation does not do what a question asks beside its shape; "" where it does.
+    """Reason why an implementation does not support a question's options; "" if it does.
 
-    Those that do it are named, of them the `usable` ones.
+    Implementations that do are named, of these the `usable` ones.
     """
     for option in (*w.options, *(["page_size"] if w.page_size else [])):
         found = SUPPORTS.get((option, record.name))
         told = f"{record.name} {TOLD[option].format(getattr(w, option))}"
         if found is None and option == "page_size":
-            continue  # the record's `pages` say it
+            continue  # see the record's `pages`
         if found is None:
             names = [name for other, name in SUPPORTS if other == option and (usable is None or usable(name))]
             reason = REASONS.get((option, record.name))
@@ -107,25 +107,25 @@ def lacking(record: Implementation, w: Workload, usable: Callable[[str], bool] |
 
 
 def check_options(record: Implementation, w: Workload) -> None:
-    """Refuse what an implementation does not do."""
+    """Refuse options that an implementation does not support."""
     if reason := lacking(record, w):
         raise InputError(reason)
 
 
 def able(w: Workload) -> list[str]:
-    """The implementations that do all that a question asks beside its shape."""
+    """Implementations that support all options of a question."""
     first = [name for option, name in SUPPORTS if option == w.options[0]]
     return [name for name in first if all((option, name) in SUPPORTS for option in w.options)]
 
 
 def came_later(name: str, version: str) -> bool:
-    """Whether an implementation does something since a later version alone."""
+    """Return whether an implementation gained an option after this version."""
     asked = version_parts(version)
     return any(one.implementation == name and asked < version_parts(one.since) for one in _LINES)
 
 
 def with_options(record: Implementation, w: Workload, schedule: Schedule) -> Schedule:
-    """The schedule with what the question's options add to its kernels."""
+    """The schedule with the work that the question's options add to its kernels."""
     asked = (*w.options, *(["page_size"] if w.page_size else []))
     works = {option: SUPPORTS[option, record.name].work for option in asked if (option, record.name) in SUPPORTS}
     if not any(works.values()):
@@ -137,9 +137,10 @@ def with_options(record: Implementation, w: Workload, schedule: Schedule) -> Sch
 def _with_work(kernel: Kernel, w: Workload, works: Mapping[str, str], tile: FlashTile | None) -> Kernel:
     """A kernel with the work of each option before or in the operations that it belongs to.
 
-    Scores are bounded before their softmax, and in a backward pass before their probabilities. The sink of each row's
-    head is read, and added to the row's sum, before the row's O is stored. K and V are converted before they are
-    multiplied, and the addresses of a paged cache are worked out before the first product.
+    - Scores are bounded before their softmax; in a backward pass, before their probabilities.
+    - The sink of each row's head is read and added to the row's sum before the row's O is stored.
+    - K and V are converted before they are multiplied.
+    - The addresses of a paged cache are computed before the first product.
     """
     sizes = {"O": w.head_dim_v * w.output_bytes, "O partial": w.head_dim_v * 4}
     sunk = works.get("sinks") == "row" and any(op.scores for part in kernel.segments for op in part.ops)

@@ -1,7 +1,7 @@
-"""Every implementation that can be imitated, one record each; and what a record refuses.
+"""Registry of all implementations, one record each; and the checks of their limits.
 
-Each file of this folder has the tiles and the builders of one library or project, the TOML file of its name beside it
-what is known of each implementation; nothing is fitted.
+Each file of this folder has the tiles and the builders of one library or project. The TOML file of the same name has
+the facts about each implementation; nothing is fitted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LIBRARIES = (
     *(nsa_triton, nsa_decode, flash_nsa, dsa, moba),
     *(gated_delta, kda, fla, ssd, convolution),
 )
-"""Whose code is imitated, a file for each."""
+"""Imitated libraries, a file for each."""
 
 OWN_KERNELS: tuple[Implementation, ...] = (
     *naive.RECORDS,
@@ -73,7 +73,7 @@ OWN_KERNELS: tuple[Implementation, ...] = (
 
 
 def normalising(record: Implementation) -> Builder:
-    """The record's builder for masks and tiles that it plays, without limits that are never reached unless it asks."""
+    """The record's builder with masks and tiles checked; limits never reached are dropped unless it asks for them."""
 
     def normalised(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_mask(record, w)
@@ -93,7 +93,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def check_mask(record: Implementation, w: Workload) -> None:
-    """Refuse patterns in the mask of an implementation that plays none."""
+    """Refuse a mask with patterns if the implementation plays none."""
     if not (w.mask.is_band or record.patterns):
         raise InputError(
             f"{record.name} plays diagonal bands only, the mask is {w.mask}; take attnsim.sparse (--algorithm sparse)"
@@ -120,10 +120,10 @@ def check_lengths(record: Implementation, w: Workload) -> None:
 
 
 def _launching(name: str) -> Implementation:
-    """The record of an implementation that launches another's kernels: what it says itself stands in its TOML file."""
+    """Record of an implementation that launches another's kernels; its own facts are in its TOML file."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        asked = replace(w, sinks=False, softcap=0.0)  # which it may do where the other does not
+        asked = replace(w, sinks=False, softcap=0.0)  # it may support them even if the other does not
         masked = one.masks and w.bounded().mask.is_windowed
         asked = mask_tensor.without_mask(asked) if masked else asked
         schedule = replace(IMPLEMENTATIONS[one.launches].build(asked, gpu, shape), implementation=name)
@@ -137,7 +137,7 @@ def _launching(name: str) -> Implementation:
 
 
 def _picking(name: str, picks: Picks) -> Implementation:
-    """The record of a call that chooses among implementations by itself."""
+    """Record of a call that chooses among implementations."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         return IMPLEMENTATIONS[picks(w, gpu, "")].build(w, gpu, shape)
@@ -158,7 +158,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 
 def check_pages(record: Implementation, page_size: int | None) -> None:
-    """Refuse a page size of the cache that an implementation does not stand for."""
+    """Refuse a page size that an implementation does not support."""
     if page_size is None:
         return
     if not record.pages:
@@ -169,11 +169,11 @@ def check_pages(record: Implementation, page_size: int | None) -> None:
 
 
 def runs_on(record: Implementation, gpu: Gpu) -> bool:
-    """Whether an implementation has kernels for the GPU, and a schedule of the instructions that they take there."""
+    """Return whether an implementation has kernels for the GPU whose instructions a schedule here plays."""
     low, high = record.compute_capability
     return low <= gpu.compute_capability_number <= high and unplayed(record, gpu) is None
 
 
 def unplayed(record: Implementation, gpu: Gpu) -> str | None:
-    """The instructions that an implementation takes on the GPU and that no schedule here plays for it, if there are."""
+    """The instructions that an implementation uses on the GPU but no schedule here plays; None if there are none."""
     return next((feature for feature in record.unplayed if getattr(gpu.features, feature)), None)

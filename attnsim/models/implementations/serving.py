@@ -1,4 +1,4 @@
-"""What vLLM and SGLang launch for one attention layer: cache write, attention from a paged cache, combine.
+"""Kernels that vLLM and SGLang launch for one attention layer: cache write, attention over a paged cache, combine.
 
 The kernel sequences follow the frameworks' FlashAttention back ends and the split rules of
 ``csrc/flash_attn/flash_api.cpp``, ``hopper/heuristics.h`` and ``hopper/flash_prepare_scheduler.cu`` of their forks of
@@ -45,14 +45,14 @@ from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 GROUP = 31
-"""Sequences that FA3's scheduler of variable lengths looks at together (``hopper/tile_scheduler.hpp``)."""
+"""Sequences that FA3's variable-length scheduler examines together (``hopper/tile_scheduler.hpp``)."""
 GROUP_CLKS = by_hand(1120, "clocks that FA3's scheduler takes from one group of 31 sequences to the next")
-"""Two dependent loads and two prefix sums of a warp. Read off decode steps of one KV head and 256 or
-512 sequences."""
+"""Two dependent loads and two prefix sums of a warp. Derived from decode steps with one KV head and 256 or 512
+sequences."""
 LARGEST_PREPARED = 992
-"""Sequences up to which the scheduler has its metadata in one piece; beyond, no such latency shows."""
+"""Sequences up to which the scheduler's metadata is contiguous; beyond, no such latency appears."""
 SEGMENTS, FEW_BLOCKS = 16, 128
-"""Blocks of a sequence's keys in vLLM's Triton kernel, and the most blocks without sharing out for which it does
+"""Ranges of a sequence's keys in vLLM's Triton kernel, and the largest number of unsplit blocks for which it splits
 (``triton_attn.py``: `NUM_PAR_SOFTMAX_SEGMENTS`, `MIN_LAUNCH_GRID_SIZE_2D`)."""
 GRAPH_SPLITS, GRAPH_TOKENS = 32, 512
 """vLLM's bound on splits in a captured graph (``VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH``), and the tokens of its
@@ -60,12 +60,12 @@ largest graph."""
 
 
 def fa3_paged(w: Workload, gpu: Gpu, *, vllm: bool) -> FlashTile:
-    """FA3's sm_90 forward kernel with K and V gathered by cp.async, as every serving call with small pages.
+    """FA3's sm_90 forward kernel with K and V gathered by cp.async, as in every serving call with small pages.
 
-    GQA is always packed and its rows stored one by one (``hopper/pack_gqa.h``). vLLM's fork has one MMA warpgroup where
-    that holds all rows, counts the tiles of a window from its first key, and at head_dim 64 does not overlap the GEMMs
-    of a window's steps (``hopper/tile_size.h``, ``hopper/block.h``). Its local kernel has all warpgroups for one query
-    too: in AIConfigurator's table a decode step takes 2 us (head_dim 128) and 5 us (64) longer from the length on at
+    GQA is always packed and its rows are stored one by one (``hopper/pack_gqa.h``). vLLM's fork has one MMA warpgroup
+    if that holds all rows, counts the tiles of a window from its first key, and at head_dim 64 does not overlap the
+    GEMMs of a window's steps (``hopper/tile_size.h``, ``hopper/block.h``). Its local kernel has all warpgroups for one
+    query too: in AIConfigurator's table a decode step takes 2 us (head_dim 128) and 5 us (64) longer from the length at
     which the window cuts, with one key tile left.
     """
     packed, local = w.group > 1, w.mask.is_windowed
@@ -83,9 +83,9 @@ def fa3_paged(w: Workload, gpu: Gpu, *, vllm: bool) -> FlashTile:
 
 
 def fa3_varlen(w: Workload, gpu: Gpu) -> FlashTile:
-    """FA3's sm_90 forward kernel for sequences packed end to end, as encoders call it: TMA copies, no clusters.
+    """FA3's sm_90 forward kernel for packed sequences, as encoders call it: TMA copies, no clusters.
 
-    At head_dim 64 the tile of trees since 2025, 192 x 192 with P through shared memory.
+    At head_dim 64 the tile is that of source trees since 2025, 192 x 192 with P through shared memory.
     """
     shape, in_smem = fa3_shape(w, paged=False)
     if w.head_dim <= 64 and w.mask == Mask() and w.dtype != "fp8":
@@ -101,7 +101,7 @@ def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
 
 
 def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
-    """Rows, keys, warps and buffers of that tile."""
+    """Rows, keys, warps and buffers of FA3's sm_80 tile."""
     d, local = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_windowed
     small = small_shared_memory(gpu)
     if d <= 64:
@@ -122,8 +122,8 @@ def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
 def vllm_fa2(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     """vLLM with FlashAttention-2: cache write, then the split-KV kernel that a page table forces.
 
-    The query heads of a group become rows of one tile, and keys are split, for one query without any window, even one
-    that covers the cache: ``mha_varlen_fwd`` asks before it drops such a window.
+    For one query, the query heads of a group are packed into the rows of one tile and keys are split, unless there is a
+    window, even one that covers the cache: ``mha_varlen_fwd`` checks before it drops such a window.
     """
     swapped = w.seq_q == 1 and w.group > 1 and not w.mask.is_windowed
     transposed = swapped and w.batch > 1 and w.heads_kv > 1
@@ -183,7 +183,7 @@ def serving_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, 
 
 
 def encoder_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, split: bool) -> Schedule:
-    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine where keys are split."""
+    """An encoder's `flash_attn_varlen_func` on Hopper: prepare, FA3 without clusters, combine if keys are split."""
     base = counted(fa3_varlen(w, gpu), FA3, w, gpu)
     upper, splits = _varlen_splits(w, gpu, base) if split else (1, UNCUT)
     tile = override(base, shape, w, gpu)
@@ -193,7 +193,7 @@ def encoder_hopper(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, 
 
 
 def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: Splits) -> int:
-    """Latency of finding a tile: of the groups between two tiles of an SM, which are as many apart as there are SMs."""
+    """Latency of finding a tile: scheduler groups between two successive tiles of an SM, which are one per SM apart."""
     if w.batch > LARGEST_PREPARED:
         return 0
     tiles = sum(
@@ -205,7 +205,7 @@ def _fetch_clks(w: Workload, gpu: Gpu, tile: FlashTile, splits: Splits) -> int:
 
 
 def _varlen_splits(w: Workload, gpu: Gpu, tile: FlashTile, bound: int = MAX_SPLITS) -> tuple[int, Splits]:
-    """FA3's limit on the splits of one sequence alone, and the splits that the lengths of all of them then get.
+    """FA3's limit on the splits of a single sequence, and the splits that the lengths of all sequences then get.
 
     The limit counts the keys that a window loads (``get_num_splits``), the second rule those of the whole cache.
     """
@@ -229,9 +229,9 @@ def _prepare(w: Workload) -> Kernel:
 
 
 def _combined(w: Workload, upper: int, splits: Splits, alone: bool = False) -> list[Kernel]:
-    """FA3's combine kernel, where sequences may be split.
+    """FA3's combine kernel, if sequences may be split.
 
-    When nothing was split the blocks of its whole grid read their split count and return.
+    If nothing was split, the blocks of its whole grid read their split count and return.
     """
     if upper == 1 or splits.partial:
         return [fa3_combine(w, splits, alone)] if upper > 1 else []
@@ -241,15 +241,15 @@ def _combined(w: Workload, upper: int, splits: Splits, alone: bool = False) -> l
 
 
 def vllm_fa4(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """vLLM with FlashAttention-4 on data-centre Blackwell: cache write, then the kernel with its splits left open."""
+    """vLLM with FlashAttention-4 on data-centre Blackwell: cache write, then the kernel, which chooses its splits."""
     schedule = flash4(w, gpu, shape, "vllm.flash-attn-4", may_split=True)
     return replace(schedule, kernels=(cache_write(w, w.new_tokens), *schedule.kernels))
 
 
 def vllm_triton(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """vLLM's Triton kernel for all passes: cache write, 16 rows of a group's queries a block, 32 keys a step.
+    """vLLM's Triton kernel for all passes: cache write, then blocks of 16 rows of a group's queries, 32 keys per step.
 
-    One query of few sequences has its keys shared out over `SEGMENTS` blocks, 16 keys a step
+    For one query of few sequences, keys are split over `SEGMENTS` blocks, 16 keys per step
     (``vllm/v1/attention/ops/triton_unified_attention.py``). 16 rows are too few for wgmma and tcgen05.
     """
     w_main = one_query(w)

@@ -1,10 +1,10 @@
-"""What surrounds the kernels of a call: copies of strided tensors, gradients added to others, and the host's time.
+"""Work around the kernels of a call: copies of strided tensors, accumulation of gradients, and the host's time.
 
-The host's time is what the CPU takes to launch the kernels into a stream, one PyTorch call after another. Calls back to
-back take no less than it, whatever the GPU could do: the CPU works through the next call's operations while the GPU
-runs those of the last. A CUDA graph has no such time, and kernels timed alone have none either.
+The host's time is the time that the CPU takes to launch the kernels into a stream, one PyTorch call after another. It
+is a lower bound for back-to-back calls on any GPU: the CPU works on the next call's operations while the GPU runs those
+of the last. A CUDA graph has no such time, and neither have kernels timed alone.
 
-The figures are those of PyTorch 2.1 (nightly of March 2023), read off the floors that do not depend on the shape in
+The figures are those of PyTorch 2.1 (nightly of March 2023), read off the shape-independent floors in
 fxmarty/efficient-attention-benchmark's tables (A100, unknown CPU): 38, 57 and 105 us a forward call of 1, 4 and 7
 kernels in inference mode, 294 and 550 us a forward and backward of 13 and 20. The FlashAttention paper's table 18 (an
 older PyTorch, gradients recorded) has floors of 80 and 210 us for 1 and 3 to 6 kernels: about twice as much.
@@ -23,8 +23,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 EAGER = frozenset({"efficient-attention", "linformer", "performer-pytorch", "torch", "transformers"})
-"""Libraries that Python calls one operation at a time: what bounds their calls in any stream. Others are launched by
-servers and graphs too, and are bound so only where the question says that Python launches them."""
+"""Libraries that Python calls one operation at a time, so that the host bounds their calls in any stream. The others
+are also launched by servers and graphs; the host bounds them only if the question says that Python launches them."""
 
 CALL_S = by_hand(22e-6, "host time of a PyTorch call beside its kernels' (floors of one table, A100, PyTorch 2.1)")
 KERNEL_S = by_hand(11.5e-6, "host time of each kernel that PyTorch launches in inference mode")
@@ -33,12 +33,12 @@ HOST_WIDTH = by_hand(0.75, "half-width of log host time: two published machines 
 
 
 def host_s(w: Workload, kernels: int) -> float:
-    """Seconds of the host for a call of so many kernels from Python."""
+    """Seconds of the host to launch `kernels` kernels from Python."""
     return CALL_S + kernels * (RECORDED_S if "bwd" in w.directions else KERNEL_S)
 
 
 FUSED = ("flash-1", "flash-2", "flash-3")
-"""What kernels that take Q, K and V of every head, and nothing else, are."""
+"""Mechanisms of kernels whose only inputs are Q, K and V of every head."""
 
 
 def check_operations(record: Implementation, w: Workload) -> None:
@@ -57,7 +57,7 @@ def check_operations(record: Implementation, w: Workload) -> None:
 
 
 def surrounded(record: Implementation, w: Workload, schedule: Schedule) -> Schedule:
-    """A schedule with the operations around its kernels, and the time that its launches take the host."""
+    """The schedule with the operations around its kernels, and the host's launch time."""
     padded = "copies" if w.head_dim % record.pads else ""
     told = record.operations or padded
     own = Operations.parse(told) if told else Operations(())
@@ -71,7 +71,7 @@ def surrounded(record: Implementation, w: Workload, schedule: Schedule) -> Sched
 
 
 def _copied(w: Workload, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Kernels that read copies of strided tensors; the backward copies Q, K and V anew, which are kept as they came."""
+    """Kernels that read copies of strided tensors; the backward copies Q, K and V again, as the originals were kept."""
     sizes = _elements(w)
     split = next(
         (i for i, kernel in enumerate(kernels) if any(use.tensor == "dO" for use in kernel.uses)), len(kernels)
@@ -102,7 +102,7 @@ def _copy_out(w: Workload, tensor: str, elements: int) -> Kernel:
 
 
 def _accumulate(w: Workload, tensor: str, elements: int) -> Kernel:
-    """A gradient added to one that exists: dQ and q.grad are read, q.grad is written."""
+    """Kernel that adds a gradient to an existing one: dQ and q.grad are read, q.grad is written."""
     size = elements * w.element_bytes
     grad = (f"{tensor} sum so far", size)
     return one_pass(f"accumulate {tensor}", [(tensor, size), grad], [grad], elements)

@@ -1,7 +1,7 @@
 """Kernels of triton-lang/triton: tutorial 06 (commit 003da478), its backward in two passes, and ``triton.ops`` of 2.1.
 
-``triton.ops.flash_attention`` was Triton's attention until its library of operations left in 2024; what is said of its
-machine code is read from the released 2.1.0, whose compiler needs no GPU, for sm_80.
+``triton.ops.flash_attention`` was Triton's attention until its library of operations was removed in 2024. Statements on
+its machine code come from the released 2.1.0, whose compiler needs no GPU, for sm_80.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from attnsim.models.schedule.widths import padded
 NAME = "triton.tutorial"
 OPS = "triton.ops"
 OPS_HEAD_DIMS, OPS_BLOCK = (16, 32, 64, 128), 128
-"""What the forward of ``triton.ops`` asserts, and whole tiles of which it loads without a check."""
+"""Head dimensions that the forward of ``triton.ops`` asserts, and tile length that its unchecked loads require."""
 
 
 OPS_SPILLS = {
     (False, False): (700, 1128, 1376), (False, True): (840, 1292, 1416),
     (True, False): (420, 672, 608), (True, True): (424, 808, 800),
 }  # fmt: skip
-"""At head_dim 128, with `sequence_parallel` or not and causal or not: bytes that a thread puts aside and takes back
-in a step, and its stack, of which 256 threads have 152 to 354 KiB beside 160 of shared memory. The 18 to 58 KiB at
-head_dim 64 have room in the L1."""
+"""At head_dim 128, by (`sequence_parallel`, causal): bytes that a thread spills and reloads in a step, and its stack.
+The stacks of 256 threads are 152 to 354 KiB, in addition to 160 KiB of shared memory. The 18 to 58 KiB at head_dim 64
+fit the L1."""
 
 
 def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """Triton's tutorial kernel: 128 x 64, 4 warps, 3 stages, fewer where shared memory is short.
+    """Triton's tutorial kernel: 128 x 64, 4 warps, 3 stages, or fewer if shared memory is short.
 
     Its `keep` drops eight warps below 128 x 128: in 2024 on every GPU (that of Triton 3.0.0), later on Hopper.
     """
@@ -54,7 +54,7 @@ def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def instructions(gpu: Gpu) -> Path:
-    """What the compiler makes of ``tl.dot`` (``AccelerateMatmul.cpp``, `getMMAVersionSafe`); tcgen05 is not played."""
+    """Instructions for ``tl.dot`` (``AccelerateMatmul.cpp``, `getMMAVersionSafe`); tcgen05 is not played."""
     return "wgmma" if gpu.features.wgmma else "mma_sync"
 
 
@@ -64,13 +64,13 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 
 def two_pass(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """FlashAttention-2's backward tiles, dQ in a pass of its own."""
+    """FlashAttention-2's backward tiles, with a separate pass for dQ."""
     tile = override_backward(choose_backward(w, gpu), shape)
     return flash_schedule(w, "triton.tutorial-bwd", list(two_pass_backward(w, tile)), FusedTiles(backward=tile))
 
 
 def ops(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """``triton.ops.flash_attention.attention``, with `sequence_parallel` where that is the faster, as its users try."""
+    """``triton.ops.flash_attention.attention``, with `sequence_parallel` if that is faster, as its users try."""
     check_ops(w)
     d, kernels, tiles = w.head_dim, list[Kernel](), FusedTiles()
     if "fwd" in w.directions:
@@ -94,7 +94,7 @@ def ops(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def check_ops(w: Workload) -> None:
-    """Refuse what the kernels of ``triton.ops`` would read wrongly."""
+    """Refuse inputs that the kernels of ``triton.ops`` would read incorrectly."""
     shape = (w.heads_q, w.seq_q, w.head_dim) == (w.heads_kv, w.seq_kv, w.head_dim_v)
     if not shape or w.seq_q % OPS_BLOCK or w.head_dim not in OPS_HEAD_DIMS:
         raise InputError(
@@ -105,7 +105,7 @@ def check_ops(w: Workload) -> None:
 
 
 def ops_backward(w: Workload, gpu: Gpu, parallel: bool) -> MemoryDqTile:
-    """Its backward tile, with `sequence_parallel` or not."""
+    """Backward tile of ``triton.ops``, with `sequence_parallel` or without."""
     name = " ".join((OPS, "backward", *["parallel"] * parallel, *["causal"] * w.mask.is_causal))
     counts = step_counts(name, gpu.compute_capability_number, w.head_dim)
     spilled, reloaded, stack = OPS_SPILLS[parallel, w.mask.is_causal] if w.head_dim > 64 else (0, 0, 0)
@@ -115,9 +115,9 @@ def ops_backward(w: Workload, gpu: Gpu, parallel: bool) -> MemoryDqTile:
 
 
 def least_s(kernels: Sequence[Kernel], gpu: Gpu) -> float:
-    """Time of the SM with most blocks for products, operands and copies, one after the other, and of passes.
+    """Seconds of the busiest SM for products, operands and copies, one after the other, plus those of passes.
 
-    By the GPU's figures alone, for a choice between two forms of a backward that no rule of the source makes.
+    It uses the GPU's figures only: for a choice between two forms of a backward that the source leaves to the user.
     """
     clks, time = 0.0, 0.0
     for kernel in kernels:

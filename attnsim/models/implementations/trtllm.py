@@ -1,29 +1,29 @@
-"""The kernels that TensorRT-LLM launches for a context and for a generation step, by GPU, as the replay plays them.
+"""Kernels that TensorRT-LLM launches for a context and for a generation step, by GPU.
 
 Its attention operator takes Q, K and V packed. A first kernel adds bias, rotates Q and K (RoPE), writes K and V into
 the paged cache and Q into a buffer (``invokeQKVPreprocessing``); the attention kernel follows. Masked multi-head
-attention does all in one. vLLM and SGLang call the same kernels on data-centre Blackwell through FlashInfer, each after
-its own kernel that writes the cache.
+attention does all of this in one kernel. vLLM and SGLang call the same kernels on data-centre Blackwell through
+FlashInfer, each after its own kernel that writes the cache.
 
-Partial results of split keys are merged by the last block of a sequence, with no kernel of its own.
+Partial results of split keys are merged by the last block of a sequence, without a separate kernel.
 
-Which kernel runs, on which tile, in how many splits, is public source at NVIDIA/TensorRT-LLM 1.3 and
-flashinfer-ai/flashinfer, nothing fitted:
+Choice of kernel, tile and number of splits is public source of NVIDIA/TensorRT-LLM 1.3 and
+flashinfer-ai/flashinfer; nothing is fitted:
 
 - context before Blackwell: ``cpp/kernels/fmha_v2/setup.py`` (tiles by architecture and head_dim) and
   ``contextFusedMultiHeadAttention/fmhaRunner.cpp`` (which of them);
 - generation before Blackwell: XQA, ``cpp/kernels/xqa/mha.cu`` (tile), ``decoderXQAImplJIT.cpp`` and
-  ``kernelUtils.cpp`` (when), ``decoderXQAImplCommon.h`` (blocks per sequence); else masked multi-head attention
+  ``kernelUtils.cpp`` (when), ``decoderXQAImplCommon.h`` (blocks per sequence); otherwise masked multi-head attention
   (below);
 - data-centre Blackwell: trtllm-gen, whose kernels are binaries with their tiles in their names, and whose selection is
   ``flashinfer/trtllm/fmha/fmhaKernels.cuh``.
 
 Masked multi-head attention is one query of one head against its keys, on the FP32 lanes:
-``cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention`` of NVIDIA/TensorRT-LLM: the grid is chosen in
-``decoderMaskedMultiheadAttentionLaunch.h``, the kernel is ``decoderMaskedMultiheadAttentionTemplate.h``. Threads share
-out keys, 16 bytes of one key each, look up the page of every key, and go over K, then over V; no head of a group shares
-reads with another. Bias, rotation and cache write are in the same kernel. Partial results of split keys are merged by
-the last block.
+``cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention`` of NVIDIA/TensorRT-LLM. The grid is chosen in
+``decoderMaskedMultiheadAttentionLaunch.h``, the kernel is ``decoderMaskedMultiheadAttentionTemplate.h``. Keys are
+divided among threads, 16 bytes of one key each. Threads look up the page of every key, and process K, then V; heads of
+a group share no reads. Bias, rotation and cache write are in the same kernel. Partial results of split keys are merged
+by the last block.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 SHARED_READS = by_hand(2, "blocks of trtllm-gen (closed) that share a read of K and V where each has one tile of rows")
-"""Read off the times: at head_dim 256 blocks that each read for themselves would ask the L2 for 11 TB/s."""
+"""Derived from times: at head_dim 256, blocks that each read for themselves would request 11 TB/s from the L2."""
 XQA_LARGEST_GROUP = 32
-"""Query heads a key head that XQA has kernels for (``supportConfigHMMA``)."""
+"""Most query heads per key head that XQA has kernels for (``supportConfigHMMA``)."""
 XQA_KEYS_PER_BLOCK = 128
 """``kMinHistoryTokensPerBlock``."""
 XQA_WAVES = 8
@@ -68,12 +68,12 @@ EARLY_LAUNCHES = 90
 XQA_TILE = 256
 """Keys that a block's four warps cover in one turn (``ctaTile.x``)."""
 FRAGMENT = 16
-"""Rows of a group's heads that a thread has a part of at least: one MMA's."""
+"""Least rows of a group's heads: one MMA's."""
 XQA_WARP_KEYS = 64
 """Keys, and columns of V, of one of the four warps that multiply (``warpTile.x``)."""
 GEN_MERGED = by_hand(8, "partial results that the last block of trtllm-gen (closed) reads at a time")
 BY_SEQUENCE: Order = "grid_by_sequence"
-"""Sequences are the outermost dimension of its grids, or of the numbers that its counters hand out."""
+"""Sequences are the outermost dimension of the grids, or of the tile numbers that counters assign."""
 GEN_KEYS = 256
 """Keys of one step of a trtllm-gen block, two tiles of 128."""
 
@@ -93,12 +93,12 @@ def _width(w: Workload) -> int:
 
 
 def _from_the_end(w: Workload) -> Order:
-    """Last row tiles first, by the grid of the longest where sequences differ."""
+    """Last row tiles first; by the longest sequence's grid if sequences differ."""
     return "last_rows_first" if w.lengths else "longest_first"
 
 
 def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """FMHA v2: warp-specialised with TMA on Hopper, else Ampere's loop, "tiled" with 128 keys where that is faster."""
+    """FMHA v2: warp-specialised with TMA on Hopper, otherwise Ampere's loop, "tiled" with 128 keys if faster."""
     d = _width(w)
     if gpu.features.wgmma:
         keys = 256 if d <= 64 else 128 if d <= 128 else 64
@@ -117,28 +117,28 @@ def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
 
 
 def has_gen_kernel(w: Workload) -> bool:
-    """Whether trtllm-gen has a kernel as TensorRT-LLM calls it; else FMHA v2 or masked attention runs on Blackwell too.
+    """Return whether trtllm-gen has a kernel as TensorRT-LLM calls it; otherwise FMHA v2 or masked attention runs.
 
-    The encoder's times at head_dim 72 (three times those at 80) and those of more than 32 query heads a key head show
-    where it has none.
+    The encoder's times at head_dim 72 (three times those at 80), and those of more than 32 query heads per key head,
+    show where it has none.
     """
     widths = w.head_dim % 16 == 0 and w.head_dim_v % 16 == 0
     return widths and (w.passes == "fwd" or w.group * w.seq_q <= XQA_LARGEST_GROUP)
 
 
 def runs_xqa(w: Workload, gpu: Gpu) -> bool:
-    """Whether a generation step takes XQA: grouped heads, and enough blocks (``mayHavePerfGain``).
+    """Return whether a generation step uses XQA: grouped heads, and enough blocks (``mayHavePerfGain``).
 
     Both rules count the token of the step itself among the keys (``max_past_kv_length``).
     """
     if w.seq_q > 1:
-        return True  # several tokens a sequence: only XQA takes them
+        return True  # only XQA takes several tokens per sequence
     blocks = w.batch * w.heads_kv * max(1, w.seq_kv // XQA_KEYS_PER_BLOCK)
     return 1 < w.group <= XQA_LARGEST_GROUP and 4 * blocks >= gpu.sm.count
 
 
 def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """XQA: a group's heads in 16 or 32 rows, keys shared out over four warps; two buffers of 64 or 32 KiB of K."""
+    """XQA: a group's heads in 16 or 32 rows, keys divided over four warps; two buffers of 64 or 32 KiB of K."""
     d = _xqa_width(w)
     kept = 64 if gpu.compute_capability_number in (80, 90) else 32  # KiB of K and as much of V
     keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
@@ -155,12 +155,12 @@ def _xqa_width(w: Workload) -> int:
 
 
 def xqa_merged(w: Workload) -> int:
-    """Partial results that the last block of XQA reads at a time: one for each group of warps that share a V tile."""
+    """Partial results that XQA's last block reads at a time: one for each group of warps that share a V tile."""
     return max(1, 4 * XQA_WARP_KEYS // _xqa_width(w))
 
 
 def xqa_splits(w: Workload, gpu: Gpu) -> int:
-    """Blocks a sequence and key head: ``computeMultiBlockCount``, of the whole cache even with a window."""
+    """Blocks per sequence and key head: ``computeMultiBlockCount``, for the whole cache even with a window."""
     count = w.seq_kv // XQA_KEYS_PER_BLOCK
     count = max(1, min(count, round(math.sqrt(8 * count))))
     excess = w.batch * w.heads_kv * count / gpu.sm.count / XQA_WAVES
@@ -170,7 +170,7 @@ def xqa_splits(w: Workload, gpu: Gpu) -> int:
 
 
 def gen_context_tile(w: Workload) -> FlashTile:
-    """trtllm-gen's context kernel: two tiles of 128 rows, at head_dim 256 one, with a softmax warpgroup each."""
+    """trtllm-gen's context kernel: two tiles of 128 rows (one at head_dim 256), with a softmax warpgroup each."""
     wide = max(w.head_dim, w.head_dim_v) > 128
     return FlashTile(
         128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
@@ -197,7 +197,7 @@ def gen_generation_tile(w: Workload) -> FlashTile:
 
 
 def gen_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
-    """Blocks a sequence: as many as SMs are left, each with at least two steps of keys in its window."""
+    """Blocks per sequence: as many as free SMs allow, each with at least two steps of keys in its window."""
     reach = w.seq_kv
     if w.mask.left is not None and w.mask.left + 1 < w.seq_kv:
         reach = min(w.seq_kv, w.mask.left + GEN_KEYS)
@@ -207,20 +207,20 @@ def gen_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:
 
 MASKED = "masked_attention"
 THREADS = (256, 512, 1024)
-"""Sizes of a block that it is compiled for (``mmha_launch_kernel_ex``)."""
+"""Compiled block sizes (``mmha_launch_kernel_ex``)."""
 REGISTERS = by_hand(
     64, "of a thread of masked attention, of which an SM holds 32 warps by the comment in its launch code"
 )
 ELEMENTS = 8
-"""Of a key that a thread has, 16 bytes of 16-bit formats (``K_VEC_SIZE``)."""
+"""Elements of a key per thread: 16 bytes of 16-bit formats (``K_VEC_SIZE``)."""
 KEYS_AT_ONCE = 4
-"""Keys that a thread loads before it uses the first (``K_LOOP_UNROLL``); of V twice as many."""
+"""Keys that a thread loads before it uses the first (``K_LOOP_UNROLL``); for V twice as many."""
 KEYS_AT_LEAST = 8
-"""Keys a thread that a block of split keys has at least (``multi_block_grid_setup``)."""
+"""Least keys per thread in a block of split keys (``multi_block_grid_setup``)."""
 LOGIT_BYTES = 6
 """Shared memory of a logit: fp32, and 16 bit for the second product."""
 SHARED_MEMORY_LEFT = 2048
-"""Bytes that the logits leave of a block's shared memory (``mMaxSharedMemoryPerBlockOptin - 2048``)."""
+"""Bytes of a block's shared memory that logits do not use (``mMaxSharedMemoryPerBlockOptin - 2048``)."""
 MERGE_CLKS = by_hand(7000, "latency of the merge in the last block of masked attention, beside its round trips")
 """A fence before the counter, four loads that wait for one another and some twenty barriers of all threads. Read off
 steps from one range of keys to two: 4.1 us on H100, 3.3 us on L40S, on both 8,200 clocks with the round trips. A number
@@ -230,7 +230,7 @@ BARRIERS_CLKS = by_hand(2100, "latency of a block of masked attention beyond XQA
 steps of up to 32 keys on H100, of one wave and of eight: fitted by hand on rows that are ``fit``."""
 
 Attended = tuple[list[Kernel], FlashTile, Splits]
-"""The kernels that attend, their tile, and how the keys are cut."""
+"""The attention kernels, their tile, and the splits of the keys."""
 
 
 class VectorCounts(NamedTuple):
@@ -239,9 +239,9 @@ class VectorCounts(NamedTuple):
     Parameters
     ----------
     issued : int
-        All.
+        All instructions.
     fp32, integer, load_store : int
-        Those of each pipe; a multiplication of integers runs with FP32, a conversion with the integers.
+        Instructions of each pipe; integer multiplications run with FP32, conversions with the integers.
     """
 
     issued: int
@@ -268,9 +268,9 @@ class MaskedTile:
     Parameters
     ----------
     keys : int
-        Of one turn.
+        Keys of one iteration.
     splits : int
-        Blocks a sequence and head.
+        Blocks per sequence and head.
     lanes : int
         Threads that share a key.
     """
@@ -282,16 +282,17 @@ class MaskedTile:
 
     @property
     def keys_at_once(self) -> int:
-        """Keys, and partial results of a merge, that a block reads at a time."""
+        """Keys, or partial results of a merge, that a block reads at a time."""
         return self.threads // self.lanes
 
 
 def masked_tile(w: Workload, gpu: Gpu) -> MaskedTile:
-    """Threads by how many blocks there are, and splits so that blocks of 1024 threads fill the SMs once.
+    """Threads by the number of blocks, and splits so that blocks of 1024 threads fill the SMs once.
 
-    As many times 256 threads as an SM's blocks of that size go to each block that there is, rounded up, then down to a
-    size that is compiled (``mmha_launch_kernel_ex``). Keys are split at least as often as their logits ask of shared
-    memory (``estimate_min_multi_block_count``), and into ranges of as many keys, whole turns or not.
+    The SMs' places for blocks of 256 threads are divided among the blocks. The quotient is rounded up, times 256
+    threads, then down to a compiled size (``mmha_launch_kernel_ex``). Keys are split at least as often as the shared
+    memory of their logits requires (``estimate_min_multi_block_count``), into ranges of equally many keys, which need
+    not be whole iterations.
     """
     blocks, smallest = w.batch * w.heads_q, THREADS[0]
     held = THREADS[-1] // smallest
@@ -315,7 +316,7 @@ def masked_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attend
     Raises
     ------
     InputError
-        Where a tile is asked for.
+        If a tile is requested.
     """
     if shape is not None:
         raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
@@ -325,7 +326,7 @@ def masked_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attend
         widths=(chosen.lanes * ELEMENTS,) * 2, order=BY_SEQUENCE,
     )  # fmt: skip
     seen = within_window(w, 1)
-    # `timesteps_per_block`: ranges as long as those of the longest, the last of shorter sequences empty.
+    # `timesteps_per_block`: ranges have the length of the longest sequence's; the last ones of shorter sequences are empty.
     splits = Splits(chosen.splits, chunk=-(-seen.seq_kv // (chosen.keys * chosen.splits)))
     main = _on_lanes(flash_forward(seen, gpu, tile, MASKED, splits, lse=False), chosen.lanes)
     logits = min(-(-seen.seq_kv // splits.count) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)
@@ -340,8 +341,8 @@ def masked_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attend
 
 
 def _on_lanes(kernel: Kernel, lanes: int) -> Kernel:
-    """Products by the instructions of threads, the sum of Q K over the lanes that share a key, and the barriers."""
-    halvings = lanes.bit_length() - 1  # each a shuffle and an addition
+    """The kernel with products as instructions of threads, the sum of Q K over the lanes of a key, and the barriers."""
+    halvings = lanes.bit_length() - 1  # one shuffle and one addition each
     summed = OF_K._replace(
         issued=OF_K.issued + 2 * halvings, fp32=OF_K.fp32 + halvings, load_store=OF_K.load_store + halvings
     )
@@ -362,7 +363,7 @@ def _on_lanes(kernel: Kernel, lanes: int) -> Kernel:
 
 
 def within_window(w: Workload, step: int) -> Workload:
-    """A generation step without the keys before its window, in whole steps: blocks start behind them."""
+    """A generation step without whole steps of keys before its window: blocks start after them."""
     if w.seq_q == 1 and w.mask.right == 0:
         w = replace(w, mask=Mask(left=w.mask.left))
     if w.mask.left is None:
@@ -378,9 +379,9 @@ ROPE_INSTRUCTIONS = by_hand(
     70, "instructions per element of Q, K and V in TensorRT-LLM's first kernel, half of them integer"
 )
 BIAS_INSTRUCTIONS = by_hand(4, "the same without a rotation")
-"""Read off context times on H100, B200, whose first kernel moves 1.5 and 2 TB/s: 60 to 80 instructions an element (sine
-and cosine of each position, page look-ups), where its bytes alone would pass two to three times as fast. An encoder's
-takes no longer than its bytes. They issue as fast on an A100, whose SM has half the FP32 lanes."""
+"""Derived from context times on H100 and B200, whose first kernel moves 1.5 and 2 TB/s: 60 to 80 instructions per
+element (sine and cosine of each position, page look-ups), while its bytes alone would take a half to a third of the
+time. An encoder's takes no longer than its bytes. They issue as fast on an A100, whose SM has half the FP32 lanes."""
 STEPS_APART = (
     "all sequences are played by the context kernel; TensorRT-LLM runs those with one new token by its generation "
     "kernels, in launches of their own: ask them apart, with pass decode"
@@ -390,14 +391,14 @@ Write = Callable[[Workload, int], list[Kernel]]
 
 
 def decoder_info(w: Workload) -> Kernel:
-    """``invokeBuildDecoderInfo``: offsets of the sequences, and for every token which sequence it belongs to."""
+    """``invokeBuildDecoderInfo``: offsets of the sequences, and the sequence of every token."""
     tokens = w.queries
     accesses = [Access("lengths", 8 * w.batch), Access("tokens", 8 * tokens, True)]
     return streaming(PREPARE, accesses, elements=tokens)
 
 
 def qkv_preprocessing(w: Workload) -> Kernel:
-    """Bias, RoPE and cache write: packed Q, K and V in; Q, and K and V in the cache, out."""
+    """Bias, RoPE and cache write: reads packed Q, K and V; writes Q, and K and V into the cache."""
     e, tokens = w.element_bytes, w.new_tokens
     q = w.queries * w.heads_q * w.head_dim * e
     k, v = (tokens * w.heads_kv * width * e for width in (w.head_dim, w.head_dim_v))
@@ -418,7 +419,7 @@ def trtllm(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     Raises
     ------
     InputError
-        On a GPU with tcgen05 that trtllm-gen's binaries, of sm_100 and sm_103, do not run on.
+        On a GPU with tcgen05 other than sm_100 and sm_103, for which trtllm-gen's binaries are built.
     """
     if gpu.features.tcgen05 and not 100 <= gpu.compute_capability_number <= 109:
         raise InputError(
@@ -467,13 +468,13 @@ def _gen(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
 
 
 def _merged(w: Workload, main: Kernel, tile: FlashTile, splits: Splits, at_once: int) -> list[Kernel]:
-    """The attention kernel, which merges its partial results where keys are split."""
+    """The attention kernel; it also merges its partial results if keys are split."""
     tiles = -(-w.seq_q * (w.group if tile.pack_gqa else 1) // tile.rows)
     return [merging_last(main, w, splits.count, tiles, at_once) if splits.partial else main]
 
 
 def _xqa(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
-    """XQA: the heads of a group against keys that its warps share out."""
+    """XQA: the heads of a group against keys that are divided over its warps."""
     tile, splits = override(xqa_tile(w, gpu), shape, w, gpu), Splits(xqa_splits(w, gpu))
     main = flash_forward(
         within_window(w, XQA_TILE), gpu, tile, MAIN, splits, lse=False, fragments=-(-tile.rows // FRAGMENT)

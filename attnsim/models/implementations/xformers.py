@@ -1,7 +1,7 @@
 """The memory-efficient kernels of PyTorch and xformers (cutlass), and xformers' Triton kernel with split keys.
 
 Cutlass: ``generate_kernels.py``, December 2024. Triton: ``xformers/ops/fmha/triton_splitk.py`` of 0.0.27 (commit
-a9e2e7b3), as it is without autotuning (`FwOp.AUTOTUNE`).
+a9e2e7b3), without autotuning (`FwOp.AUTOTUNE`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from attnsim.models.schedule.splits import Splits
 from attnsim.models.schedule.widths import padded
 
 MOST_WHOLE, SLICE = 256, 32
-"""Head_dim above which shared memory is played as the source has it: a slice of 32 columns of Q and K, and of keys of P
+"""Head_dim above which shared memory is modelled as in the source: slices of 32 columns of Q and K, and of 32 keys of P
 and V, at a time, and fp32 sums of O in memory between key tiles (``kernel_forward.h``, `kKeepOutputInRF`)."""
 REGISTERS = by_hand(128, "registers a thread of the memory-efficient kernels")
 SMALL_BACKWARD_REGISTERS = by_hand(168, "registers a thread of the memory-efficient backward with tiles of 64 x 64")
 
 
 def choose_tile(w: Workload, gpu: Gpu) -> FlashTile:
-    """PyTorch's and xformers' memory-efficient kernel (cutlass), with fewer keys where shared memory is short."""
+    """PyTorch's and xformers' memory-efficient kernel (cutlass), with fewer keys if shared memory is short."""
     d, order = max(w.head_dim, w.head_dim_v), BY_SEQUENCE if w.lengths else "ascending"
     plain = FlashTile(64, 64, warps=4, registers=REGISTERS, p_in_smem=True, order=order)
     if d <= 64:
@@ -61,13 +61,13 @@ def choose_backward(w: Workload, gpu: Gpu) -> BackwardTile:
 
 
 BY_SEQUENCE: Order = "grid_by_sequence"
-"""Of sequences packed end to end (`BlockDiagonalMask`): the grid has sequences outermost, and row tiles for the longest
+"""For packed sequences (`BlockDiagonalMask`): the grid has sequences outermost, and row tiles for the longest
 (``kernel_forward.h``, `getBlocksGrid`: ``dim3(ceil_div(num_queries, kQueriesPerBlock), num_heads, num_batches)``)."""
 NAME, SPLIT_K = "xformers.cutlass", "xformers.triton-splitk"
 SPLIT_K_HEAD_DIMS, SPLIT_K_CAUSAL_QUERIES = (16, 32, 64, 128, 256, 512), 16
 LSE_INSTRUCTIONS = by_hand(38, "FP64 instructions of a row's log-sum-exp in double precision")
-"""Of ``log2(l) + m`` over a constant (`_fwd_kernel_splitK`): 30 of ``__nv_log2`` in CUDA 12.9's libdevice, an addition
-and seven of a division. Conversions from fp32 are not counted."""
+"""Instructions of ``log2(l) + m`` over a constant (`_fwd_kernel_splitK`): 30 of ``__nv_log2`` in CUDA 12.9's libdevice,
+an addition and seven of a division. Conversions from fp32 are not counted."""
 SPLIT_K_NOTE = "copies of K and V overlap products here; Triton compiles this loop with one stage and waits for them"
 
 
@@ -92,7 +92,7 @@ def triton_split_k(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule
 
 
 def in_double(kernel: Kernel, fp64: int) -> Kernel:
-    """The kernel with so many FP64 instructions before it stores log-sum-exps of ranges.
+    """The kernel with `fp64` FP64 instructions before it stores log-sum-exps of ranges.
 
     Every thread computes those of its rows, which four lanes of each warp share (PTX ISA, "mma.m16n8k16").
     """
@@ -106,7 +106,7 @@ def in_double(kernel: Kernel, fp64: int) -> Kernel:
 
 
 def check_split_k(w: Workload) -> None:
-    """Refuse what the operator says that it does not support (`not_supported_reasons`)."""
+    """Refuse inputs that the operator does not support (`not_supported_reasons`)."""
     if w.head_dim != w.head_dim_v or w.head_dim not in SPLIT_K_HEAD_DIMS:
         raise InputError(
             f"{SPLIT_K} takes K and V of one head_dim of {', '.join(map(str, SPLIT_K_HEAD_DIMS))}; given "
@@ -119,9 +119,9 @@ def check_split_k(w: Workload) -> None:
 
 
 def split_k(w: Workload) -> int:
-    """Ranges of keys (`get_split_k`), where the heads of a group count as one and the groups not at all.
+    """Ranges of keys (`get_split_k`), which counts the heads of a group as one and ignores the number of groups.
 
-    The kernel cuts ranges of equally many keys, this schedule of equally many tiles.
+    The kernel makes ranges of equally many keys, this schedule of equally many tiles.
     """
     heads = w.batch * (1 if w.group > 1 else w.heads_q)
     most = w.seq_kv / (64 if w.seq_kv <= 512 and heads <= 64 else 128)
