@@ -205,7 +205,7 @@ class Implementation:
 
     @property
     def calibrated_as(self) -> tuple[str, ...]:
-        """Names whose calibrations count as its own: its name without N, and the one whose kernels it launches unchanged."""
+        """Names whose calibrations count as its own: its name without N, and the one whose kernels it launches."""
         own = self.name.partition("@")[0]
         return (own, self.launches) if self.launches and not self.changed else (own,)
 

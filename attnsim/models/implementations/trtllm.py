@@ -326,7 +326,7 @@ def masked_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attend
         widths=(chosen.lanes * ELEMENTS,) * 2, order=BY_SEQUENCE,
     )  # fmt: skip
     seen = within_window(w, 1)
-    # `timesteps_per_block`: ranges have the length of the longest sequence's; the last ones of shorter sequences are empty.
+    # `timesteps_per_block`: ranges as long as the longest sequence's; the last of shorter sequences are empty.
     splits = Splits(chosen.splits, chunk=-(-seen.seq_kv // (chosen.keys * chosen.splits)))
     main = _on_lanes(flash_forward(seen, gpu, tile, MASKED, splits, lse=False), chosen.lanes)
     logits = min(-(-seen.seq_kv // splits.count) * LOGIT_BYTES, gpu.sm.shared_memory_per_block_bytes)

@@ -1,1 +1,1 @@
-"""What frameworks launch one operation at a time."""
+"""Attention as frameworks launch it: one operation at a time."""

@@ -1,4 +1,4 @@
-"""Kernels as PyTorch launches them one operation at a time: element-wise passes, and passes over rows.
+"""PyTorch's eager kernels, one per operation: element-wise passes, and passes over rows.
 
 Every operation reads its operands from global memory and writes its result there.
 """
@@ -19,7 +19,7 @@ Tensors = Sequence[tuple[str, int]]
 
 
 class Lanes(NamedTuple):
-    """Instructions per element on the FP32 lanes, the integer lanes and those of special functions."""
+    """Instructions per element on the FP32 lanes, the integer lanes and the special-function units."""
 
     fp32: int
     int32: int = 0
@@ -27,18 +27,18 @@ class Lanes(NamedTuple):
 
 
 NARROW = 1024
-"""Most columns that PyTorch's softmax and reductions give to one warp a row (``PersistentSoftmax.cuh``)."""
+"""Most columns for which PyTorch's softmax and reductions use one warp per row (``PersistentSoftmax.cuh``)."""
 
 ROW_LANES = by_hand(Lanes(fp32=6), "instructions per element of a sum, a maximum or a softmax backward over rows")
-"""Convert, maximum, subtract with scale, sum, multiply, convert: of a softmax but for exponentials and divisions."""
+"""A softmax without exponentials and divisions: convert, maximum, subtract with scale, sum, multiply, convert."""
 SOFTMAX_LANES = by_hand(
     (Lanes(fp32=15, int32=11, exps=2), Lanes(fp32=22, int32=9, exps=3)),
     "instructions per element of a softmax forward by one warp a row, and by a block: those of its machine code",
 )
-"""Counted in what nvcc 13.0 makes of ``softmax_warp_forward`` (``PersistentSoftmax.cuh``) for 512 and 1,024 columns,
-and of ``cunn_SoftMaxForwardSmem`` and ``cunn_SoftMaxForward`` (``SoftMax.cu``), for sm_80, sm_90 and sm_100, which
-differ by two at most. `std::exp` and the division are of full precision: some seven instructions around ``MUFU.EX2``,
-and a reciprocal with corrections, a check and its branch. A block takes the exponential twice, for the sum and for the
+"""Counted in nvcc 13.0's code for ``softmax_warp_forward`` (``PersistentSoftmax.cuh``) with 512 and 1,024 columns, and
+for ``cunn_SoftMaxForwardSmem`` and ``cunn_SoftMaxForward`` (``SoftMax.cu``), for sm_80, sm_90 and sm_100, which differ
+by two at most. `std::exp` and the division are of full precision: some seven instructions around ``MUFU.EX2``, and a
+reciprocal with corrections, a check and its branch. A block computes the exponential twice, for the sum and for the
 result. Control and accesses, 4 to 12 more, are left out."""
 ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
 """Threads of a block and elements of a thread in PyTorch's elementwise kernels (``CUDALoops.cuh``)."""
@@ -46,14 +46,14 @@ ELEMENTWISE_THREADS, ELEMENTWISE_WORK = 128, 4
 UNEVEN = by_hand(4, "most by which an even number of blocks of an eager pass may lie below the real one")
 
 GEMM_TEXT = "GEMMs of cuBLAS"
-"""The tile of a list of operations, whose GEMMs have each its own."""
+"""Text of the tile of a list of operations, each of whose GEMMs has its own tile."""
 
 
 def even_blocks(wanted: int, *sizes: int) -> int:
-    """A number of blocks of which all have the same share of every operand, near and not above the one wanted.
+    """Largest number of blocks, at most `wanted`, of which each has the same share of every operand.
 
-    The blocks of a launch then are one class. Where sizes have no such divisor within a factor of `UNEVEN`, the number
-    wanted, of which some have a byte more.
+    The blocks of a launch are then one class. If sizes have no such divisor within a factor of `UNEVEN`, the result is
+    `wanted`, and some blocks have a byte more.
     """
     common = math.gcd(*sizes)
     least = max(1, -(-common // wanted))
@@ -64,7 +64,7 @@ def even_blocks(wanted: int, *sizes: int) -> int:
 
 
 def summed(name: str, reads: tuple[str, int], writes: tuple[str, int], elements: int) -> Kernel:
-    """A sum over all but a few elements: blocks of about `STREAM_BYTES`."""
+    """Kernel that sums over most elements, in blocks of about `STREAM_BYTES`."""
     blocks = even_blocks(-(-reads[1] // STREAM_BYTES), elements, reads[1], writes[1])
     return streaming(name, [Access(*reads), Access(*writes, True)], elements=elements, blocks=blocks)
 
@@ -72,14 +72,14 @@ def summed(name: str, reads: tuple[str, int], writes: tuple[str, int], elements:
 def elementwise(
     name: str, reads: Tensors, writes: tuple[str, int], elements: int, *, broadcast: bool = False, exps: int = 0
 ) -> Kernel:
-    """An element-wise kernel over `elements`, in equal blocks where there are such.
+    """An element-wise kernel over `elements`, in equal blocks if possible.
 
     Parameters
     ----------
     reads : sequence of (str, int)
         Tensors and their bytes.
     broadcast : bool
-        Whether an operand has fewer elements than the result, which are then found by integer divisions.
+        Whether an operand has fewer elements than the result, whose offsets then need integer divisions.
     """
     blocks = even_blocks(_elementwise_blocks(elements), elements, writes[1], *(size for _, size in reads))
     int32 = BROADCAST_INSTRUCTIONS * broadcast
@@ -93,7 +93,7 @@ def _elementwise_blocks(elements: int) -> int:
 def one_pass(
     name: str, reads: Tensors, writes: Tensors, elements: int, *, int32: int = 0, exps: int = 0, blocks: int = 0
 ) -> Kernel:
-    """An element-wise kernel, in as many blocks as PyTorch launches unless told.
+    """An element-wise kernel, by default in as many blocks as PyTorch launches.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def one_pass(
 
 
 def strided_copy(name: str, read: tuple[str, int], written: tuple[str, int], elements: int) -> Kernel:
-    """A copy between two orders of elements, whose offsets TensorIterator finds by divisions as it does a broadcast's.
+    """A copy between two orders of elements, whose offsets TensorIterator computes by divisions, as for a broadcast.
 
     Parameters
     ----------
@@ -136,10 +136,10 @@ def over_rows(
     threads: int = 0,
     even: bool = True,
 ) -> Kernel:
-    """A pass over rows, such as a sum or maximum: up to `NARROW` columns a warp per row, four to a block; else a block.
+    """A pass over rows, such as a sum: up to `NARROW` columns a warp per row, four per block; otherwise a block.
 
-    With `even`, as many blocks as have equal shares; `exps` exponentials over all rows beside those of the `lanes`; so
-    many `threads` of a block that has a row.
+    With `even`, the number of blocks gives equal shares. `exps` are exponentials over all rows in addition to those of
+    the `lanes`. `threads` are those of a block that has one row.
     """
     narrow = columns <= NARROW
     fours = -(-rows // 4)
@@ -164,7 +164,7 @@ def softmax(
 
 
 def arrays_bytes(w: Workload) -> int:
-    """Q, K, V and O."""
+    """Bytes of Q, K, V and O."""
     rows_q, rows_kv = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
     inputs = (rows_q + rows_kv) * w.head_dim + rows_kv * w.head_dim_v
     return inputs * w.element_bytes + rows_q * w.head_dim_v * w.output_bytes

@@ -1,7 +1,7 @@
 """Efficient attention (Shen et al., arXiv 1812.01243) as a framework runs it: two softmax passes and two GEMMs.
 
-The sequence follows cmsflash/efficient-attention (commit 23d44036), all heads in one launch; K and Q lie there as
-``[head_dim, seq]``, so that K's softmax runs along contiguous rows of keys.
+The sequence follows cmsflash/efficient-attention (commit 23d44036), all heads in one launch. K and Q are stored there
+as ``[head_dim, seq]``, so that K's softmax runs along contiguous rows of keys.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NOTES = ("weights are softmax(q over d) softmax(k over n), not softmax's: anothe
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The kernels of a workload.
+    """Schedule of a workload.
 
     Raises
     ------
     InputError
-        When there is no such form.
+        If there is no such form.
     """
     keys_gemm.check_nothing_hidden(w, f"{NAME} takes a softmax over all keys before any query")
     e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
@@ -47,7 +47,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def peak_bytes(w: Workload) -> int:
-    """Arrays, both softmaxes and the state."""
+    """Peak memory: arrays, both softmaxes and the state."""
     softmaxes = w.batch * (w.heads_q * w.seq_q + w.heads_kv * w.seq_kv) * w.head_dim
     return arrays_bytes(w) + (softmaxes + w.batch * w.heads_kv * w.head_dim * w.head_dim_v) * w.element_bytes
 

@@ -1,15 +1,15 @@
-"""Gather, then batched GEMMs: how frameworks run sparse attention without a kernel for it.
+"""Gather, then batched GEMMs: sparse attention in frameworks without a kernel for it.
 
 The kernels are those that Hugging Face's Longformer and BigBird have in common (``modeling_longformer.py``,
-``modeling_big_bird.py``): K and V of every visible block are copied side by side into HBM, one batched GEMM multiplies
-them with the queries, the mask is an addition of its own, softmax a kernel, and a second batched GEMM multiplies with
-the gathered V. Global tokens have GEMMs of their own, whose scores are put beside the others before the softmax. The
+``modeling_big_bird.py``): K and V of every visible block are copied contiguously into HBM, one batched GEMM multiplies
+them with the queries, the mask is a separate addition, softmax a kernel, and a second batched GEMM multiplies with
+the gathered V. Global tokens have separate GEMMs, whose scores are concatenated with the others before the softmax. The
 scale is the GEMM's alpha and scores have the inputs' format.
 
-Longformer's overlapping chunks are this schedule with blocks as long as the window reaches to one side: its P V reads
-the same three chunks of V for each chunk of queries. Not counted are what its code does beyond that (Q K^T on chunks of
-2 w x 2 w, a third more FLOPs than on w x 3 w; copies to and from the diagonal layout; softmax in fp32 and a cast back)
-and BigBird's scaling of the scores in passes of their own, so that times are those of careful code.
+Longformer's overlapping chunks are this schedule with blocks as long as the window's one-sided reach: its P V reads
+the same three chunks of V for each chunk of queries. Its additional work is not counted (Q K^T on chunks of
+2 w x 2 w, a third more FLOPs than on w x 3 w; copies to and from the diagonal layout; softmax in fp32 and a cast back),
+nor BigBird's separate passes for scaling the scores: times are those of careful code.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Gathering:
     rows, keys : int
         Queries and keys of a block.
     row_blocks : int
-        Blocks of queries, the last one filled up.
+        Blocks of queries, the last one padded.
     blocks : int
-        Blocks of keys copied for each block of queries; 0 where the mask has nothing but global tokens.
+        Blocks of keys copied for each block of queries; 0 if the mask has only global tokens.
     touched_keys : int
         Keys in blocks that any query sees.
     passes : float
-        Times that they are read with no neighbouring block of queries to share the read.
+        Times that they are read without a neighbouring block of queries to share the read.
     global_keys, global_rows : int
         Global tokens among the keys and among the queries.
     """
@@ -74,7 +74,7 @@ class Gathering:
 
     @property
     def seq_q(self) -> int:
-        """Queries with the last block filled up."""
+        """Queries, with the last block padded."""
         return self.row_blocks * self.rows
 
     @property
@@ -87,7 +87,7 @@ class Gathering:
 
 
 def gathering(w: Workload, block: int) -> Gathering:
-    """What a workload's mask makes a framework gather in blocks of so many keys."""
+    """Sizes that a framework gathers for a workload's mask in blocks of `block` keys."""
     ranges = tuple(one for part in w.mask.parts if isinstance(part, Global) for one in part.ranges)
     tokens = Global(ranges).ranges if ranges else ()
     global_keys, global_rows = (
@@ -108,7 +108,7 @@ def gathering(w: Workload, block: int) -> Gathering:
 
 
 def _local_counts(w: Workload, block: int) -> TileCounts | None:
-    """Blocks that the mask without its global tokens shows, if it has anything else."""
+    """Tile counts of the mask without its global tokens; None if it has nothing else."""
     local = tuple(part for part in w.mask.parts if not isinstance(part, Global))
     if w.mask.parts and not local:
         return None
@@ -116,15 +116,15 @@ def _local_counts(w: Workload, block: int) -> TileCounts | None:
 
 
 def choose_block(w: Workload, shape: TileRequest | None) -> int:
-    """The block given, or the one that code for the mask would take.
+    """The requested block, or the one that code for the mask would use.
 
-    Patterns of blocks bring their own. A window is cut into chunks as long as it reaches to one side, so that a chunk
+    Patterns of blocks have their own. A window is cut into chunks as long as its one-sided reach, so that a chunk
     of queries sees three chunks of keys (`_sliding_chunks_query_key_matmul` of Hugging Face's Longformer).
 
     Raises
     ------
     InputError
-        When the given tile is not square.
+        If the requested tile is not square.
     """
     if shape is not None:
         if shape.rows != shape.keys:
@@ -139,7 +139,7 @@ def choose_block(w: Workload, shape: TileRequest | None) -> int:
 
 
 def _reach(part: Part) -> int:
-    """Keys to one side of a window; 0 of a part that is none, or has no end."""
+    """One-sided reach of a window in keys; 0 for another part, or if it is unlimited."""
     if isinstance(part, Dilated):
         return part.reach
     return max(part.left or 0, part.right or 0) if isinstance(part, Window) else 0
@@ -150,12 +150,12 @@ INDEX = "block index"
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The kernels for a mask, on blocks of `shape` or of the mask's own size.
+    """Schedule for a mask, on blocks of `shape` or of the mask's own size.
 
     Raises
     ------
     InputError
-        When the block given is not square.
+        If the requested block is not square.
     """
     sizes = gathering(w, choose_block(w, shape))
     kernels = tuple(_Kernels(w, gpu, sizes).in_order())
@@ -169,7 +169,7 @@ def _note(sizes: Gathering) -> str:
 
 
 def peak_memory_bytes(w: Workload, sizes: Gathering) -> int:
-    """Inputs, outputs, gathered K and V, their index, the mask, and two matrices of scores: S and P."""
+    """Peak memory: inputs, outputs, gathered K and V, their index, the mask, and two matrices of scores: S and P."""
     heads, kv_heads, e = w.batch * w.heads_q, w.batch * w.heads_kv, w.element_bytes
     widths, seen = w.head_dim + w.head_dim_v, sizes.width + sizes.global_keys
     inputs = (heads * w.seq_q + kv_heads * w.seq_kv) * widths * e
@@ -219,7 +219,7 @@ class _Kernels:
             yield from self._global_rows()
 
     def _global_rows(self) -> Iterator[Kernel]:
-        """The queries that see every key, unfused."""
+        """Kernels of the queries that see every key, unfused."""
         w, rows = self.w, self.sizes.global_rows
         size = self.heads * rows * w.head_dim_v
         yield self._product("S rows = Q K^T", self.heads, (rows, w.seq_kv, w.head_dim), ("Q", "K", "S rows"))
@@ -228,7 +228,7 @@ class _Kernels:
         yield self._pass("put rows", {"O rows": size}, {"O": size})
 
     def _gather(self, tensor: str, width: int) -> Kernel:
-        """Copies of whole blocks by index (PyTorch's `index_select`); neighbours find each other's in the L2."""
+        """Copies of whole blocks by index (PyTorch's `index_select`); neighbouring blocks hit the L2."""
         sizes = self.sizes
         copied = self.kv_heads * sizes.row_blocks * sizes.width * width
         index = self.kv_heads * sizes.index_bytes
@@ -270,7 +270,7 @@ class _Kernels:
         yield softmax(f"softmax{tag}", *sides, every, columns, even=False)
 
     def _pass(self, name: str, reads: dict[str, int], writes: dict[str, int], rows: int = 0, int32: int = 0) -> Kernel:
-        """An elementwise kernel; tensors with their numbers of elements, a block a row where `rows` are given."""
+        """An element-wise kernel; tensors with their numbers of elements; a block per row if `rows` are given."""
         read, written = ([(tensor, n * self.e) for tensor, n in side.items()] for side in (reads, writes))
         return one_pass(name, read, written, max(writes.values()), int32=int32, blocks=rows)
 

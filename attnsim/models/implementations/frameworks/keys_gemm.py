@@ -1,9 +1,9 @@
-"""GEMMs that sum over the keys: a small result of a long sum, shared out over blocks by split-K.
+"""GEMMs that sum over the keys: a small result of a long sum, split over blocks by split-K.
 
-C of m x n has few tiles, and one block each would leave most of the GPU idle. Libraries then cut the sum into parts
+C of m x n has few tiles, and one block each would leave most of the GPU idle. Libraries then split the sum into parts
 that write fp32 results, and add those up in a second kernel (NVIDIA/cutlass, ``media/docs/cpp/efficient_gemm.md``,
-parallelised reductions). cuBLAS's rule is not public; here the parts are the fewest that give every SM a block, each
-of at least as many steps as the GEMM keeps in flight, or up to twice as many where they are equal then.
+parallelised reductions). cuBLAS's rule is not public. Assumed is the smallest number of parts that gives every SM a
+block, each of at least as many steps as the GEMM has stages; or up to twice as many if they are then equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Sizes = tuple[int, int, int]
 
 
 def check_nothing_hidden(w: Workload, told: str) -> None:
-    """Refuse a mask, or dropout, where all keys are summed before any query: `told` says how.
+    """Refuse a mask, or dropout, for a mechanism that sums all keys before any query; `told` is its explanation.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def check_nothing_hidden(w: Workload, told: str) -> None:
 
 
 def _parts(tile: GemmTile, batch: int, shape: Sizes, sms: int) -> int:
-    """Parts of k: as many as give every SM a block, or up to twice as many where they are then equal."""
+    """Parts of k: as many as give every SM a block, or up to twice as many if they are then equal."""
     m, n, k = shape
     steps = -(-k // tile.k)
     wanted = min(-(-sms // (batch * -(-m // tile.m) * -(-n // tile.n))), max(1, steps // tile.stages))
@@ -46,7 +46,7 @@ def _parts(tile: GemmTile, batch: int, shape: Sizes, sms: int) -> int:
 def keys_gemm(
     name: str, batch: int, shape: Sizes, a: Operand, b: Operand, c: Operand, *, dtype: str, gpu: Gpu
 ) -> list[Kernel]:
-    """A batched GEMM C[m, n] = A[m, k] B[k, n], and the sum of its parts where k is cut.
+    """Batched GEMM C[m, n] = A[m, k] B[k, n], and the sum of its parts if k is split.
 
     Parameters
     ----------

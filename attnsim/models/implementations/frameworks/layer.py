@@ -1,14 +1,14 @@
-"""The attention of a layer of a model: its projections and rotary embedding, step by step, around the attention call.
+"""The attention of a model's layer: its projections and rotary embedding, step by step, around the attention call.
 
-What is counted: the products with W_Q, W_K and W_V as one GEMM (frameworks keep the three weights side by side: vLLM's
-`QKVParallelLinear`), rotary embedding in place, the attention, and the product with W_O. Of multi-head latent attention
-(DeepSeek-V2, arXiv 2405.04434, section 2.1) the two down-projections as one GEMM, the up-projection of Q, and what
-the form of the attention asks for: K and V of every key made from the latent, or, absorbed, W_UK multiplied into Q and
-W_UV into O head by head; where the attention's own kernels do that, it is in the attention's time. Training multiplies
-twice backward: by the weights for dX, by the inputs for dW.
+Counted are the products with W_Q, W_K and W_V as one GEMM (frameworks concatenate the three weights: vLLM's
+`QKVParallelLinear`), rotary embedding in place, the attention, and the product with W_O. For multi-head latent
+attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) these are the two down-projections as one GEMM, the up-projection
+of Q, and the products of the attention's form: K and V of every key made from the latent, or, absorbed, W_UK multiplied
+into Q and W_UV into O head by head. If the attention's own kernels do that, it is in the attention's time. Training
+multiplies twice backward: by the weights for dX, by the inputs for dW.
 
-What is left out: normalisation (of the input, of Q and K), residual additions, the write of new keys into a cache
-except where the attention implementation makes it, conversions to fp8, and communication between GPUs. What follows the
+Left out are normalisation (of the input, of Q and K), residual additions, the write of new keys into a cache unless the
+attention implementation makes it, conversions to fp8, and communication between GPUs. The work after the
 attention is in :mod:`attnsim.models.implementations.frameworks.mlp`.
 """
 
@@ -24,7 +24,7 @@ from attnsim.models.question.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What comes before the attention call, and what after it."""
+    """Steps before the attention call, and steps after it."""
 
     before: tuple[Step, ...]
     after: tuple[Step, ...]
@@ -33,8 +33,8 @@ class Steps:
 def steps(model: Model, w: Workload, direction: Direction = "fwd", attention: Collection[str] = ()) -> Steps:
     """The steps around the attention of `w` in a layer of `model`.
 
-    Queries are the new tokens: with ``seq_kv`` larger than ``seq_q`` (decode, chunked prefill) the others' keys are in
-    a cache already.
+    Queries are the new tokens. If ``seq_kv`` exceeds ``seq_q`` (decode, chunked prefill), the other keys are in the
+    cache.
 
     Parameters
     ----------

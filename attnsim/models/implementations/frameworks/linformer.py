@@ -29,30 +29,30 @@ NOTES = ("E and F are learned and belong to one length: k keys, each a mixture o
 
 @dataclass(frozen=True, slots=True)
 class Linformer:
-    """How an implementation runs it.
+    """Linformer in one implementation.
 
     Parameters
     ----------
     name : str
-        Of the implementation.
+        Name of the implementation.
     keys : int
-        k; 0 for `PROJECTED_KEYS`. Never more than there are keys.
+        k; 0 for `PROJECTED_KEYS`. At most the number of keys.
     """
 
     name: str
     keys: int = 0
 
     def count(self, w: Workload) -> int:
-        """The k of a workload."""
+        """k of a workload."""
         return projected_count(w.seq_kv, self.keys)
 
     def build(self, w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        """The kernels of a workload.
+        """Schedule of a workload.
 
         Raises
         ------
         InputError
-            When there is no such form.
+            If there is no such form.
         """
         keys_gemm.check_nothing_hidden(w, f"{self.name} mixes all keys before the softmax")
         k, e = self.count(w), w.element_bytes
@@ -81,7 +81,7 @@ class Linformer:
         return Schedule("linformer", self.name, kernels, tile, self.peak_bytes(w), NOTES)
 
     def peak_bytes(self, w: Workload) -> int:
-        """Arrays, E and F, the projected keys and values, S and P."""
+        """Peak memory: arrays, E and F, the projected keys and values, S and P."""
         k, e = self.count(w), w.element_bytes
         projected = w.batch * w.heads_kv * k * (w.head_dim + w.head_dim_v)
         return arrays_bytes(w) + (2 * k * w.seq_kv + projected + 2 * w.batch * w.heads_q * w.seq_q * k) * e

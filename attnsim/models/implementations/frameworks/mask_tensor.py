@@ -1,8 +1,8 @@
-"""A window given to a fused kernel as a tensor: every pair is computed, and the mask is read as a bias of each score.
+"""A window given to a fused kernel as a mask tensor: every pair is computed, and the mask is added to each score.
 
 PyTorch's SDPA has no window: its `attn_mask` is a tensor of queries and keys, which all heads and sequences share here.
 The memory-efficient kernel adds a tile of it to the scores (``mem_eff_attention/kernel_forward.h``, `BiasLoader`),
-cuDNN takes it as the graph's bias (pytorch/pytorch pull 130482). Making it is not part of it, and neither is the
+cuDNN takes it as the graph's bias (pytorch/pytorch pull 130482). Making the tensor is not included, nor is the
 conversion of a boolean one.
 """
 
@@ -22,12 +22,12 @@ NOTE = "the window is a mask tensor: every pair is computed, and the mask is rea
 
 
 def without_mask(w: Workload) -> Workload:
-    """The question that the kernel computes."""
+    """The question that the kernel computes: without its mask."""
     return replace(w, mask=Mask.full())
 
 
 def with_mask_tensor(schedule: Schedule, w: Workload) -> Schedule:
-    """The schedule of all pairs with the mask read and added."""
+    """The schedule of all pairs, with the mask read and added."""
     size = w.seq_q * w.seq_kv * w.element_bytes
     return replace(
         schedule,
@@ -40,7 +40,7 @@ def with_mask_tensor(schedule: Schedule, w: Workload) -> Schedule:
 
 
 def _biased(kernel: Kernel, w: Workload) -> Kernel:
-    """A kernel that reads a tile of the mask with each tile of scores; one that computes no scores as it is."""
+    """A kernel that reads a tile of the mask with each tile of scores; unchanged if it computes no scores."""
     segments = tuple(_read(one, kernel.warpgroups * w.element_bytes) for one in kernel.segments)
     if segments == kernel.segments:
         return kernel
@@ -51,7 +51,7 @@ def _biased(kernel: Kernel, w: Workload) -> Kernel:
 
 
 def _read(segment: Segment, each: int) -> Segment:
-    """A segment that begins with the copy of as many elements of the mask as it has scores, and adds them."""
+    """A segment that first copies as many elements of the mask as it has scores, and adds them."""
     place = next((at for at, op in enumerate(segment.ops) if op.scores), None)
     if place is None:
         return segment

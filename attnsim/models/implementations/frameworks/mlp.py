@@ -1,10 +1,10 @@
-"""The MLP of a layer, and the LM head behind the last one.
+"""The MLP of a layer, and the LM head after the last one.
 
-What is counted: the products into the intermediate width as one GEMM (vLLM's `MergedColumnParallelLinear`; gate and up
-where the MLP is gated), the activation, and the product back. Of a mixture of experts the products of the experts that
-the tokens reach, side by side in one kernel (a grouped GEMM), as many tokens each, and those of the shared experts.
+Counted are the products into the intermediate width as one GEMM (vLLM's `MergedColumnParallelLinear`; gate and up
+if the MLP is gated), the activation, and the product back. For a mixture of experts: the products of the experts that
+the tokens reach, in one kernel (a grouped GEMM), with equally many tokens each, and those of the shared experts.
 
-What is left out: the router, and bringing tokens to experts and back.
+Left out are the router, and moving tokens to experts and back, which are steps of their own.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from attnsim.models.question.workload import Workload
 
 
 def mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> tuple[Step, ...]:
-    """The steps of the MLP of most layers: that of the experts, where the model has them.
+    """Steps of the MLP of most layers: that of the experts, if the model has any.
 
     Raises
     ------
     InputError
-        When the model does not say what follows its attention.
+        If the model file does not describe its MLP.
     """
     mlp, rows = known_mlp(model), w.queries
     if mlp.experts is None:
@@ -35,7 +35,7 @@ def mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> tuple[
 
 
 def dense_mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> tuple[Step, ...]:
-    """The steps of the MLP of layers without experts, in a model that has both kinds; nothing in others."""
+    """Steps of the MLP of layers without experts, if the model has both kinds; otherwise empty."""
     mlp = known_mlp(model)
     if mlp.experts is None or not mlp.experts.dense_layers:
         return ()
@@ -43,9 +43,9 @@ def dense_mlp_steps(model: Model, w: Workload, direction: Direction = "fwd") -> 
 
 
 def head_step(model: Model, w: Workload, direction: Direction = "fwd") -> Step | None:
-    """The product with the LM head; None where the model's vocabulary is not known.
+    """The product with the LM head; None if the model's vocabulary is not known.
 
-    A forward pass alone serves: it asks for the next token of each sequence. In training every token has its own.
+    A forward pass alone is serving: it needs the next token of each sequence only. In training every token has one.
     """
     if not model.vocabulary:
         return None
@@ -55,7 +55,7 @@ def head_step(model: Model, w: Workload, direction: Direction = "fwd") -> Step |
 
 
 def known_mlp(model: Model) -> Mlp:
-    """What follows the attention of a model.
+    """MLP of a model; refused if the model file does not describe it.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def _forward(rows: int, hidden: int, width: int, gated: bool, whose: str) -> tup
 
 
 def _routed(tokens: int, hidden: int, experts: Experts, gated: bool) -> tuple[Step, ...]:
-    """The experts of this GPU that the tokens of all groups reach, each with an equal share of the tokens' visits."""
+    """Steps of this GPU's experts that the tokens of all groups reach, each with an equal share of the visits."""
     tokens *= experts.groups
     reached = experts.touched(tokens)
     rows, touched = max(1, round(tokens * experts.active / reached)), -(-reached // experts.gpus)

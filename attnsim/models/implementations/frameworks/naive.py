@@ -1,7 +1,7 @@
-"""Unfused attention: GEMM, passes over the N x N matrix in HBM, GEMM; what frameworks ran before FlashAttention.
+"""Unfused attention: GEMM, passes over the N x N matrix in HBM, GEMM; as frameworks ran it before FlashAttention.
 
-Which passes those are is a list of operations (:mod:`attnsim.models.question.operations`): the implementation's own,
-counted from the source of the code that was timed, or the one that the question names.
+The passes are a list of operations (:mod:`attnsim.models.question.operations`): the implementation's own,
+counted from the source of the code that was timed, or the question's.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ DROPOUT_INSTRUCTIONS = by_hand(25, "integer instructions per element of a dropou
 ``aten/src/ATen/native/cuda/Dropout.cu``)."""
 
 TANH_EXPS = 2
-"""Of PyTorch's tanh an element: an exponential and a reciprocal, as libdevice's (``option_work.csv``)."""
+"""Special functions of PyTorch's tanh per element: an exponential and a reciprocal, as libdevice's
+(``option_work.csv``)."""
 
 LIKELY_DROPOUT = 0.1
-"""Rate of a question that says only that there is dropout; the time does not depend on it."""
+"""Rate if a question does not state it; the time does not depend on it."""
 
 Side = dict[str, int]
-"""Tensors of the size of the N x N matrix that a pass reads or writes, with their bytes an element."""
+"""Tensors of the size of the N x N matrix that a pass reads or writes, with their bytes per element."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnfusedTile:
-    """Which operations a call runs where the question names none; and the tiles of its GEMMs."""
+    """Operations of a call if the question names none; and the tiles of its GEMMs."""
 
     operations: Operations
     gemms: tuple[GemmTile, ...] = field(default=(), compare=False)
@@ -45,10 +46,9 @@ class UnfusedTile:
 
 
 def operations_of(w: Workload, own: Operations) -> Operations:
-    """The operations of a call: those it names, else the implementation's own as far as the question has use for them.
+    """Operations of a call: the question's, otherwise those of the implementation that the question needs.
 
-    A mask is added where there is one, K and V are repeated where heads share them, dropout follows the softmax where
-    it is on.
+    A mask is added if there is one, K and V are repeated if heads share them, dropout follows the softmax if it is on.
     """
     if w.operations is not None:
         return w.operations
@@ -63,16 +63,16 @@ def _has_mask(w: Workload) -> bool:
 
 
 def naive(w: Workload, gpu: Gpu, shape: TileRequest | None, implementation: str, own: Operations) -> Schedule:
-    """The kernels of unfused attention.
+    """Kernels of unfused attention.
 
     Parameters
     ----------
     gpu : Gpu
-        For which cuBLAS chooses the tiles.
+        GPU for which cuBLAS chooses the tiles.
     shape : None
         cuBLAS chooses the tiles.
     own : Operations
-        What it runs where the question names nothing else.
+        The implementation's operations, used if the question names none.
     """
     unfused = _Unfused(w, operations_of(w, own), gpu)
     kernels = _forward(unfused) if "fwd" in w.directions else []
@@ -141,11 +141,11 @@ class _Unfused(_Sizes):
         return Operand(self.operand[tensor], self.c, 1 if tensor == "Q" else self.group)
 
     def over_scores(self, name: str, reads: Side, writes: Side, int32: int = 0) -> Kernel:
-        """An element-wise pass over the N x N matrix; tensors with their bytes an element."""
+        """An element-wise pass over the N x N matrix; tensors with their bytes per element."""
         return one_pass(name, self.matrices(reads), self.matrices(writes), self.pairs, int32=int32)
 
     def by_rows(self, over: Callable[..., Kernel], name: str, reads: Side, writes: Side) -> Kernel:
-        """A pass over its rows, :func:`softmax` or :func:`over_rows`."""
+        """A pass over the matrix's rows, :func:`softmax` or :func:`over_rows`."""
         (written,) = self.matrices(writes)
         rows = self.heads * self.w.seq_q
         return over(name, self.matrices(reads), written, rows, self.w.seq_kv, even=False)
@@ -155,17 +155,17 @@ class _Unfused(_Sizes):
         return [(tensor, self.pairs * size) for tensor, size in side.items()]
 
     def copy(self, tensor: str, elements: int, read: int, written: int) -> Kernel:
-        """Into the order and the format of the GEMMs, or back; bytes an element read and written."""
+        """Copy into the order and the format of the GEMMs, or back; bytes per element read and written."""
         sides = (tensor, elements * read), (f"{tensor}'", elements * written)
         return strided_copy(f"copy {tensor}", *sides, elements)
 
     def in_place(self, name: str, tensor: str, elements: int, size: int) -> Kernel:
-        """A tensor multiplied by a number."""
+        """Multiply a tensor by a number."""
         return one_pass(name, [(tensor, elements * size)], [(tensor, elements * size)], elements)
 
 
 def _inputs(b: _Unfused) -> list[Kernel]:
-    """K and V repeated for the query heads, and what is copied or multiplied before the first GEMM."""
+    """K and V repeated for the query heads, and copies or multiplications before the first GEMM."""
     kernels = []
     for x in "KV" if b.expands else "":
         size = b.nd(x) * b.e
@@ -212,14 +212,14 @@ def _forward(b: _Unfused) -> list[Kernel]:
 
 
 def _capped(b: _Unfused) -> list[Kernel]:
-    """Soft-capping as Gemma 2's eager form has it: S over the bound, its tanh, and that times the bound."""
+    """Soft-capping as in Gemma 2's eager form: S over the bound, its tanh, and that times the bound."""
     side = {"S": b.s}
     tanh = one_pass("tanh", b.matrices(side), b.matrices(side), b.pairs, exps=TANH_EXPS)
     return [b.over_scores("over the cap", side, side), tanh, b.over_scores("times cap", side, side)]
 
 
 def _with_sinks(b: _Unfused) -> list[Kernel]:
-    """A column of sinks beside S, the maximum of each row, and S less that, as gpt-oss's eager form has it."""
+    """Sinks as in gpt-oss's eager form: a column appended to S, the maximum of each row, and S less that."""
     size, rows = ("S", b.pairs * b.s), ("highest", b.heads * b.w.seq_q * b.s)
     return [
         one_pass("cat sinks", [size, ("sinks", b.w.heads_q * b.s)], [size], b.pairs),
@@ -270,7 +270,7 @@ def _backward(b: _Unfused) -> list[Kernel]:
 
 
 def peak_memory_bytes(w: Workload, own: Operations) -> int:
-    """Inputs, outputs and the N x N matrices alive together: S and P, with their gradients in training."""
+    """Peak memory: inputs, outputs and the N x N matrices alive together: S and P, with their gradients in training."""
     sizes = _Sizes(w, operations_of(w, own))
     alive = {"fwd": 2, "decode": 2, "bwd": 3, "fwd+bwd": 3}[w.passes] * sizes.s
     alive += (1 + sizes.p) if "dropout" in sizes.operations else 0

@@ -1,4 +1,4 @@
-"""What a server runs around the products and the attention of a layer: norms with residuals, cache writes, embedding.
+"""Passes of a server between the products and the attention of a layer: norms with residuals, cache writes, embedding.
 
 As vLLM runs them: ``fused_add_rms_norm`` adds to the residual and normalises in one kernel, ``reshape_and_cache_flash``
 copies the new keys and values into the paged cache, and the embedding is a gather of rows. Tokens find their experts by
@@ -24,7 +24,7 @@ def norm_step(model: Model, w: Workload) -> Step:
 
 
 def cache_write_step(w: Workload, attention: Collection[str]) -> Step | None:
-    """The write of new keys into the cache; None where a kernel of the attention call makes it."""
+    """The write of new keys into the cache; None if a kernel of the attention call makes it."""
     if any("cache" in name or "append" in name for name in attention):
         return None
     width = w.latent.width if w.latent is not None else w.heads_kv * (w.head_dim + w.head_dim_v)
@@ -33,7 +33,7 @@ def cache_write_step(w: Workload, attention: Collection[str]) -> Step | None:
 
 
 def embedding_step(model: Model, w: Workload) -> Step:
-    """The rows of the embedding that the new tokens name."""
+    """The gather of embedding rows of the new tokens."""
     size = w.queries * model.hidden * w.output_bytes
     return Step("embedding", moved=(Access("W_embedding", size), Access("X", size, True)))
 

@@ -1,7 +1,7 @@
 """Performer attention (Choromanski et al., arXiv 2009.14794) as a framework runs it: GEMMs and passes between them.
 
 Feature maps and the form without a mask follow `softmax_kernel` and `linear_attention` of lucidrains/performer-pytorch
-(commit d86231b0, transcribed there from google-research's JAX code), one kernel an operation; the `fused` form makes
+(commit d86231b0, transcribed there from google-research's JAX code), one kernel per operation; the `fused` form makes
 one kernel of each feature map's element-wise chain, as compilers do.
 
 The causal form is chunked like `naive_chunk_linear_attn` of fla-org/flash-linear-attention (commit 20ceee52): quadratic
@@ -41,14 +41,14 @@ NOTES = ("an estimate of softmax attention by random features",)
 
 @dataclass(frozen=True, slots=True)
 class Performer:
-    """How an implementation runs it.
+    """Performer in one implementation.
 
     Parameters
     ----------
     name : str
-        Of the implementation.
+        Name of the implementation.
     features : int
-        m; 0 for as many as `feature_count` says.
+        m; 0 for `feature_count`.
     fused : bool
         Whether a feature map's element-wise operations are one kernel.
     """
@@ -58,16 +58,16 @@ class Performer:
     fused: bool = False
 
     def count(self, w: Workload) -> int:
-        """The m of a workload."""
+        """m of a workload."""
         return self.features or feature_count(w.head_dim)
 
     def build(self, w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-        """The kernels of a workload.
+        """Schedule of a workload.
 
         Raises
         ------
         InputError
-            When there is no such form.
+            If there is no such form.
         """
         _check_takes(self.name, w)
         causal, m = is_causal(w), self.count(w)
@@ -81,7 +81,7 @@ class Performer:
         return Schedule("performer", self.name, tuple(kernels), tile, self.peak_bytes(w), NOTES)
 
     def peak_bytes(self, w: Workload) -> int:
-        """Arrays and their padded copies, W, and the features: both, and K's twice, or states and chunks of weights."""
+        """Peak memory: arrays, padded copies, W, and the features: both, and K's twice, or states and weights."""
         m, e, causal = self.count(w), w.element_bytes, is_causal(w)
         whole = padded(w) if causal else w
         queries = w.batch * w.heads_q * whole.seq_q * m * e
@@ -97,7 +97,7 @@ class Performer:
     def _feature_map(self, name: str, w: Workload, m: int, gpu: Gpu, suffix: str) -> list[Kernel]:
         """X' = exp(W y - |y|^2 / 2 - max) / sqrt(m), y = x / d^(1/4).
 
-        Rows of Q are made smaller by their own maximum, K by one over all keys, which is counted as one a row.
+        Rows of Q are shifted by their own maximum, K by one over all keys, which is counted as one per row.
         """
         rows = w.batch * (w.heads_q * w.seq_q if name == "Q" else w.heads_kv * w.seq_kv)
         e, d = w.element_bytes, w.head_dim
@@ -129,7 +129,7 @@ class Performer:
 
 
 def padded(w: Workload) -> Workload:
-    """The same with whole chunks of queries and keys."""
+    """The question padded to whole chunks of queries and keys."""
     seq = -(-w.seq_q // CHUNK) * CHUNK
     return replace(w, seq_q=seq, seq_kv=seq)
 
@@ -144,7 +144,7 @@ def _check_takes(name: str, w: Workload) -> None:
 
 
 def _padding(w: Workload, whole: Workload) -> list[Kernel]:
-    """Q, K and V copied into whole chunks, where they are none."""
+    """Copies of Q, K and V into whole chunks, if needed."""
     if w.seq_q == whole.seq_q:
         return []
     sizes = {"Q": w.heads_q * w.head_dim, "K": w.heads_kv * w.head_dim, "V": w.heads_kv * w.head_dim_v}
@@ -173,7 +173,7 @@ def _full(w: Workload, m: int, gpu: Gpu) -> list[Kernel]:
 
 
 def _causal(w: Workload, m: int, gpu: Gpu, suffix: str) -> list[Kernel]:
-    """States and sums of the chunks before each; O = Q' S of them and A V within the chunk, over D."""
+    """States and sums of the preceding chunks; O = Q' S of them and A V within the chunk, over D."""
     e, dv, heads, kv_heads = w.element_bytes, w.head_dim_v, w.batch * w.heads_q, w.batch * w.heads_kv
     rows, kv_rows, chunks = heads * w.seq_q, kv_heads * w.seq_kv, w.seq_q // CHUNK
     states, sums = kv_heads * chunks * m * dv, kv_heads * chunks * m

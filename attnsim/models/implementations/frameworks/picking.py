@@ -1,4 +1,4 @@
-"""Calls that choose among implementations by themselves: which one runs for a workload, a GPU and a version.
+"""Calls that choose among implementations: the choice for a workload, a GPU and a version.
 
 PyTorch: ``sdpa.csv``, after ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (`priority_order`,
 `select_sdp_backend`). Transformer Engine: ``transformer_engine/pytorch/attention/dot_product_attention/utils.py``
@@ -17,12 +17,12 @@ from attnsim.models.question.workload import LARGEST, Workload
 from attnsim.tables import read_csv
 
 NEWEST = "2.13"
-"""PyTorch where the version is left open: the newest of which a table was measured here."""
+"""Default version of PyTorch: the newest with a measured table here."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackEnd:
-    """A line of ``sdpa.csv``: which questions a back end of PyTorch's SDPA takes."""
+    """A line of ``sdpa.csv``: the questions that a back end of PyTorch's SDPA accepts."""
 
     implementation: str
     bounds: tuple[str, ...]
@@ -35,7 +35,7 @@ class BackEnd:
     passes: tuple[str, ...]
 
     def takes(self, w: Workload, gpu: Gpu, version: str) -> bool:
-        """Whether it answers this call; a window is a mask tensor to it, where the window hides anything."""
+        """Return whether it accepts this call; a window that hides any key counts as a mask tensor."""
         low, high = self.on
         return (
             in_bounds(version, self.bounds)
@@ -69,12 +69,12 @@ BACK_ENDS = tuple(map(_back_end, read_csv(Path(__file__).with_name("sdpa.csv")))
 
 
 def sdpa(w: Workload, gpu: Gpu, version: str) -> str:
-    """The back end that PyTorch's SDPA takes by itself; a version left open is the newest."""
+    """Back end that PyTorch's SDPA chooses; by default for the newest version."""
     return next(one.implementation for one in BACK_ENDS if one.takes(w, gpu, version or NEWEST))
 
 
 def transformers_sdpa(w: Workload, gpu: Gpu, version: str) -> str:
-    """The same as transformers calls it: with a mask tensor it repeats K and V first (`use_gqa_in_sdpa`)."""
+    """Back end when transformers calls SDPA: with a mask tensor it repeats K and V first (`use_gqa_in_sdpa`)."""
     return sdpa(replace(w, heads_kv=w.heads_q) if w.bounded().mask.is_windowed else w, gpu, version)
 
 
@@ -88,4 +88,4 @@ CALLS: dict[str, Picks] = {
     "transformers.sdpa": transformers_sdpa,
     "transformer-engine.attention": transformer_engine,
 }
-"""Their names and how they choose."""
+"""Choosing functions by the names of their calls."""

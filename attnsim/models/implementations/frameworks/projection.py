@@ -1,16 +1,15 @@
-"""Dense GEMMs as cuBLAS runs them: the projections around an attention call.
+"""Dense GEMMs as cuBLAS runs them: the projections before and after an attention call.
 
-cuBLAS is closed; what is assumed of it is what CUTLASS does in the open (NVIDIA/cutlass,
-``media/docs/cpp/efficient_gemm.md``):
+cuBLAS is closed; it is assumed to work like CUTLASS (NVIDIA/cutlass, ``media/docs/cpp/efficient_gemm.md``):
 
-* one thread block a C tile, with `stages` steps of k in flight, out of cuBLAS's tiles
-  (:data:`~attnsim.models.schedule.gemm.TILES`): the one with which whole waves are done first, by tensor rate or by the
-  bytes of A and B from the L2;
-* tiles are walked in groups of `RASTER` columns, so that the columns of B stay in the L2 while A passes through: A is
-  read from HBM once per group where it does not fit the L2, B once;
-* where it is estimated to pay (a decode step, whose C has fewer tiles than the chip has SMs), k is cut into equal parts
-  that write fp32 partial sums, and a second kernel adds them up (split-K);
-* a tile of few rows still multiplies whole: a decode step executes 64 or more rows, and is bound by the bytes of B.
+* One thread block per C tile, with `stages` steps of k in flight. The tile is the one of cuBLAS's
+  (:data:`~attnsim.models.schedule.gemm.TILES`) whose whole waves finish first, by tensor rate or by the
+  bytes of A and B from the L2.
+* Tiles are walked in groups of `RASTER` columns, so that the columns of B stay in the L2 while A passes through: A is
+  read from HBM once per group if it does not fit the L2, B once.
+* If it is estimated to pay (a decode step, whose C has fewer tiles than the chip has SMs), k is split into equal parts
+  that write fp32 partial sums, and a second kernel adds them up (split-K).
+* A tile of few rows still multiplies whole: a decode step executes 64 or more rows, and is bound by the bytes of B.
 
 Biases and conversions are in the epilogue. Operands come from shared memory while the tensor cores work.
 """
@@ -37,16 +36,16 @@ MOST_SPLITS = by_hand(16, "most parts that a GEMM of cuBLAS (closed) cuts k into
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product C[m, n] = A[m, k] B[k, n], or `batch` of them with operands of their own.
+    """A product C[m, n] = A[m, k] B[k, n], or `batch` of them with separate operands.
 
     Parameters
     ----------
     shape : (int, int, int)
         m, n, k.
     tensors : (str, str, str)
-        Of A, B and C.
+        Names of A, B and C.
     batch : int
-        Products side by side, such as one per head.
+        Number of products, such as one per head.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a product is cut up: the tile, and the parts of k."""
+    """Partition of a product: the tile, and the parts of k."""
 
     tile: GemmTile
     splits: int
@@ -73,9 +72,9 @@ class Cut:
 
 
 def cut(product: Product, gpu: Gpu, dtype: str) -> Cut:
-    """The tile and the split of k that are done first by :func:`_estimate_s`, the largest tile among equals.
+    """The tile and the split of k with the least :func:`_estimate_s`, the largest tile among equals.
 
-    Both for the GPU without its changes, as the library has chosen them.
+    Both are chosen for the unchanged GPU, as the library has done.
     """
     gpu = gpu.tiled_for
     fitting = library_tiles(gpu, dtype, product.shape[0], DTYPE_BYTES[dtype])
@@ -84,7 +83,7 @@ def cut(product: Product, gpu: Gpu, dtype: str) -> Cut:
 
 
 def _splits(product: Product, tile: GemmTile) -> list[int]:
-    """Equal parts that k can be cut into, each long enough to fill the stages."""
+    """Numbers of equal parts of k, each long enough to fill the stages."""
     k = product.shape[2]
     if product.batch > 1 or k % tile.k:
         return [1]
@@ -93,19 +92,19 @@ def _splits(product: Product, tile: GemmTile) -> list[int]:
 
 
 def _estimate_s(product: Product, choice: Cut, gpu: Gpu, dtype: str) -> float:
-    """Seconds of whole waves of tiles, and of adding up parts."""
+    """Estimated seconds of whole waves of tiles, and of adding up parts."""
     (m, n, _), splits = product.shape, choice.splits
     partial = gpu.launch.stream_s + 2 * 4 * m * n * splits / gpu.l2.bandwidth_bytes_per_s if splits > 1 else 0.0
     return float(waves_s(choice.tile, product.batch, product.shape, gpu, dtype, DTYPE_BYTES[dtype], splits)) + partial
 
 
 def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cut]:
-    """The kernels of a product: the GEMM and, where k is split, the sum of its parts.
+    """Kernels of a product: the GEMM and, if k is split, the sum of its parts.
 
     Parameters
     ----------
     dtype : str
-        Of A and B; C is as wide, but 16-bit for fp8.
+        Format of A and B; C is as wide, but 16-bit for fp8.
     """
     e, wide = DTYPE_BYTES[dtype], max(2, DTYPE_BYTES[dtype])
     chosen = cut(product, gpu, dtype)
@@ -123,9 +122,9 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
 
 
 def rotary(tensor: str, elements: int, dtype: str) -> Kernel:
-    """Rotary embedding in place: every turned element read and written once (Su et al., arXiv 2104.09864).
+    """Rotary embedding in place: every rotated element read and written once (Su et al., arXiv 2104.09864).
 
-    16-bit even where the products are of fp8, whose conversion comes later.
+    Elements are 16-bit even if the products are in fp8, to which they are converted later.
     """
     size = elements * max(2, DTYPE_BYTES[dtype])
     accesses = [Access(tensor, size), Access(tensor, size, True)]

@@ -1,4 +1,4 @@
-"""Unfused attention as PyTorch runs it, each way of calling it a list of operations; and its fused call of 2023."""
+"""Unfused attention in PyTorch, a list of operations for each form of the call; and its fused call of 2023."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of a layer beside its attention: products, rotary embedding, an activation, a pass; and its kernels."""
+"""A step of a layer other than attention: products, rotary embedding, an activation, a pass; and its kernels."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ ACTIVATION_INSTRUCTIONS = by_hand(6.0, "FP32-lane instructions per element of an
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """SiLU, GELU or a relative over what a product gave: one exponential per element of the output.
+    """SiLU, GELU or similar on the result of a product: one exponential per element of the output.
 
     Parameters
     ----------
     elements : int
-        Of the output.
+        Elements of the output.
     gated : bool
-        Whether two inputs are read for each.
+        Whether two inputs are read for each element.
     backward : bool
-        The gradient of the output is read too, and those of the inputs are written.
+        Whether the gradient of the output is also read, and those of the inputs are written.
     """
 
     elements: int
@@ -39,7 +39,7 @@ class Activation:
     backward: bool = False
 
     def accesses(self, dtype: str) -> list[Access]:
-        """What its kernel reads and writes, 16-bit for fp8 too."""
+        """Tensors that its kernel reads and writes, in 16 bits even for fp8."""
         size = self.elements * max(2, DTYPE_BYTES[dtype])
         inputs = size * (2 if self.gated else 1)
         if self.backward:
@@ -49,16 +49,16 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that a layer does besides attention.
+    """A step of a layer other than attention.
 
     Parameters
     ----------
     products : tuple of Product
         GEMMs, in launch order.
     turned : tuple of (str, int)
-        Tensors that rotary embedding turns, and how many of their elements.
+        Tensors with rotary embedding, and their rotated elements.
     moved : tuple of Access
-        Tensors that one kernel goes over once, such as a norm.
+        Tensors that a single kernel, such as a norm, passes over once.
     """
 
     name: str
@@ -79,7 +79,7 @@ def product_step(name: str, shape: tuple[int, int, int], tensors: tuple[str, str
 
 
 def backward(step: Step) -> Step:
-    """Gradients of the inputs and of the weights; rotary embedding turns back."""
+    """Backward step: gradients of inputs and weights; rotary embedding is inverted."""
     products: list[Product] = []
     for product in step.products:
         (m, n, k), (a, b, c), batch = product.shape, product.tensors, product.batch
@@ -93,12 +93,12 @@ def backward(step: Step) -> Step:
 
 
 def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
-    """The kernels of a step.
+    """Kernels of a step.
 
     Parameters
     ----------
     dtype : str
-        Of inputs and weights.
+        Format of inputs and weights.
     """
     kernels: list[Kernel] = []
     cuts = []

@@ -1,9 +1,9 @@
 """A window by gathering in PyTorch: each query gets a copy of the keys and values that it sees.
 
-As one writes it first: K and V are padded, ``unfold`` makes ``[N, w, d]`` views of them, and the products copy the
-views (``reshape`` before ``bmm``), so that each key lies in memory once for every query that sees it. S = Q K^T and
-O = P V are then batched products of one row for every query. The scale is a GEMM's alpha, the positions beyond the ends
-of the sequence are masked by an addition, and softmax is a kernel of its own.
+The straightforward implementation: K and V are padded, ``unfold`` makes ``[N, w, d]`` views of them, and the products
+copy the views (``reshape`` before ``bmm``), so that each key is stored once for every query that sees it. S = Q K^T and
+O = P V are then batched products of one row for every query. The scale is a GEMM's alpha, positions beyond the ends
+of the sequence are masked by an addition, and softmax is a separate kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def width_of(w: Workload) -> int:
     Raises
     ------
     InputError
-        Where the mask is no band, or queries and keys are not those of one sequence.
+        If the mask is not a band, or queries and keys are not those of one sequence.
     """
     mask, ends = w.mask, w.seq_q - 1
     if not mask.is_band or w.seq_q != w.seq_kv:
@@ -41,7 +41,7 @@ def width_of(w: Workload) -> int:
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The kernels of a workload.
+    """Schedule of a workload.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _copies(w: Workload, tensor: str, columns: int, width: int) -> tuple[Kernel, Kernel]:
-    """``F.pad``, and the copy of the windows: an element of a row is found by divisions, neighbours read the same."""
+    """``F.pad``, and the copy of the windows, with offsets by divisions; neighbouring queries share reads."""
     heads, e = w.batch * w.heads_kv, w.element_bytes
     plain, longer = heads * w.seq_kv * columns, heads * (w.seq_kv + width - 1) * columns
     copied = heads * w.seq_q * width * columns
@@ -78,7 +78,7 @@ def _copies(w: Workload, tensor: str, columns: int, width: int) -> tuple[Kernel,
 
 
 def _product(w: Workload, gpu: Gpu, name: str, shape: tuple[int, int], tensors: tuple[str, str, str]) -> Kernel:
-    """A batched GEMM, an entry for each query: the rows are the query heads that share a head of K and V."""
+    """A batched GEMM with an entry per query: its rows are the query heads that share a head of K and V."""
     left, right, out = tensors
     entries, e = w.batch * w.heads_kv * w.seq_q, w.element_bytes
     operands = Operand(left, e), Operand(right, e), Operand(out, e)
@@ -86,7 +86,7 @@ def _product(w: Workload, gpu: Gpu, name: str, shape: tuple[int, int], tensors: 
 
 
 def peak_bytes(w: Workload) -> int:
-    """Inputs and output, one tensor of windows with its padded source, scores and probabilities."""
+    """Peak memory: inputs and output, one tensor of windows with its padded source, scores and probabilities."""
     width = width_of(w)
     keys = w.batch * w.heads_kv * (w.seq_q * width + w.seq_kv + width - 1) * max(w.head_dim, w.head_dim_v)
     return arrays_bytes(w) + (keys + 2 * w.batch * w.heads_q * w.seq_q * width) * w.element_bytes

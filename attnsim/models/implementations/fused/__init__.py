@@ -1,1 +1,1 @@
-"""What fused kernels are made of."""
+"""Parts of fused kernels."""

@@ -5,9 +5,9 @@ FlashAttention-2 has a block for each tile of keys, which sums dQ with fp32 atom
 dQ. On data-centre Blackwell the five GEMMs accumulate in tensor memory, dK and dV until the block ends
 (``flash_attn/cute/flash_bwd_sm100.py``).
 
-Without atomics dK and dV have keys outside, then dQ has rows outside. S and dP are computed in both passes: seven
-GEMMs, no fp32 accumulator of dQ, the same sums at every run (``_attn_bwd`` of triton-lang/triton
-``python/tutorials/06-fused-attention.py``, there one pass after the other within a block; here two kernels, so that
+The form without atomics has two passes: one for dK and dV with keys in the outer loop, one for dQ with rows in the
+outer loop. Both compute S and dP: seven GEMMs, no fp32 accumulator of dQ, deterministic sums (``_attn_bwd`` of
+triton-lang/triton ``python/tutorials/06-fused-attention.py``, with both passes in one block; here two kernels, so that
 each has the grid of its own outer loop).
 """
 
@@ -32,9 +32,10 @@ from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 from attnsim.models.schedule.widths import padded
 
 KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
-"""Products of a step of a pass for dK and dV, and of one for dQ."""
+"""Products of a step in the pass for dK and dV, and in the pass for dQ."""
 DROPOUT_INSTRUCTIONS = 3
-"""Of a score, whose sign remembers what was dropped: extraction, comparison, selection (`Dropout::apply_dropout`)."""
+"""Instructions per score, whose sign marks dropped ones: extraction, comparison, selection
+(`Dropout::apply_dropout`)."""
 
 
 def flash_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
@@ -61,7 +62,7 @@ def two_pass_backward(w: Workload, tile: BackwardTile) -> tuple[Kernel, ...]:
 
 
 def dot_do_o(w: Workload, *cleared: Access) -> Kernel:
-    """D, of each row the sum of dO times O."""
+    """Kernel that computes D: for each row, the sum of dO times O."""
     rows = w.heads_q * w.queries
     elements = rows * w.head_dim_v
     read = [Access(name, elements * w.element_bytes) for name in ("O", "dO")]
@@ -70,7 +71,7 @@ def dot_do_o(w: Workload, *cleared: Access) -> Kernel:
 
 
 def sums_of_groups(w: Workload) -> list[Kernel]:
-    """Of grouped heads, the kernels that add up dK and dV over the query heads of a group."""
+    """Kernels that sum dK and dV over the query heads of a group; none without grouped heads."""
     if w.group == 1:
         return []
     kernels = []
@@ -87,7 +88,7 @@ def sums_of_groups(w: Workload) -> list[Kernel]:
 
 
 def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
-    """A block for each tile of keys: K, V, dK and dV stay, tiles of rows pass; `dq`: whether it also adds to dQ."""
+    """Kernel with a block per tile of keys: K, V, dK and dV stay, tiles of rows pass; with `dq` it also adds to dQ."""
     axes, ops = axes_of(w, tile), BackwardOps(w, tile, (*KEYS_OUTSIDE, "dQ") if dq else KEYS_OUTSIDE)
     queries, keys, tiles = axes["i"].sizes, axes["j"].sizes, axes["j"].tiles_of
     part = np.repeat(np.arange(len(tiles)), tiles)
@@ -118,7 +119,7 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
 
 
 def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
-    """A block for each tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first."""
+    """Kernel with a block per tile of rows: Q, dO and dQ stay, visible tiles of K and V pass, the last first."""
     axes, ops, band = axes_of(w, tile), BackwardOps(w, tile, ROWS_OUTSIDE), row_tiles(w, tile.rows, tile.keys)
     of_head = band.steps, band.missing_rows, band.missing_keys
     (steps, missing_rows, missing_keys), launches = _grid(w, axes["i"].tiles_of, of_head, absent=(0, tile.rows, 0))
@@ -155,7 +156,7 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
 
 
 def axes_of(w: Workload, tile: BackwardTile) -> dict[str, Axis]:
-    """Sequences b, heads h of K and V, query heads g of each, queries i, keys j; rows I of the accumulator of dQ."""
+    """Axes: sequences b, heads h of K and V, query heads g of each, queries i, keys j; rows I of dQ's accumulator."""
     queries, keys = (tuple(getattr(one, name) for one in w.parts) for name in ("queries", "keys"))
     return {
         "b": Axis(tuple(one.times for one in w.parts)),
@@ -168,17 +169,18 @@ def axes_of(w: Workload, tile: BackwardTile) -> dict[str, Axis]:
 
 
 def _accumulated(w: Workload) -> list[tuple[int, int]]:
-    """Sequences, and rows that the accumulator of dQ has of each: those of a sequence padded to 128."""
+    """Sequences, and rows of dQ's accumulator for each: those of a sequence padded to 128."""
     return [(one.times, -(-one.queries // 128) * 128) for one in w.parts]
 
 
 def _grid(
     w: Workload, tiles: Ints, columns: tuple[Ints, ...], absent: tuple[int, ...]
 ) -> tuple[tuple[Ints, ...], tuple[Launch, ...]]:
-    """What different blocks differ in, and their launch, from what those of a head do, sequence after sequence.
+    """Properties of the distinct blocks and their launches, from the blocks of a head, sequence after sequence.
 
-    Of sequences of different lengths the grid has as many blocks for each as the longest has tiles, heads outermost
-    (`run_flash_bwd_seqk_parallel` in ``csrc/flash_attn/src/flash_bwd_launch_template.h``); `absent` is one without.
+    If sequences differ in length, the grid has for each as many blocks as the longest has tiles, heads outermost
+    (`run_flash_bwd_seqk_parallel` in ``csrc/flash_attn/src/flash_bwd_launch_template.h``). `absent` describes a block
+    without a tile.
     """
     ragged = tiles.min() < tiles.max()
     if ragged:
@@ -216,7 +218,7 @@ class BackwardOps:
     products : tuple of str
         GEMMs of a step: `KEYS_OUTSIDE`, with dQ or without, or `ROWS_OUTSIDE`.
     widths : (int, int), optional
-        Columns that are computed of head_dim and of head_dim_v. Default: as FlashAttention pads them.
+        Computed columns of head_dim and of head_dim_v. Default: as FlashAttention pads them.
     """
 
     def __init__(
@@ -236,24 +238,24 @@ class BackwardOps:
         )
 
     def loads(self, rows: int) -> tuple[TileOp, ...]:
-        """Q, the row statistics and dO of so many rows."""
+        """Loads of Q, the row statistics and dO of `rows` rows."""
         return tuple(tensor.load(rows) for tensor in (self.q, *self.statistics, self.do))
 
     def waits(self) -> tuple[TileOp, ...]:
-        """For all of them."""
+        """Waits for all loads of :meth:`loads`."""
         return tuple(tensor.wait() for tensor in (self.q, *self.statistics, self.do))
 
     def prologue(self, missing: int = 0) -> Iterator[TileOp]:
-        """K and V of the block."""
+        """Loads of the block's K and V."""
         keys = self.tile.keys - missing
         yield from (BLOCK, self.k.load(keys), self.v.load(keys))
 
     def first_loads(self, missing: int = 0) -> Iterator[TileOp]:
-        """The first tile of rows, the last of the sequence and so perhaps a shorter one."""
+        """Loads of the first tile of rows: the last of the sequence, which may be shorter."""
         yield from (*self.loads(self.tile.rows - missing), self.k.wait(), self.v.wait())
 
     def step(self, load_next: bool, looked_up: Iterable[TileOp] = ()) -> Iterator[TileOp]:
-        """One tile of rows; `load_next`: whether the next one, `looked_up` where it is listed, is fetched under way."""
+        """One tile of rows; with `load_next` the next one is loaded meanwhile, after `looked_up` if it is listed."""
         early, rows = self.tile.stages_q > 1, self.tile.rows
         *next_q, next_do = self.loads(rows)
         *arrived, do_arrived = self.waits()
@@ -264,14 +266,14 @@ class BackwardOps:
         yield from (self.product("dP"), self.gradients(), self.product("dV"))
         if load_next:
             yield from (*(() if early else looked_up), next_do)
-        if "dQ" in self.products:  # with fp32 atomics; of a pair of blocks each adds half the rows
+        if "dQ" in self.products:  # with fp32 atomics; each block of a pair adds half the rows
             yield from (self.product("dQ"), self.sums.store(rows // self.tile.pair))
         yield self.product("dK")
         if load_next and not early:
             yield from next_q
 
     def epilogue(self, missing: int = 0) -> Iterator[TileOp]:
-        """The block's dK and dV."""
+        """Stores of the block's dK and dV."""
         yield BLOCK
         yield from (tensor.store(self.tile.keys - missing) for tensor in self.outputs)
 

@@ -1,4 +1,4 @@
-"""What the builders of fused implementations share: the schedule around their kernels, and the user's tile."""
+"""Common parts of fused implementations' builders: the schedule around their kernels, and requested tiles."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def flash_schedule(
 
 
 def one_query(w: Workload) -> Workload:
-    """With a single query causal masking hides nothing; FlashAttention drops it."""
+    """Drop causal masking for a single query, from which it hides nothing; FlashAttention does so."""
     if w.seq_q == 1 and w.mask.right == 0:
         return replace(w, mask=Mask(left=w.mask.left))
     return w
 
 
 def alike(w: Workload, name: str, instead: str) -> Workload:
-    """The question, refused to a kernel whose Q is one tensor of as many queries a sequence where they differ."""
+    """Refuse sequences with different numbers of queries, for a kernel whose Q is one dense tensor."""
     queries = [one.queries for one in w.parts]
     if min(queries) < max(queries):
         raise InputError(
@@ -54,20 +54,20 @@ def alike(w: Workload, name: str, instead: str) -> Workload:
 
 
 def override(tile: FlashTile, shape: TileRequest | None, w: Workload, gpu: Gpu) -> FlashTile:
-    """The user's tile in place of the implementation's, refused if its buffers do not fit."""
+    """The requested tile in place of the implementation's, refused if its buffers do not fit."""
     chosen = tile if shape is None else with_tile(tile, shape, gpu)
     check_tile(chosen, w, gpu)
     return chosen
 
 
 def fa2_combine(w: Workload, splits: int) -> Kernel:
-    """FA2's combine kernel: 4, 8 or 16 rows a block by the width of V."""
+    """FA2's combine kernel: 4, 8 or 16 rows per block by the width of V."""
     d = padded(w.head_dim_v)
     return combine(w, splits, 4 if d % 128 == 0 else 8 if d % 64 == 0 else 16, 128)
 
 
 def override_backward(tile: BackwardTile, shape: TileRequest | None) -> BackwardTile:
-    """The user's tile in place of the implementation's backward tile."""
+    """The requested tile in place of the implementation's backward tile."""
     return tile if shape is None else replace(tile, rows=shape.rows, keys=shape.keys)
 
 
@@ -82,7 +82,7 @@ def fitting(tile: FlashTile, w: Workload, gpu: Gpu) -> FlashTile:
 def one_kernel_each_way(
     name: str, forward: Callable[[Workload, Gpu], FlashTile], backward: Callable[[Workload, Gpu], BackwardTile]
 ) -> Builder:
-    """A fused implementation that is one forward kernel and FA2-like backward kernels."""
+    """Builder of a fused implementation with one forward kernel and FA2-like backward kernels."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         def attended() -> Attended:
@@ -96,7 +96,7 @@ def one_kernel_each_way(
 
 
 Attended = tuple[list[Kernel], FlashTile, Splits]
-"""The kernels of a forward pass, their tile, and how keys are cut."""
+"""The kernels of a forward pass, their tile, and the splits of the keys."""
 
 
 def each_way(
@@ -108,7 +108,7 @@ def each_way(
     run_backward: Callable[[Workload, BackwardTile], Sequence[Kernel]] = flash_backward,
     notes: tuple[str, ...] = (),
 ) -> Schedule:
-    """The kernels of the passes that are asked for; `backward` gives the tile that the user's stands in for."""
+    """Kernels of the requested passes; `backward` returns the tile that a requested one replaces."""
     kernels, tile, splits = forward() if "fwd" in w.directions else ([], None, UNCUT)
     back = override_backward(backward(), shape) if "bwd" in w.directions else None
     kernels = [*kernels, *(run_backward(w, back) if back else ())]
@@ -116,7 +116,7 @@ def each_way(
 
 
 def in_step(kernel: Kernel) -> Kernel:
-    """The kernel with all its warps in step, as Triton compiles a loop with copies in flight.
+    """The kernel with all its warps in lockstep, as Triton compiles a loop with asynchronous copies.
 
     Every step begins with a barrier of the whole block (``cp.async.wait_group`` and ``bar.sync``, `MembarAnalysis` of
     Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
@@ -126,7 +126,7 @@ def in_step(kernel: Kernel) -> Kernel:
 
 
 def _times(op: TileOp, groups: int) -> TileOp:
-    """What so many warpgroups ask for together; copies are the block's anyway."""
+    """Sum of an operation over `groups` warpgroups; copies are per block and stay."""
     if op.bytes:
         return op
     return op._replace(**{name: getattr(op, name) * groups for name in AMOUNTS if name not in ("bytes", "clks")})

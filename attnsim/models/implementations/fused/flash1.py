@@ -1,4 +1,4 @@
-"""FlashAttention-1: keys outside, 16-row steps of queries inside, partial O through memory in fp32.
+"""FlashAttention-1: keys in the outer loop, steps of 16 query rows in the inner one, partial O through memory in fp32.
 
 Dao et al., arXiv 2205.14135; tiles, the split of the query steps over blocks and the fp32 ``o_tmp`` follow
 ``csrc/flash_attn/src`` of Dao-AILab/flash-attention v1.0.9.
@@ -22,13 +22,13 @@ from attnsim.models.schedule.row_tiles import visible_queries
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 
 DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 16, 3
-"""Of a score: random bits, and its extraction, comparison and selection (`apply_dropout_16bits`)."""
+"""Random bits per score, and instructions to extract, compare and select it (`apply_dropout_16bits`)."""
 ROWS = 16
 """Query rows of an inner step."""
 
 
 def key_block(w: Workload, gpu: Gpu) -> int:
-    """Keys held by a block at a time: 256, or 128 at head_dim above 64, for 128 keys, and in 64 KiB (Turing)."""
+    """Keys held by a block: 256; 128 above head_dim 64, for at most 128 keys, and with 64 KiB (Turing)."""
     small = gpu.sm.shared_memory_per_block_bytes < 80 * 1024
     return 128 if w.head_dim > 64 or w.seq_kv <= 128 or small else 256
 
@@ -43,14 +43,14 @@ def flash1_forward(w: Workload, gpu: Gpu) -> Kernel:
 
 
 def flash1_backward(w: Workload, gpu: Gpu) -> tuple[Kernel, ...]:
-    """Row dots, then the main kernel: one block a head, or one for every key block where heads are few or rows long."""
+    """Row dots, then the main kernel: a block per head, or per key block if heads are few or rows long."""
     turns = -(-w.seq_kv // key_block(w, gpu))
     parallel = (w.mask.is_causal and turns >= 10) or w.batch * w.heads_q < gpu.sm.count
     return (dot_do_o(w), _kernel(w, key_block(w, gpu), turns if parallel else 1, backward=True))
 
 
 def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
-    """One nest for both directions: keys outside, rows inside. The forward splits the rows, the backward the keys."""
+    """Loop nest of both directions: keys outside, rows inside. The forward splits the rows, the backward the keys."""
     i, j, heads, parallel = Axis(w.seq_q, ROWS), Axis(w.seq_kv, block), w.batch * w.heads_q, backward and splits > 1
     axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": i, "j": j}
     axes["s"] = Axis(1 if backward else splits, cuts="i")
@@ -82,7 +82,7 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
     if w.seq_q % ROWS:
         until["whole"] = w.seq_q // ROWS - begin
     steps = np.maximum(end - begin, 0)
-    if parallel:  # a block for each turn
+    if parallel:  # a block for each iteration
         steps, until = steps[0], {flag: turns[0] for flag, turns in until.items()}
     nest = [
         *by_size("keys", j.missing, load_keys),
@@ -109,7 +109,7 @@ def _kernel(w: Workload, block: int, splits: int, *, backward: bool) -> Kernel:
 def _tensors(
     w: Workload, passes: int, backward: bool
 ) -> tuple[list[Tensor], tuple[list[Tensor], list[Tensor]], Tensor]:
-    """What is read, K and V first; what is written of rows and of keys; and sums of rows that go through memory."""
+    """Tensors read (K and V first); tensors written, by rows and by keys; and row sums that go through memory."""
     d, dv, e = w.head_dim, w.head_dim_v, w.element_bytes
     read = [Tensor("K", "b h j", d * e), Tensor("V", "b h j", dv * e), Tensor("Q", "b h g i", d * e, times=passes)]
     if not backward:

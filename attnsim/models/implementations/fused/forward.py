@@ -28,7 +28,7 @@ from attnsim.models.schedule.splits import UNCUT, Splits
 from attnsim.models.schedule.widths import padded
 
 BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows with head_dim, K's and V's alike")
-"""Read off decode steps of more blocks than SMs and up to 32 keys, of which each wave costs the latency of a block:
+"""Derived from decode steps of more blocks than SMs and up to 32 keys, whose waves each cost the latency of a block:
 from head_dim 64 to 256 it grows by 1.5 in FlashAttention-3 as vLLM and SGLang call it and in XQA."""
 
 
@@ -69,9 +69,9 @@ def flash_forward(
     splits : Splits, optional
         Split-KV: one block per row tile and range of keys, fp32 partial outputs.
     lse : bool
-        Whether the log-sum-exp of each row is written, fp32.
+        Whether the log-sum-exp of each row is written, in fp32.
     fetch_clks : int
-        Latency of finding a block's tile, where a scheduler has to search for it.
+        Latency of finding a block's tile, in clocks, if a scheduler has to search for it.
     fragments : int
         As in :func:`block_begins`.
     """
@@ -106,21 +106,21 @@ def flash_forward(
 
 
 def operands(w: Workload, **of_keys: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V of a head of K and V, whose query heads are g; `of_keys`: what else is known of K and V."""
+    """Q, K and V of a head of K and V with query heads g; `of_keys` are further properties of K and V."""
     e = w.element_bytes
     k, v = (Tensor(x, "b h j", n * w.cache_bytes, **of_keys) for x, n in (("K", w.head_dim), ("V", w.head_dim_v)))
     return Tensor("Q", "b h g i", w.head_dim * e), k, v
 
 
 def results(w: Workload, lse: bool = True, axes: str = "b h g i", partial: bool = False) -> tuple[Tensor, ...]:
-    """O and the log-sum-exp of each row, where it is written; of a range of keys both, in fp32 for a combine kernel."""
+    """O, and the log-sum-exp of each row if written; for a range of keys both in fp32, for a combine kernel."""
     suffix, size = (" partial", 4) if partial else ("", w.output_bytes)
     out = Tensor(f"O{suffix}", axes, w.head_dim_v * size, written=True)
     return (out, Tensor(f"LSE{suffix}", axes, 4, written=True)) if lse or partial else (out,)
 
 
 def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
-    """Batch, heads of K and V, query heads of each, ranges of keys, queries and keys; pages; which rows are merged."""
+    """Axes: batch, heads of K and V, query heads of each, ranges of keys, queries and keys; pages; merged rows."""
     pack, merged = (w.group if tile.pack_gqa else 1), splits.merged(len(w.parts))
     queries, keys, times = zip(*w.parts, strict=True)
     return {
@@ -137,7 +137,7 @@ def _axes(w: Workload, tile: FlashTile, splits: Splits) -> dict[str, Axis]:
 
 
 def launched(w: Workload, tile: FlashTile, axes: dict[str, Axis]) -> tuple[dict[str, Axis], str]:
-    """The axes and the grid in the order of :func:`launch_order`: sections of heads are axes of their own."""
+    """Axes and grid in the order of :func:`launch_order`; sections of heads are separate axes."""
     if tile.order == "longest_first" and len(w.parts) == 1 and axes["s"].tiles == 1:
         group = axes["g"].tiles
         heads = w.batch * w.heads_kv * group
@@ -149,7 +149,7 @@ def launched(w: Workload, tile: FlashTile, axes: dict[str, Axis]) -> tuple[dict[
 
 
 def _window(w: Workload, whole: RowTiles) -> Seen | None:
-    """Of a window: keys that any row tile of a head touches, and how many row tiles touch each in the mean."""
+    """Keys in a window that any row tile of a head touches, and mean number of row tiles that touch each."""
     if not w.mask.is_windowed:
         return None
     visits = np.bincount(whole.part, whole.steps).astype(np.int64) * whole.keys
@@ -159,7 +159,7 @@ def _window(w: Workload, whole: RowTiles) -> Seen | None:
 def tiled_kernel(
     w: Workload, tile: FlashTile, name: str, nest: Nest, launches: tuple[Launch, ...], uses: tuple[TensorUse, ...]
 ) -> Kernel:
-    """A forward kernel on a tile, of which only its loop nest, launch order and shared tensors are its own."""
+    """A forward kernel on a tile, from its loop nest, launch order and shared tensors."""
     widths = tile.compiled(w)
     return Kernel.of(
         nest,
@@ -181,7 +181,7 @@ def tiled_kernel(
 
 @dataclass(frozen=True, eq=False)
 class _Kinds:
-    """Classes of blocks, and which block is of which.
+    """Classes of blocks, and the class of each block.
 
     Parameters
     ----------
@@ -190,9 +190,9 @@ class _Kinds:
     partial : ndarray of int, ``[classes]``
         Whether its result is one of several that a combine kernel merges.
     blocks : tuple of ndarray, shape [splits, row tiles]
-        Classes of the blocks of a head, of each sequence.
+        Classes of the blocks of a head, for each sequence.
     absent : int or None
-        Class of blocks that have no row tile, where the grid has such.
+        Class of blocks without a row tile, if the grid has any.
     """
 
     steps: Ints
@@ -205,7 +205,7 @@ class _Kinds:
 
 
 def _kinds(w: Workload, tile: FlashTile, splits: Splits, pack: int) -> tuple[RowTiles, _Kinds]:
-    """The row tiles of uncut keys, and the classes of all blocks."""
+    """Row tiles over unsplit keys, and the classes of all blocks."""
     cut = partial(
         row_tiles, w, tile.rows, tile.keys, pack, edges_only=tile.edges_only, from_first_key=tile.from_first_key
     )
@@ -246,15 +246,15 @@ def _kinds(w: Workload, tile: FlashTile, splits: Splits, pack: int) -> tuple[Row
 
 
 def block_begins(head_dim: int, head_dim_v: int, fragments: int = 1) -> TileOp:
-    """The latency of a block's beginning: a part grows with the columns that a thread has of Q, the first K and O.
+    """Latency of a block's beginning; a part of it grows with a thread's columns of Q, the first K and O.
 
-    And with the `fragments` of 16 rows that it has of them, over those that its kernel's latency stands for.
+    That part also grows with the `fragments` of 16 rows that a thread has, relative to those of the fitted latency.
     """
     return TileOp("delay", waits="block", share=1 + BY_WIDTH * (fragments * (head_dim + head_dim_v) / 256 - 1))
 
 
 def partial_rows(w: Workload, splits: Splits) -> int:
-    """Rows of a head in partial results that a combine kernel merges."""
+    """Rows per head in partial results that a combine kernel merges."""
     merged = splits.merged(len(w.parts)).tolist()
     return sum(one.queries * one.times * of for one, of in zip(w.parts, merged, strict=True))
 
@@ -266,8 +266,8 @@ def with_ends(
 ) -> Nest:  # fmt: skip
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
-    A prologue waits for page table, Q and K in turn, however many rows are valid. A block without any row leaves.
-    `stored`: what blocks store, and which of them.
+    A prologue waits for page table, Q and K in turn, independent of the number of valid rows. A block without a row
+    exits. `stored` gives the tensors that blocks store, and the blocks that do.
     """
     tile = ops.tile
     fetch = (TileOp("delay", "fetch", clks=fetch_clks),) if fetch_clks else ()
@@ -287,8 +287,8 @@ def with_ends(
 def listed_keys(counts: TileCounts) -> Seen:
     """How row tiles touch the keys of a head, each those in its list: `seen` of a tensor along keys.
 
-    A visit to a key tile that the row tile before visits too finds it in the L2. One that has no such neighbour (a
-    random block, a stride) comes back to it later.
+    A visit to a key tile hits the L2 if the row tile before visits it too. Otherwise (a random block, a stride) the key
+    tile is revisited later.
     """
     touched, visits = counts.touched_keys, int(counts.visits.sum())
     near, later = visits / max(1, counts.fresh), counts.fresh * counts.tiles.keys / max(1, touched)
@@ -296,7 +296,7 @@ def listed_keys(counts: TileCounts) -> Seen:
 
 
 def busy_rows(w: Workload, counts: TileCounts) -> int:
-    """Rows of a head in row tiles that visit anything."""
+    """Rows per head in row tiles that visit any key tile."""
     busy = counts.visits > 0
     short = -w.seq_q % counts.tiles.rows
     return int(busy.sum()) * counts.tiles.rows - (short if busy[-1] else 0)

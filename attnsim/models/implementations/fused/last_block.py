@@ -1,9 +1,8 @@
-"""The last block of a sequence merges the partial results of all its blocks, in place of a kernel of its own.
+"""Merge of partial results by the last block of a sequence, in place of a separate kernel.
 
-Blocks that share out the keys of a sequence write partial results and count themselves off at a semaphore. The one that
-comes last reads all results back and writes the output (``cpp/kernels/xqa/mha.cu`` and
-``decoderMaskedMultiheadAttentionTemplate.h`` of NVIDIA/TensorRT-LLM). Here it is the last of
-those blocks that have most keys.
+Blocks that split the keys of a sequence write partial results and increment a semaphore. The last one reads all results
+back and writes the output (``cpp/kernels/xqa/mha.cu`` and ``decoderMaskedMultiheadAttentionTemplate.h`` of
+NVIDIA/TensorRT-LLM). Here the merging block is the last of the blocks with most keys.
 """
 
 from __future__ import annotations
@@ -24,25 +23,26 @@ from attnsim.models.schedule.schedule import Kernel, Launch
 MAXIMA_AT_ONCE = 8
 """Ranges whose row maxima are read at a time (``mergeRowMax<8>`` of XQA)."""
 ROUND_TRIPS = 2
-"""To the L2, before a block knows whether it is the last: until its results are visible to all, and the semaphore."""
+"""Round trips to the L2 before a block knows whether it is the last: until its results are visible, and the
+semaphore."""
 MERGE_CLKS = by_hand(300, "latency of one turn of a merge: barrier, exponentials, through shared memory")
 
 
 def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: int, clks: int = MERGE_CLKS) -> Kernel:
-    """`kernel` with the merge of its partial results in one block of each group of heads.
+    """The kernel with the merge of its partial results in one block of each group of heads.
 
     Parameters
     ----------
     kernel : Kernel
-        Launches of groups of blocks: the tiles of rows of each range of keys after those of the range before.
+        Launches groups of blocks: the row tiles of each range of keys after those of the range before.
     w : Workload
-        With as many queries of every sequence.
+        All sequences have equally many queries.
     splits, tiles : int
-        Ranges of keys, and tiles of rows of a head.
+        Ranges of keys, and row tiles per head.
     at_once : int
-        Partial results that the block reads at a time, while it merges those before.
+        Partial results that the block reads at a time, while it merges the previous ones.
     clks : int
-        Latency of one turn of its merge.
+        Latency of one iteration of the merge, in clocks.
     """
     groups = kernel.blocks // splits
     rows = -(-w.queries * w.heads_q // groups)
@@ -58,7 +58,7 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: 
     classes = len(kernel.repeats)
     merging = np.concatenate([kernel.repeats, np.broadcast_to(counts, (classes, 1, len(segments)))], axis=2)
     plain = merging.copy()
-    plain[:, :, 1 - len(segments) :] = 0  # all but counting off
+    plain[:, :, 1 - len(segments) :] = 0  # all but the semaphore
     turns = kernel.turns.sum(axis=1)
 
     def marked(launch: Launch) -> Launch:
@@ -79,7 +79,7 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: 
 
 
 def _merge(tensors: tuple[Tensor, ...], rows: int, size: int, splits: int, at_once: int, clks: int) -> Nest:
-    """The merge of `rows` rows: all maxima, then the results, the next ones in flight while some are merged."""
+    """Merge of `rows` rows: all maxima, then the results; the next ones are in flight while some are merged."""
     semaphores, results, sums, out = tensors
     whole, rest = divmod(splits, at_once)
 

@@ -24,11 +24,12 @@ from attnsim.models.schedule.operation import STEP, TileOp
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 8, 2
-"""Of a score: random bits, and widening, comparison and masking of two scores at a time (`Dropout::apply_dropout`)."""
+"""Random bits per score; and instructions per score to widen, compare and mask two scores at a time
+(`Dropout::apply_dropout`)."""
 PHILOX_BITS = 128
 PHILOX_ROUNDS = 7
 MULTIPLICATIONS, PIPE_TURNS, LOGIC = 2, 2, 4
-"""Of a round: multiplications, what each takes of its pipe, and instructions on the integer lanes."""
+"""Per Philox round: multiplications, pipe cycles of each, and instructions on the integer lanes."""
 LANES = 32
 POLYNOMIAL_INSTRUCTIONS = by_hand(6, "FP32-lane instructions of an exponential that is computed as a polynomial")
 """Rounding down (2), three multiply-adds of degree 3, exponent (``flash_attn/cute/utils.py`` of
@@ -40,21 +41,21 @@ PAGES = "page numbers"
 
 
 def pages(w: Workload, keys: int) -> int:
-    """Pages of so many keys: a cache without a page size has pages of one key (SGLang's `page_size = 1`)."""
+    """Pages of `keys` keys; a cache without a page size has pages of one key (SGLang's `page_size = 1`)."""
     return -(-keys // (w.page_size or 1))
 
 
 def page_bytes(w: Workload, keys: int) -> int:
-    """Bytes of page numbers that a visit to a tile of so many keys reads: those of K, which are V's too."""
+    """Bytes of page numbers read per visit to a tile of `keys` keys; K and V have the same."""
     return 4 * pages(w, keys)
 
 
 def dropped(op: TileOp, scores: int, bits: int, each: int) -> TileOp:
-    """The operation with the dropout of so many scores: random numbers are made in registers, and none is moved.
+    """The operation with the dropout of `scores` scores: random numbers are made in registers, no data is moved.
 
     Philox in seven rounds gives 128 bits (``csrc/flash_attn/src/philox.cuh`` of Dao-AILab/flash-attention). A round is
     two multiplications of 32 bits to 64, which take the FP32 lanes twice, two exclusive ors and the two additions of
-    its key. FlashAttention-1 spends 16 of the bits on a score (`apply_dropout_16bits` of ``fmha/softmax.h``, v1.0.9),
+    its key. FlashAttention-1 uses 16 of the bits per score (`apply_dropout_16bits` of ``fmha/softmax.h``, v1.0.9),
     FlashAttention-2 8 (``dropout.h``). The backward pass makes the same numbers again.
 
     Parameters
@@ -62,9 +63,9 @@ def dropped(op: TileOp, scores: int, bits: int, each: int) -> TileOp:
     op : TileOp
         Counted by pipe or not.
     bits : int
-        Random bits of a score.
+        Random bits per score.
     each : int
-        Integer instructions of a score beside them: extracted, compared, selected.
+        Further integer instructions per score: extraction, comparison, selection.
     """
     calls = scores * bits // PHILOX_BITS
     multiplied, integer = calls * PHILOX_ROUNDS * MULTIPLICATIONS, calls * PHILOX_ROUNDS * LOGIC + scores * each
@@ -76,7 +77,7 @@ def dropped(op: TileOp, scores: int, bits: int, each: int) -> TileOp:
 
 
 class Operations:
-    """The tile operations of a flash kernel, per warpgroup where they compute and per block where they load."""
+    """Tile operations of a flash kernel: per warpgroup for arithmetic, per block for loads."""
 
     def __init__(self, w: Workload, tile: FlashTile) -> None:
         self.w, self.tile = w, tile
@@ -85,17 +86,17 @@ class Operations:
         self.readers = tile.readers // tile.warpgroups
 
     def look_up(self) -> tuple[TileOp, ...]:
-        """What is read to learn which key tile is next, once for each: nothing where they follow one another."""
+        """Loads that determine the next key tile, once for each; none if key tiles are consecutive."""
         return ()
 
     def page_numbers(self) -> tuple[TileOp, ...]:
-        """Reading the page numbers of a tile and waiting for them, by warps that copy by them."""
+        """Load of a tile's page numbers and the wait for them, by warps that copy by these."""
         if not self.tile.looks_up_pages:
             return ()
         return TileOp("load", PAGES, bytes=page_bytes(self.w, self.tile.keys)), TileOp("wait", PAGES)
 
     def looked_up(self) -> tuple[TileOp, ...]:
-        """Waiting for what :meth:`look_up` reads."""
+        """Wait for the loads of :meth:`look_up`."""
         return ()
 
     def scores(self, kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
@@ -111,12 +112,12 @@ class Operations:
         return self._product(kind, "O", self.dv, self.readers * tile.keys * tile.read_columns(self.dv) * e + p_reads)
 
     def _product(self, kind: Literal["mma", "mma_async"], tensor: str, columns: int, smem_bytes: int) -> TileOp:
-        """With its instructions where those of the kernel are counted; of wgmma the step's count has them."""
+        """A product with its instructions if the kernel's are counted; for wgmma the step's count includes them."""
         op = TileOp(kind, tensor, flops=2 * self.rows * self.tile.keys * columns, smem_bytes=smem_bytes)
         return product(op) if self.tile.counts and self.tile.path == "mma_sync" else op
 
     def softmax(self, masked: bool, first: bool = False) -> TileOp:
-        """Online softmax of one tile and the rescaling of O; `first`: it is the block's first tile."""
+        """Online softmax of one tile and the rescaling of O; `first` marks the block's first tile."""
         tile, scores = self.tile, self.rows * self.tile.keys
         polynomials = tile.polynomials(scores)
         each_tile = tile.rescale in ("always", "through_registers")
@@ -124,9 +125,9 @@ class Operations:
         rescaled, mask = self.rows * rescales, MASK_INSTRUCTIONS * scores * masked
         if tile.counts and masked:
             mask = tile.counts.hiding(scores, MASK_INSTRUCTIONS)
-        lanes = 1 if each_tile else 4  # each of the four lanes that share a row computes its factor
+        lanes = 1 if each_tile else 4  # each of the four lanes of a row computes its factor
         exps = scores - polynomials + lanes * rescaled
-        # Of accumulators in tensor memory: S is read in fp32 and P written; so is O, where it is rescaled in registers.
+        # With accumulators in tensor memory, S is read in fp32 and P written; so is O, if it is rescaled in registers.
         tmem = scores * (4 + self.w.element_bytes) if tile.path == "tcgen05" else 0
         tmem += 8 * rescaled * self.dv * (tile.rescale == "through_registers")
         if tile.counts:
@@ -156,7 +157,7 @@ def fa2(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missin
 
 
 def fill(ops: Operations, k: Tensor, v: Tensor, filled: Ints, missing: Ints) -> Nest:
-    """Fill the pipeline with so many tiles, the shorter one first, then wait for Q."""
+    """Fill the pipeline with `filled` tiles, the shorter one first, then wait for Q."""
 
     def turn(short: int) -> Iterator[TileOp]:
         keys = ops.tile.keys - short
@@ -166,7 +167,7 @@ def fill(ops: Operations, k: Tensor, v: Tensor, filled: Ints, missing: Ints) -> 
 
 
 def staged(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missing: Ints) -> Nest:
-    """Multi-stage: `stages` tiles in flight, a buffer is refilled as soon as its GEMM has read it."""
+    """Software pipeline: `stages` tiles in flight; a buffer is refilled as soon as its GEMM has read it."""
     keys, stages = ops.tile.keys, ops.tile.stages
 
     def turn(refill: bool, masked: bool) -> Iterator[TileOp]:
@@ -185,7 +186,7 @@ def staged(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, mis
 
 
 def ring(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missing: Ints) -> Nest:
-    """Multi-stage with one barrier a step: wait K and V, start both of the tile `stages - 1` ahead, compute."""
+    """Software pipeline with one barrier per step: wait K and V, start both of the tile `stages - 1` ahead, compute."""
     keys, ahead = ops.tile.keys, ops.tile.stages - 1
 
     def turn(first: bool, load_next: bool, masked: bool) -> Iterator[TileOp]:
@@ -234,4 +235,5 @@ def fa3(ops: Operations, k: Tensor, v: Tensor, steps: Ints, masked: Ints, missin
 
 
 LOOPS: dict[str, Callable[..., Nest]] = {"fa2": fa2, "fa3": fa3, "staged": staged, "ring": ring}
-"""Of (operations, K, V, key tiles, masked ones, keys that the last lacks), the last three of every class of blocks."""
+"""Functions of (operations, K, V, key tiles, masked ones, keys missing from the last), the last three per class of
+blocks."""

@@ -1,10 +1,10 @@
-"""Backward that sums dQ in memory: each tile of keys takes dQ of all rows that it visits through it.
+"""Backward that accumulates dQ in memory: each tile of keys updates dQ of all rows that it visits.
 
-``python/triton/ops/flash_attention.py`` of triton-lang/triton, as 2.1.0 ships it. A block for each head takes its keys
-in turn, and at each visit reads dQ in fp32 and writes it back; or a block for each tile of keys (`sequence_parallel`)
-writes a dQ of its own in 16 bits, and all of them are summed after. Nothing is fetched ahead (`num_stages=1`): a step
-asks for Q and waits for it. Eight barriers a step keep the warps together, so
-all wait for registers that were put aside.
+``python/triton/ops/flash_attention.py`` of triton-lang/triton, as shipped in 2.1.0. A block for each head processes its
+tiles of keys in turn, and at each visit reads dQ in fp32 and writes it back. Alternatively (`sequence_parallel`) a
+block for each tile of keys writes its own dQ in 16 bits, and all of these are summed later. There is no prefetch
+(`num_stages=1`): a step requests Q and waits for it. Eight barriers per step keep the warps in lockstep, so all wait
+for spilled registers.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 
 WARP_ROWS = 16
-"""Rows of an output that a warp has of ``mma.sync.m16n8k16``."""
+"""Rows of an output per warp with ``mma.sync.m16n8k16``."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDqTile(BackwardTile):
-    """A tile whose warps lie below one another over each output: each reads its rows of A, and all of B.
+    """A tile whose warps are stacked along the rows of each output: each reads its rows of A, and all of B.
 
-    So Triton lays out products of which one follows on another (`warpsPerTileV2` in
+    Triton uses this layout for dependent products (`warpsPerTileV2` in
     ``lib/Dialect/TritonGPU/Transforms/AccelerateMatmul.cpp``).
 
     Parameters
     ----------
     parallel : bool
-        Whether each tile of keys has a block and a dQ of its own, which it computes as the transpose of K^T dS^T; else
-        a head has one block, and dS stays in registers for dS K.
+        Whether each tile of keys has a block and its own dQ, computed as the transpose of K^T dS^T. Otherwise a head
+        has one block, and dS stays in registers for dS K.
     spilled, reloaded : int
-        Bytes of registers that a thread puts aside in a step and takes back, where the L1 has no room for all of them.
+        Bytes of registers that a thread spills and reloads per step, if they exceed the L1.
     stack : int
-        Bytes that a thread has for them.
+        Bytes of a thread's stack for them.
     """
 
     parallel: bool = False
@@ -64,11 +64,11 @@ class MemoryDqTile(BackwardTile):
         )
 
     def copies(self, product: str, d: int) -> int:
-        """Warps that compute the same rows of a product, where it has fewer than the warps have together."""
+        """Warps that compute the same rows of a product, if it has fewer rows than all warps together."""
         return max(1, self.warps * WARP_ROWS // d) if product == "dQ" and self.parallel else 1
 
     def product_bytes(self, product: str, products: tuple[str, ...], d: int, dv: int, element: int) -> int:
-        """Bytes of shared memory that half a block moves for one of its `products` in a step."""
+        """Bytes of shared memory that half a block moves for one of its `products` per step."""
         m, n = self.rows, self.keys
         if product == "dQ":
             a, b = (d * self.copies(product, d), m) if self.parallel else (0, d)
@@ -82,7 +82,7 @@ class MemoryDqTile(BackwardTile):
 
 
 def memory_dq_backward(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> tuple[Kernel, ...]:
-    """The kernels of the backward pass of `w`, whose queries and keys are whole tiles."""
+    """Kernels of the backward pass of `w`, whose queries and keys are whole tiles."""
     (name, size), dq = dq_in_memory(w, tile), w.batch * w.heads_q * w.seq_q * w.head_dim * w.element_bytes
     return (
         streaming("clear dQ", [Access(name, size, True)], elements=size // w.element_bytes, fp32_per_element=0),
@@ -93,7 +93,7 @@ def memory_dq_backward(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> tuple[Kerne
 
 
 def dq_in_memory(w: Workload, tile: MemoryDqTile) -> tuple[str, int]:
-    """What dQ is called in memory until it is summed, and its bytes."""
+    """Name of dQ in memory before it is summed, and its bytes."""
     elements = w.batch * w.heads_q * w.seq_q * w.head_dim
     if tile.parallel:
         return "dQ parts", -(-w.seq_kv // tile.keys) * elements * w.element_bytes
@@ -101,7 +101,7 @@ def dq_in_memory(w: Workload, tile: MemoryDqTile) -> tuple[str, int]:
 
 
 def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
-    """A block for each head, or for each tile of keys, those of all heads before the next."""
+    """Main kernel: a block for each head, or for each tile of keys, those of all heads before the next tile's."""
     axes, heads, d, dv, e = axes_of(w, tile), w.batch * w.heads_q, w.head_dim, w.head_dim_v, w.element_bytes
     first = np.arange(axes["j"].tiles, dtype=np.int64) * tile.keys
     low, high = visible_queries(w, first, first + tile.keys - 1)
@@ -146,7 +146,7 @@ def _main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
 
 
 def _turn(ops: BackwardOps, tile: MemoryDqTile, sums: Tensor, spills: Tensor) -> Iterator[TileOp]:
-    """One tile of rows: statistics and dO are asked for as Q arrives, dQ as dK is done."""
+    """One tile of rows: statistics and dO are requested when Q has arrived, dQ when dK is done."""
     q, *others = ops.loads(tile.rows)
     q_arrived, *statistics_arrived, do_arrived = ops.waits()
     yield from (q, q_arrived, STEP, *others)

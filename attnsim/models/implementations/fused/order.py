@@ -1,16 +1,16 @@
-"""The order in which the blocks of a fused forward kernel are launched.
+"""Launch order of the blocks of a fused forward kernel.
 
-Libraries have orders for sequences of different lengths alone:
+For sequences of different lengths, libraries have additional orders:
 
-- grid by sequence: sequences outermost, then heads, row tiles fastest, as many of each as the longest has: blocks
-  ``(steps, heads, batch)`` of TensorRT-LLM's FMHA v2 before Hopper, and the same numbers handed out by a counter on it
-  (``fused_multihead_attention_v2.cpp``; ``fmha_v2/src/fmha/warpspec/dma.h``, unbalanced).
-- last rows first: of such a grid the last row tile of every sequence and head, then the one before (the same,
-  balanced, which it is under a causal mask where K and V fit the L2).
-- sections by sequence: sequence after sequence, and of masked ones sections of 1 to 16 heads whose K and V fit 50 MiB,
-  row tiles from last to first, heads fastest; ranges of keys outermost. The grid has as many blocks as there might be,
-  and those too many leave (`SingleTileVarlenScheduler` in ``flash_attn/cute/tile_scheduler.py``).
-- most queries first: sequences by their queries, then heads, row tiles fastest and of masked ones from the last
+- grid by sequence: sequences outermost, then heads, row tiles fastest, each as many as the longest has: blocks
+  ``(steps, heads, batch)`` of TensorRT-LLM's FMHA v2 before Hopper, and the same numbers assigned by a counter on
+  Hopper (``fused_multihead_attention_v2.cpp``; ``fmha_v2/src/fmha/warpspec/dma.h``, unbalanced).
+- last rows first: of such a grid the last row tile of every sequence and head, then the one before (the same files,
+  balanced: under a causal mask if K and V fit the L2).
+- sections by sequence: sequence after sequence, masked ones in sections of 1 to 16 heads whose K and V fit 50 MiB,
+  row tiles from last to first, heads fastest; ranges of keys outermost. The grid has an upper bound of the blocks;
+  excess blocks exit (`SingleTileVarlenScheduler` in ``flash_attn/cute/tile_scheduler.py``).
+- most queries first: sequences by their queries, then heads, row tiles fastest, masked ones from the last
   (`thd_decode_unit` in ``python/cudnn/frost/tile_dsl/thd.py`` of NVIDIA/cudnn-frontend).
 """
 
@@ -30,8 +30,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Launch
 
 ABSENT_CLKS = by_hand(800, "clocks that a block takes to find that its sequence has no tile for it, and to leave")
-"""290 to 330 ns of a place on an SM: read off calls of one prefill chunk and many decodes on an RTX 4090, of which they
-are up to a quarter."""
+"""290 to 330 ns of a slot on an SM: derived from calls of one prefill chunk and many decodes on an RTX 4090, of which
+they are up to a quarter."""
 
 
 SECTION_BYTES = 50 << 20
@@ -48,19 +48,20 @@ def launch_order(
 ) -> tuple[Launch, ...]:
     """Block classes in launch order.
 
-    Ascending: row tile fastest, then split, then head (FA2's grid). Of sequences of different lengths it has the row
-    tiles of the longest for each, and heads outermost where keys are not split (`run_flash_fwd` and
-    `run_flash_splitkv_fwd` in ``flash_fwd_launch_template.h``). Longest first: within a section of heads whose K and V
-    fit 32 MiB of L2, heads fastest, row tiles from last to first (FA3's dynamic scheduler).
+    - Ascending: row tile fastest, then split, then head (FA2's grid). If sequences differ in length, each has the row
+      tiles of the longest, and heads are outermost if keys are not split (`run_flash_fwd` and `run_flash_splitkv_fwd`
+      in ``flash_fwd_launch_template.h``).
+    - Longest first: within a section of heads whose K and V fit 32 MiB of L2, heads fastest, row tiles from last to
+      first (FA3's dynamic scheduler).
 
     Parameters
     ----------
     blocks : sequence of ndarray, shape [splits, row tiles]
         Classes of the blocks of a head, for each of `w.parts`.
     heads : int
-        Heads of a sequence that have blocks of their own.
+        Heads of a sequence that have separate blocks.
     absent : int, optional
-        Class of a block for which its sequence has no row tile.
+        Class of a block whose sequence has no row tile for it.
     """
     parts = list(zip(w.parts, blocks, strict=True))
     if tile.order == "longest_first_by_sequence":
@@ -95,7 +96,7 @@ def _longest_first(w: Workload, tile: FlashTile, parts: Parts, heads: int) -> tu
 
 
 def grid_of_heads(w: Workload, blocks: Sequence[Ints], heads: int, absent: int | None) -> tuple[Launch, ...]:
-    """A grid with heads outermost, and for each sequence as many blocks of a head as the longest needs."""
+    """Grid with heads outermost, and for each sequence as many blocks of a head as the longest needs."""
     if len(blocks) == 1:
         return (Launch(blocks[0].reshape(-1), heads * w.batch),)
     sizes, times = np.array([classes.size for classes in blocks]), [one.times for one in w.parts]
@@ -107,9 +108,9 @@ def grid_of_heads(w: Workload, blocks: Sequence[Ints], heads: int, absent: int |
 
 
 def longest_sequences(w: Workload, rows: int, keys: int, parts: Parts) -> Parts:
-    """Sequences as FA3's scheduler sorts them: most key tiles of a work item first, under a causal mask most keys left.
+    """Sequences as FA3's scheduler sorts them: most key tiles per work item first; under a causal mask, most keys left.
 
-    Those of a window stay as they are (`varlen_sort_batches` in ``hopper/flash_api.cpp``,
+    With a window their order is kept (`varlen_sort_batches` in ``hopper/flash_api.cpp``,
     `prepare_varlen_num_blocks_kernel` in ``hopper/flash_prepare_scheduler.cu``).
     """
     if w.mask.is_windowed:
@@ -124,17 +125,17 @@ def longest_sequences(w: Workload, rows: int, keys: int, parts: Parts) -> Parts:
 
 
 def joined(launches: list[Launch]) -> tuple[Launch, ...]:
-    """Launches of many sequences in one: to hand out a few blocks of each on its own takes longer."""
+    """Merge the launches of many sequences into one: simulating many small launches takes longer."""
     if len(launches) == 1 or sum(len(one) * one.times for one in launches) > MOST_JOINED:
         return tuple(launches)
     return (Launch(np.concatenate([one.classes for one in launches for _ in range(one.times)])),)
 
 
 def _by_sequence(w: Workload, tile: FlashTile, one: Length, classes: Ints, heads: int) -> Launch:
-    """FA3's scheduler of variable lengths: sequence by sequence, within one by sections of 1 to 16 heads.
+    """FA3's variable-length scheduler: sequence by sequence, within one by sections of 1 to 16 heads.
 
-    The largest power of two of heads whose K and V fit 8 MiB (``flash_prepare_scheduler.cu``); in a section row tiles
-    from last to first, heads and splits fastest.
+    A section is the largest power of two of heads whose K and V fit 8 MiB (``flash_prepare_scheduler.cu``). Within it,
+    row tiles run from last to first, heads and splits fastest.
     """
     descending = classes.T[::-1]  # [row tiles, splits]
     one_tile = tile.keys * (w.head_dim + w.head_dim_v) * w.element_bytes
@@ -145,9 +146,9 @@ def _by_sequence(w: Workload, tile: FlashTile, one: Length, classes: Ints, heads
 
 
 def _planned(tile: FlashTile, parts: Parts, heads: int) -> tuple[Launch, ...]:
-    """FlashInfer's plans, heads outermost: `PrefillPlan` takes sequences, row tiles and chunks of keys as they come.
+    """FlashInfer's plans, heads outermost: `PrefillPlan` keeps the given order of sequences, row tiles and chunks.
 
-    `PrefillSM90Plan`, whose blocks stay, takes most keys first, and of a sequence the last row tile.
+    `PrefillSM90Plan`, whose blocks are persistent, takes most keys first, and of a sequence the last row tile first.
     """
     if tile.persistent:
         parts = sorted(parts, key=lambda part: -part[0].keys)
@@ -161,14 +162,14 @@ def _planned(tile: FlashTile, parts: Parts, heads: int) -> tuple[Launch, ...]:
 
 
 def section_heads(w: Workload, tile: FlashTile, heads: int) -> int:
-    """Heads of a section of longest-first order: so many that their K and V fit 32 MiB of L2, a power of two."""
+    """Heads per section of longest-first order: the largest power of two whose K and V fit 32 MiB of L2."""
     one_head = w.seq_kv * sum(tile.widths or (w.head_dim, w.head_dim_v)) * w.element_bytes
     section = 1 if one_head > 32 << 20 else 1 << int(np.log2((32 << 20) / one_head))
     return min(section * (1 if tile.pack_gqa else w.group), heads)
 
 
 def in_sections(tiles: Ints, heads: int, section: int) -> Ints:
-    """Blocks of `heads` heads by sections, in one the row tiles as given, ``[row tiles, ranges]``, then heads."""
+    """Blocks of `heads` heads by sections; within one the given row tiles, ``[row tiles, ranges]``, then heads."""
     count, ranges = tiles.shape
     sections = [(heads // section, section), (1, heads % section)]
     orders = [
@@ -184,7 +185,7 @@ def _masked(w: Workload) -> bool:
 
 
 def _filled(parts: Parts, absent: int | None) -> Ints:
-    """Classes of a grid of the longest, ``[sequences, ranges x row tiles]``, each sequence once."""
+    """Classes of a grid sized for the longest, ``[sequences, ranges x row tiles]``, with each sequence once."""
     longest = max(classes.shape[1] for _, classes in parts)
     rows = [
         np.pad(classes, ((0, 0), (0, longest - classes.shape[1])), constant_values=absent or 0) for _, classes in parts
@@ -218,7 +219,7 @@ def _sections_by_sequence(w: Workload, tile: FlashTile, parts: Parts, heads: int
 
 
 def _excess(w: Workload, tile: FlashTile, parts: Parts) -> int:
-    """Blocks of a head in the grid of sections by sequence for which there is no row tile."""
+    """Blocks per head without a row tile in the grid of sections by sequence."""
     rows = w.queries * (w.group if tile.pack_gqa else 1)
     there: int = sum(one.times * of.shape[1] for one, of in parts)
     return (rows + w.batch * (tile.rows - 1)) // tile.rows - there
@@ -238,4 +239,4 @@ VARLEN: Mapping[Order, Callable[[Workload, FlashTile, Parts, int, int | None], l
     "sections_by_sequence": _sections_by_sequence,
     "most_queries_first": _most_queries_first,
 }
-"""How the blocks of each such order are launched: of (workload, tile, parts, heads, class of a block without rows)."""
+"""Launch function of each such order: (workload, tile, parts, heads, class of a block without rows) to launches."""

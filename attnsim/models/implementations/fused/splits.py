@@ -1,4 +1,4 @@
-"""The small kernels around an attention kernel: split rules, combine, cache write, copies."""
+"""Split rules, and small kernels before and after an attention kernel: combine, cache write, copies."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ SCALE_INSTRUCTIONS = by_hand(4, "FP32-lane instructions of a combine kernel per 
 MERGE_INSTRUCTIONS = by_hand(2, "FP32-lane instructions of a combine kernel per split and element")
 ADDRESS_INSTRUCTIONS = by_hand(8, "FP32-lane instructions per 16 bytes of a paged cache write: addresses")
 INDEX_ELEMENTS = 512
-"""Elements of a block of PyTorch's index assignment: 128 threads with four each (``launch_size_nd`` in
+"""Elements per block of PyTorch's index assignment: 128 threads with four each (``launch_size_nd`` in
 ``aten/src/ATen/native/cuda/IndexKernel.cu``)."""
 
 
 def split_count(tiles: int, slots: int, key_tiles: int, eligible_only: bool = True) -> int:
-    """How many ranges FlashAttention cuts the keys into.
+    """Number of ranges that FlashAttention splits the keys into.
 
-    The smallest count whose wave efficiency is at least 0.85 of the best, one where the tiles fill 0.8 of the slots
-    already (``num_splits_heuristic`` in ``csrc/flash_attn/flash_api.cpp`` and ``hopper/heuristics.h``).
+    The smallest count whose wave efficiency is at least 0.85 of the best; 1 if the tiles already fill 0.8 of the slots
+    (``num_splits_heuristic`` in ``csrc/flash_attn/flash_api.cpp`` and ``hopper/heuristics.h``).
 
     Parameters
     ----------
     tiles : int
         Blocks without splitting.
     slots : int
-        Blocks that run at the same time by the rule's own reckoning (2 x SMs in FA2, SMs in FA3).
+        Concurrent blocks as the rule assumes them (2 x SMs in FA2, SMs in FA3).
     key_tiles : int
-        Key tiles to share out.
+        Key tiles to be split.
     eligible_only : bool
         Skip counts that give the same tiles per split as the count before (FA2 does, FA3 does not).
     """
@@ -58,12 +58,12 @@ def split_count(tiles: int, slots: int, key_tiles: int, eligible_only: bool = Tr
 
 
 def of_all(splits: int | Splits) -> Splits:
-    """Splits that a combine kernel merges: so many of all sequences, where it is a number."""
+    """Splits that a combine kernel merges; a number means that many for every sequence."""
     return replace(UNCUT, count=splits, grid=splits) if isinstance(splits, int) else splits
 
 
 def merged_rows(w: Workload, splits: Splits) -> dict[int, int]:
-    """Rows of O that are merged from so many partial results each."""
+    """Rows of O by the number of partial results they are merged from."""
     rows: dict[int, int] = {}
     for one, n in zip(w.parts, splits.merged(len(w.parts)).tolist(), strict=True):
         if n:
@@ -72,7 +72,7 @@ def merged_rows(w: Workload, splits: Splits) -> dict[int, int]:
 
 
 def tiles_of(size: int, tile: int) -> list[tuple[int, int]]:
-    """Elements of the whole tiles of an axis and how many there are, then those of a shorter one."""
+    """(elements, count) of an axis's whole tiles, then of a shorter one."""
     return [(n, count) for n, count in ((tile, size // tile), (size % tile, 1)) if n and count]
 
 
@@ -81,7 +81,7 @@ def merged(
 ) -> tuple[tuple[Tensor, ...], tuple[TensorUse, ...]]:
     """Partial results O[s, r, c] and LSE[s, r] of a merge, its O[r, c] and LSE[r], and how blocks of a tile share them.
 
-    Partial sums are read once for each tile of columns.
+    Partial sums are read once per tile of columns.
     """
     final = Tensor("O", "r c", w.output_bytes, written=True), Tensor("LSE", "r", 4, written=True)
     tensors = Tensor("O partial", "s r c", 4), Tensor("LSE partial", "s r", 4), *final
@@ -90,9 +90,9 @@ def merged(
 
 
 def combine(w: Workload, splits: int | Splits, rows_per_block: int, threads: int) -> Kernel:
-    """Merge the partial outputs of `splits` ranges of keys: each block walks the splits of its rows one by one.
+    """Kernel that merges the partial outputs of `splits` ranges of keys: each block walks the splits of its rows.
 
-    A number of `splits` is that of all sequences.
+    A number as `splits` holds for all sequences.
     """
     width, runs = w.head_dim_v, merged_rows(w, of_all(splits))
     (parts, sums, out, lse), uses = merged(w, runs, rows_per_block, width)
@@ -117,9 +117,9 @@ def merging(name: str, kinds: Sequence[tuple[int, ...]], body: Callable[..., Nes
     Parameters
     ----------
     kinds : sequence of tuple of int
-        What the blocks of each kind differ in, and at the end how many there are.
+        For each kind of blocks, arguments of `body`, and at the end the number of blocks.
     body : callable
-        What a block does, of all but the last.
+        Returns the loop nest of a block, from all but the last entry.
     **resources
         Fields of :class:`Kernel`.
     """
@@ -149,12 +149,12 @@ def fa3_combine_blocks(w: Workload) -> int:
 def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kernel:
     """FA3's combine kernel: blocks of 8 rows x 128 columns (16 x 64), partial results of four splits in flight.
 
-    Launched while the attention kernel drains (programmatic dependent launch). A number of `splits` is
-    that of all sequences.
+    It is launched while the attention kernel drains (programmatic dependent launch). A number as `splits` holds for all
+    sequences.
 
-    Launched `alone`, nothing hides how its blocks begin and end, each with the latency of a block of attention: they
-    look up the split count of their sequence, then where it begins (``SeqlenInfo``), then load; at the end they store.
-    On Hopper the look-ups are done while the attention kernel drains.
+    If it is launched `alone`, nothing hides the beginning and the end of its blocks, each with the latency of an
+    attention block: they look up the split count of their sequence, then its start (``SeqlenInfo``), then load; at the
+    end they store. On Hopper the look-ups are done while the attention kernel drains.
     """
     size, width = fa3_combine_tile(w)
     latency = (BLOCK,) if alone else ()
@@ -189,10 +189,10 @@ def fa3_combine(w: Workload, splits: int | Splits, alone: bool = False) -> Kerne
 
 
 def cache_write(w: Workload, new_tokens: int) -> Kernel:
-    """Write the new tokens' K and V into the paged cache, one block a token (vLLM's `reshape_and_cache_flash`).
+    """Kernel that writes new K and V into the paged cache, a block per token (vLLM's `reshape_and_cache_flash`).
 
-    Each block looks up its slot, then copies the token's K and after it its V in 16-byte pieces with up to 512
-    threads; the latency of the look-up and of address arithmetic is the implementation's `write_clks`.
+    Each block looks up its slot, then copies the token's K and then its V in 16-byte pieces with up to 512 threads. The
+    latency of the look-up and of address arithmetic is the implementation's `write_clks`.
     """
     widths = {"K": w.head_dim, "V": w.head_dim_v}
     sizes = {x: w.heads_kv * width * w.cache_bytes for x, width in widths.items()}
@@ -222,11 +222,11 @@ def cache_write(w: Workload, new_tokens: int) -> Kernel:
 
 
 def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
-    """Write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes.
+    """Kernels that write the new tokens' K and V into the cache as SGLang does: rows spread over warps, bound by bytes.
 
-    Where K and V differ in width, which its kernel does not take, PyTorch's index assignment writes one after the
-    other, element by element with the offset arithmetic of a broadcast pass. Each first turns the slots, which are
-    32-bit in AIConfigurator's collector (``collector/sglang/collect_attn.py``), into 64-bit ones (``make_info`` in
+    If K and V differ in width, which its kernel does not support, PyTorch's index assignment writes one after the
+    other, element by element with the offset arithmetic of a broadcast pass. Each first converts the slots, which are
+    32-bit in AIConfigurator's collector (``collector/sglang/collect_attn.py``), to 64-bit ones (``make_info`` in
     ``aten/src/ATen/native/TensorAdvancedIndexing.cpp``).
     """
     sizes = {"K": new_tokens * w.heads_kv * w.head_dim, "V": new_tokens * w.heads_kv * w.head_dim_v}
@@ -251,7 +251,7 @@ def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
 
 
 def copy_rows(w: Workload, tensor: str) -> Kernel:
-    """A transpose of the query or output rows of a decode step, as grouped heads need."""
+    """Transpose of the query or output rows of a decode step, as grouped heads need it."""
     size = w.heads_q * w.queries * (w.head_dim if tensor == "Q" else w.head_dim_v) * w.element_bytes
     source, to = ("Q strided", "Q") if tensor == "Q" else ("O", "O strided")
     accesses = [Access(source, size), Access(to, size, True)]
@@ -259,7 +259,7 @@ def copy_rows(w: Workload, tensor: str) -> Kernel:
 
 
 def fa3_splits(w: Workload, gpu: Gpu, blocks: int, tile: FlashTile) -> int:
-    """FA3's split rule for `blocks` tiles: none up to four key tiles, of a window those that it loads."""
+    """FA3's split rule for `blocks` tiles: no split up to four key tiles; with a window, the loaded ones count."""
     loaded = w.seq_kv
     if w.mask.is_windowed and w.mask.left is not None:
         loaded = min(loaded, w.mask.left + (w.mask.right or 0) + 1 + tile.rows)

@@ -1,4 +1,4 @@
-"""Tiles of fused kernels, forward and backward, and which of them fit a GPU."""
+"""Tiles of fused kernels, forward and backward, and whether they fit a GPU."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Order = Literal[
     "sections_by_sequence", "most_queries_first",
 ]  # fmt: skip
 GRIDS_OF_THE_LONGEST: tuple[Order, ...] = ("grid_by_sequence", "last_rows_first")
-"""Orders of grids that have as many row tiles of every sequence as the longest has."""
+"""Orders whose grids have as many row tiles for every sequence as the longest has."""
 
 FRAGMENT_COLUMNS = 16
-"""Columns of an operand that a warp's ``ldmatrix.x4`` brings at least, of which m16n8k16 needs eight."""
+"""Least columns of an operand that a warp's ``ldmatrix.x4`` loads; m16n8k16 needs eight of them."""
 DQ_COLUMNS = 32
-"""Columns of dQ that tcgen05 kernels hand to a TMA reduction at a time (``flash_bwd_sm100.py``, `dQ_reduce_ncol`)."""
+"""Columns of dQ that tcgen05 kernels pass to a TMA reduction at a time (``flash_bwd_sm100.py``, `dQ_reduce_ncol`)."""
 ROWS = (64, 128, 192, 256)
 KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)
 ACCUMULATOR_REGISTERS = 200
-"""fp32 accumulators a thread may hold beside addresses and fragments, of 255 registers."""
+"""fp32 accumulators that a thread may hold in addition to addresses and fragments, of 255 registers."""
 _MOST_REGISTERS = 255
 
 
 @dataclass(frozen=True, slots=True)
 class FlashTile:
-    """How one implementation cuts a head into tiles.
+    """Tiling of a head by an implementation.
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ class FlashTile:
     warps : int
         Compute warps of a block.
     loop : {"fa2", "fa3", "staged", "ring"}
-        Loop order: single-buffered, warp-specialised with overlapped GEMMs, plain multi-stage, or multi-stage with one
-        barrier a step (the tile `stages - 1` ahead is copied under a whole step).
+        Loop order: single-buffered; warp-specialised with overlapped GEMMs; plain multi-stage; or multi-stage with one
+        barrier per step (the tile `stages - 1` ahead is copied under a whole step).
     stages : int
         Buffers of K and of V.
     warpgroups : int
@@ -54,7 +54,7 @@ class FlashTile:
     extra_threads : int
         Threads that only copy.
     registers : int
-        Per thread.
+        Registers per thread.
     path : str
         Instruction path.
     q_in_registers, share_q_v, p_in_smem : bool
@@ -62,22 +62,21 @@ class FlashTile:
     pack_gqa : bool
         Query heads of a group share the rows of a tile.
     order : str
-        Launch order of row tiles, one of `Order`; longest first runs heads fastest within a section that fits the L2,
-        over all heads of the batch or over those of one sequence after the other; planned is that of FlashInfer's
-        plans. The last four differ from these for sequences of different lengths only
-        (:mod:`attnsim.models.implementations.fused.order`).
+        Launch order of row tiles, one of `Order`. Longest first runs heads fastest within a section that fits the L2,
+        over all heads of the batch or sequence by sequence. Planned is the order of FlashInfer's plans. The last four
+        differ from these only for sequences of different lengths (:mod:`attnsim.models.implementations.fused.order`).
     persistent : bool
         One block per SM fetches tiles.
     max_blocks_per_sm : int or None
         Launch bounds.
     rescale : {"always", "through_registers", "first", "seldom"}
-        When the softmax rescales O: at every key tile, of accumulators in tensor memory also through registers; where a
-        row's maximum grows by more than is tolerated, which is at the first key tile and then hardly ever; hardly ever,
-        by warps of its own.
+        When the softmax rescales O. "always": at every key tile. "through_registers": the same, with accumulators in
+        tensor memory passing through registers. "first": only if a row's maximum grows by more than a tolerance, in
+        effect at the first key tile. "seldom": as "first", by separate warps.
     emulated : (int, int)
-        Exponentials that are polynomials on the FMA pipes, of so many.
+        Fraction of the exponentials that are polynomials on the FMA pipes: (numerator, denominator).
     edges_only : bool
-        Of a window only the key tiles at its edges are masked, not all.
+        In a window, only the key tiles at its edges are masked, not all.
     masks_all : bool
         Under a mask every key tile is masked: the kernel has one loop.
     from_first_key : bool
@@ -85,24 +84,24 @@ class FlashTile:
     widths : (int, int), optional
         Head dimensions of K and of V that it computes with; None: the next of FlashAttention's list.
     warps_share_keys : bool
-        Each mma.sync warp multiplies keys of its own, so that all warps together read K and V once.
+        Each mma.sync warp multiplies its own keys, so that all warps together read K and V once.
     across : int
-        Warps of mma.sync side by side over the keys of S and the columns of O, each of which reads all of Q and of P.
+        Warps of mma.sync side by side along the keys of S and the columns of O, each of which reads all of Q and of P.
     by_row : bool
-        The epilogue stores row by row, each through a pointer of its own, so that its latency follows the valid rows.
+        The epilogue stores row by row, each through its own pointer, so that its latency scales with the valid rows.
     looks_up_pages : bool
-        The warps that multiply read the page numbers of a tile of keys, and wait for them, before they copy it; else
-        others do, or well ahead. Only the loop "fa2" plays it. A cache without a page size has pages of one key
+        The multiplying warps read the page numbers of a tile of keys, and wait for them, before they copy it. Otherwise
+        other warps do, or well ahead. Only the loop "fa2" plays it. A cache without a page size has pages of one key
         (SGLang's `page_size = 1`).
     slices : int
-        Columns of Q, K and V in a slice, where they pass through shared memory in slices, of which two are there, so
-        that its size does not follow head_dim: Q is then read again for each key tile, and the accumulators of O lie
-        in memory. 0: whole tiles. Only the loop "fa2" plays it.
+        Columns of Q, K and V per slice, if they pass through shared memory in slices. Two slices are resident, so that
+        its size is independent of head_dim. Q is then re-read for each key tile, and the accumulators of O are in
+        memory. 0: whole tiles. Only the loop "fa2" plays it.
     cache_bytes : int
-        Of an element of K and V where they are not in the format of Q, which a whole tile of them is converted to in a
-        buffer beside them where it has more than 16 rows; 0 where they are.
+        Bytes per element of K and V if their format is not Q's; with more than 16 rows, a whole tile of them is then
+        converted in a separate buffer. 0 if it is Q's.
     counts : StepCounts, optional
-        Instructions of a step from machine code; None where nobody counted them.
+        Instructions of a step from machine code; None if not counted.
     """
 
     rows: int
@@ -160,12 +159,12 @@ class FlashTile:
 
     @property
     def readers(self) -> int:
-        """Times that the block reads a tile of K or V from shared memory: once for each warp, or warpgroup of wgmma."""
+        """Times that a block reads a tile of K or V from shared memory: once per warp, or per warpgroup of wgmma."""
         each_warp = self.path == "mma_sync" and not self.warps_share_keys
         return self.warps // self.warpgroups * self.warpgroups if each_warp else self.warpgroups
 
     def read_columns(self, columns: int) -> int:
-        """Columns of an operand that the warps side by side read together."""
+        """Columns of an operand that side-by-side warps read together."""
         return max(columns, FRAGMENT_COLUMNS * self.across)
 
     def compiled(self, w: Workload) -> tuple[int, int]:
@@ -185,7 +184,7 @@ class FlashTile:
 
 @dataclass(frozen=True, slots=True)
 class BackwardTile:
-    """Tile of the main backward kernel, with its warps and what stays in registers.
+    """Tile of the main backward kernel, with its warps and the operands kept in registers.
 
     Parameters
     ----------
@@ -195,12 +194,12 @@ class BackwardTile:
         Threads that only copy.
     pair : int
         Blocks of a cluster whose tensor cores multiply together (``cta_group::2`` of tcgen05), each with its own keys.
-        A block keeps the half of Q that S needs, and the half that dK needs, and so of dO; it sums half the rows of dQ
-        over the keys of both.
+        A block keeps the half of Q that S needs, and the half that dK needs; likewise for dO. It sums half the rows of
+        dQ over the keys of both.
     slices : int
-        As of a forward tile: K and V are read again for each tile of rows, and the sums of dK and dV lie in memory.
+        As for a forward tile: K and V are re-read for each tile of rows, and the sums of dK and dV are in memory.
     counts : StepCounts, optional
-        Instructions of a step from machine code; None where nobody counted them.
+        Instructions of a step from machine code; None if not counted.
     """
 
     rows: int
@@ -238,10 +237,10 @@ class BackwardTile:
         return 1
 
     def product_bytes(self, product: str, products: tuple[str, ...], d: int, dv: int, element: int) -> int:
-        """Bytes of shared memory that half a block moves for one of its `products` in a step.
+        """Bytes of shared memory that half a block moves for one of its `products` per step.
 
-        8 warps of mma.sync lie 4 x 2 over the output: all read A twice over and B once in each half; two warpgroups of
-        wgmma read each once. Of tcgen05 the traffic of a step is shared out evenly: its products, its copies of dS and
+        8 warps of mma.sync are arranged 4 x 2 over the output: all read A twice and B once in each half. Two warpgroups
+        of wgmma read each once. For tcgen05 the traffic of a step is divided evenly: its products, its copies of dS and
         the drain of the step before run at the same time.
         """
         m, n = self.rows, self.keys
@@ -255,9 +254,10 @@ class BackwardTile:
     def _step_elements(self, products: tuple[str, ...], d: int, dv: int, element: int) -> int:
         """Elements that a step of tcgen05 moves through shared memory (``flash_attn/cute/flash_bwd_sm100.py``).
 
-        S and dP read the tiles that stay and a block's share of those that pass. With keys outside dV and dK read P and
-        dS from tensor memory, and dO and Q; dQ reads dS and K, and leaves in fp32 through shared memory. dS is written
-        once, and of a pair half of it goes to the other block.
+        - S and dP read the tiles that stay and a block's share of the tiles that pass.
+        - With keys outside, dV and dK read P and dS from tensor memory, and dO and Q.
+        - dQ reads dS and K, and leaves in fp32 through shared memory.
+        - dS is written once; of a pair, half of it goes to the other block.
         """
         m, n, pair = self.rows, self.keys, self.pair
         if "dK" not in products:
@@ -272,7 +272,7 @@ class BackwardTile:
 
 @dataclass(frozen=True, slots=True)
 class FusedTiles:
-    """Tiles of the forward and the backward kernel of a schedule; None for a pass that it does not have."""
+    """Tiles of the forward and the backward kernel of a schedule; None for a missing pass."""
 
     forward: FlashTile | None = None
     backward: BackwardTile | None = None
@@ -282,10 +282,10 @@ class FusedTiles:
 
 
 def with_tile(tile: FlashTile, request: TileRequest, gpu: Gpu) -> FlashTile:
-    """The same implementation on another tile: warps follow the rows, 16 or more of them each, or 64 a warpgroup.
+    """The implementation's kernel on another tile: at least 16 rows per warp, or 64 per warpgroup.
 
-    A request with stages changes the buffers of K and V too; a loop of one buffer becomes the ring that has several.
-    A block of warpgroups is compiled for a whole register file: that of all GPUs with them, or of `gpu` where it is
+    A request with stages also changes the buffers of K and V; a loop of one buffer becomes the multi-stage ring. A
+    block of warpgroups is compiled for a whole register file: that of all GPUs with wgmma, or of `gpu` if it is
     smaller.
     """
     rows, keys, stages = request.rows, request.keys, request.stages
@@ -306,7 +306,7 @@ def with_tile(tile: FlashTile, request: TileRequest, gpu: Gpu) -> FlashTile:
 
 
 def _asked(tile: FlashTile, request: TileRequest) -> FlashTile:
-    """The tile with what a request says beside rows, keys and stages."""
+    """The tile with the request's properties other than rows, keys and stages."""
     given = {name: getattr(request, name) for name in ("pack_gqa", "persistent") if getattr(request, name) is not None}
     if request.longest_first is not None:
         given["order"] = "longest_first" if request.longest_first else "ascending"
@@ -314,7 +314,7 @@ def _asked(tile: FlashTile, request: TileRequest) -> FlashTile:
 
 
 def meets(tile: FlashTile, request: TileRequest) -> bool:
-    """Whether a kernel is all that a request asks for."""
+    """Return whether a kernel satisfies a request."""
     stages = request.stages in (None, tile.stages)
     return (tile.rows, tile.keys) == (request.rows, request.keys) and stages and _asked(tile, request) == tile
 
@@ -325,7 +325,7 @@ def accumulators_that_fit(threads: int, gpu: Gpu) -> int:
 
 
 def fits(tile: FlashTile, w: Workload, gpu: Gpu) -> bool:
-    """Whether a tile's buffers fit shared memory and its accumulators the registers."""
+    """Return whether a tile's buffers fit shared memory and its accumulators the registers."""
     d, dv = tile.compiled(w)
     in_registers = tile.path == "tcgen05" or _accumulators(tile, dv) <= accumulators_that_fit(tile.warps * 32, gpu)
     small = tile.shared_memory_bytes(d, dv, w.element_bytes) <= gpu.sm.shared_memory_per_block_bytes
@@ -338,7 +338,7 @@ def _accumulators(tile: FlashTile, dv: int) -> int:
 
 
 def candidates(tile: FlashTile, w: Workload, gpu: Gpu) -> Iterator[FlashTile]:
-    """Tiles of the same kernel that fit `gpu`, those of the most similar rows and then keys first."""
+    """Tiles of the same kernel that fit `gpu`, most similar rows, then keys, first."""
     rows = [r for r in ROWS if r % 64 == 0] if tile.path != "mma_sync" else [r for r in ROWS if r <= 128]
     for shape in sorted(product(rows, KEYS), key=lambda one: (abs(one[0] - tile.rows), abs(one[1] - tile.keys))):
         other = with_tile(tile, TileRequest(*shape), gpu)

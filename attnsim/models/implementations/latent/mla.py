@@ -1,8 +1,8 @@
 """Attention over a latent cache: the absorbed form of multi-head latent attention as one kernel.
 
 With W_UK absorbed into the queries and W_UV into the output (DeepSeek-V2, arXiv 2405.04434, section 2.1.2) every query
-head attends the same keys, the cached latents with their rotary part, and the same values, the latents alone. So the
-heads of a token fill the rows of a tile, and a tile of the cache that has been copied once serves as K and as V.
+head attends the same keys, the cached latents with their rotary part, and the same values, the latents alone. The
+heads of a token therefore fill the rows of a tile, and a tile of the cache is copied once and serves as K and as V.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     Parameters
     ----------
     w : Workload
-        Of the absorbed form (:func:`attnsim.models.implementations.latent.tiles.absorbed`).
+        The absorbed form (:func:`attnsim.models.implementations.latent.tiles.absorbed`).
     """
     ops = _Operations(w, tile, latent)
     nest = _with_ends(ops, visits, _LOOPS[tile.loop](ops, visits))
@@ -65,7 +65,7 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
 
 
 class _Operations:
-    """The tile operations of the kernel: loads of a block, and each warpgroup's equal share of the arithmetic."""
+    """Tile operations of the kernel: loads per block, and each warpgroup's equal share of the arithmetic."""
 
     def __init__(self, w: Workload, tile: LatentTile, latent: Latent) -> None:
         self.w, self.tile, self.latent = w, tile, latent
@@ -87,13 +87,13 @@ class _Operations:
         self.tensors = (*self.q, self.lengths, self.cache, *self.final, Tensor(PAGES, "b p", 4), *self.partial)
 
     def load(self, keys: int) -> Iterator[TileOp]:
-        """A tile of the cache, or the block's share of it, and its V again where that is a copy of its own."""
+        """Load of a tile of the cache, or the block's share of it, and of its V if that is a separate copy."""
         yield self.cache.load(keys)._replace(bytes=keys * self.cache.bytes // self.tile.pair)
         if self.tile.reload and not self.tile.v_over_k:
             yield self.load_v(keys)
 
     def load_v(self, keys: int) -> TileOp:
-        """The columns of a tile that serve as V, copied a second time."""
+        """Second copy of the columns of a tile that serve as V."""
         return TileOp("load", "Latent", bytes=keys * self.latent.rank * self.w.element_bytes)
 
     def product(self, name: Literal["S", "O"], kind: Literal["mma", "mma_async"] = "mma") -> TileOp:
@@ -137,7 +137,7 @@ def _with_ends(ops: _Operations, visits: Visits, body: Nest) -> Nest:
 
 
 def _fill(ops: _Operations, visits: Visits) -> Nest:
-    """The first tiles in flight, the shorter one first where there is one, and the wait for Q."""
+    """The first tiles in flight, starting with the shorter one if there is one, and the wait for Q."""
     filled, keys = np.minimum(visits.steps, ops.tile.stages), ops.tile.keys
     return [
         *loop("fill", filled, lambda n: ops.load(keys - n), shorter=visits.missing_keys),
@@ -178,7 +178,7 @@ def _overlapped_loop(ops: _Operations, visits: Visits) -> Nest:
     def turn(load_next: bool, masked: bool) -> Iterator[TileOp]:
         yield from (ops.cache.wait(), STEP, ops.product("S", "mma_async"), ops.product("O", "mma_async"))
         yield from (TileOp("mma_wait", "S"), ops.softmax(masked), TileOp("mma_wait", "O"))
-        if load_next:  # the buffer of a tile is free after its P V, a step later than its S
+        if load_next:  # a tile's buffer is free after its P V, one step after its S
             yield from ops.load(ops.tile.keys)
 
     return [

@@ -1,4 +1,4 @@
-"""The kernels around attention on latents: projections by W_UK and W_UV, copies, cache writes, combine."""
+"""Kernels around attention on latents: projections by W_UK and W_UV, copies, cache writes, combine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attnsim.models.schedule.schedule import Kernel, Launch
 
 
 def products(w: Workload) -> dict[str, Product]:
-    """The products with W_UK and W_UV, by name.
+    """Products with W_UK and W_UV, by name.
 
     ``absorb_q`` and ``output_up`` are batched over heads; ``decompress`` (``kv_b_proj``) makes K without its rotary
     part, and V, of all heads in one GEMM.
@@ -41,7 +41,7 @@ def product(w: Workload, name: str, gpu: Gpu) -> list[Kernel]:
 
 
 def copies(w: Workload) -> dict[str, tuple[Access, ...]]:
-    """What each copying kernel reads and writes, by name."""
+    """Tensors that each copying kernel reads and writes, by name."""
     latent, e = latent_of(w), w.element_bytes
     keys, queries, heads, new = w.keys, w.queries, w.heads_q, w.new_tokens
     return {
@@ -89,16 +89,16 @@ def copy(w: Workload, name: str) -> Kernel:
 def latent_combine(
     w: Workload, counts: Mapping[tuple[int, int], int], *, rows_per_block: int, threads: int, in_flight: int
 ) -> Kernel:
-    """Merge the partial outputs of each request that was cut.
+    """Kernel that merges the partial outputs of each split request.
 
     Parameters
     ----------
     w : Workload
-        Of the absorbed form.
+        The absorbed form.
     counts : mapping of (int, int) to int
-        Requests by their rows and the number of ranges that they were cut into.
+        Number of requests, by their rows and the number of ranges they were split into.
     in_flight : int
-        Partial results asked for before the first is used.
+        Partial results requested before the first is used.
     """
     width = w.head_dim_v
     parts, stats = Tensor("O partial", "p", width * 4), Tensor("LSE partial", "p", 4)

@@ -1,9 +1,9 @@
-"""Whose kernels run multi-head latent attention: the decompressed form, and attention over the cache itself.
+"""Implementations of multi-head latent attention: the decompressed form, and attention over the cache itself.
 
 The implementations of `RECORDS` take the question as it is asked, in decompressed terms: Q of every head and the cached
-latents go in, O of every head comes out, so the products with W_UK and W_UV are among the kernels. Those whose name
-begins with a serving framework are its attention call alone, as its tables time it: W_UK and W_UV belong to the layer
-around it (`serving` below), the write of the new token into the cache belongs to the call.
+latents are the inputs, O of every head the output, so the products with W_UK and W_UV are among the kernels. If the
+name begins with a serving framework, it is the attention call alone, as the framework's tables time it: W_UK and W_UV
+belong to the layer around it (`serving` below), the write of the new token into the cache belongs to the call.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from attnsim.models.schedule.schedule import Kernel, Schedule, renamed
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 Attended = tuple[list[Kernel], LatentTile, Splits, int]
-"""The kernels that attend the cache, their tile, how the keys are cut, and the partial results of a row."""
+"""The kernels that attend the cache, their tile, the splits of the keys, and the partial results of a row."""
 Attention = Callable[[Workload, Gpu], Attended]
 Choose = Callable[[Workload, Gpu], FlashTile]
 
 COMBINE_IN_FLIGHT = by_hand(4, "partial results that a combining block of latent attention has asked for at a time")
-"""FA3's kernel has so many stages; FlashMLA's, which asks for one ahead in a loop that the compiler
-may unroll, is taken to do the same."""
+"""FA3's kernel has four stages. FlashMLA's requests one result ahead in a loop that the compiler may unroll; it is
+assumed to do the same."""
 GEN_IN_FLIGHT = by_hand(6, "the same of trtllm-gen's closed reduction, so that it costs little beside what it merges")
 
 MADE_TENSORS = {"V": "K nope, V"}
-"""Where a kernel on the heads that are made from the latents finds V."""
+"""Tensor in which kernels on the decompressed heads find V."""
 RAGGED = "sglang.fa3-mla or sglang.triton-mla"
-"""Who takes any number of queries a sequence over the cache."""
+"""Implementations that take different numbers of queries per sequence over the cache."""
 ATTENTION_ALONE = "the attention call alone: the products with W_UK and W_UV are not in the time"
 
 
 def absorbing_pays(w: Workload) -> bool:
-    """Whether the absorbed form has fewer FLOPs: each pair costs more in it, but no key has to be decompressed.
+    """Return whether the absorbed form has fewer FLOPs: each pair costs more in it, but no key is decompressed.
 
     Per head, ``2 Nq Nk (2 r + dr)`` against ``2 Nq Nk (d + dv) + 2 Nk r (d - dr + dv)``.
     """
@@ -67,14 +67,14 @@ def absorbing_pays(w: Workload) -> bool:
 
 
 def preferred(names: Sequence[str], w: Workload) -> list[str]:
-    """The implementations of MLA with those of the form that has fewer FLOPs in front."""
+    """The implementations of MLA, those of the form with fewer FLOPs first."""
     first = w.latent is None or absorbing_pays(w)
     decompressed = {record.name for record in RECORDS if record.form == "decompressed"}
     return sorted(names, key=lambda name: (name in decompressed) == first)
 
 
 def peak_bytes(w: Workload, form: str, partials: int = 0) -> int:
-    """Inputs, weights, outputs and what a form keeps between its kernels."""
+    """Peak memory: inputs, weights, outputs and the tensors that a form keeps between its kernels."""
     latent, e = latent_of(w), w.element_bytes
     queries, keys = w.heads_q * w.queries, w.keys
     widths = w.head_dim - latent.rope + w.head_dim_v
@@ -89,7 +89,7 @@ def peak_bytes(w: Workload, form: str, partials: int = 0) -> int:
 
 
 def _plain(w: Workload, name: str) -> Workload:
-    """The question without a mask that hides nothing, refused where no kernel of MLA plays it."""
+    """The question without a mask that hides nothing; refused if no kernel of MLA plays its mask."""
     latent_of(w)
     if w.mask.is_windowed:
         raise InputError(f"{name} has no sliding window, the mask is {w.mask}; allowed: full or causal")
@@ -113,9 +113,9 @@ def _flash_mla_attention(w: Workload, gpu: Gpu) -> Attended:
 
 
 def _even_attention(w: Workload, tile: LatentTile, splits: Splits, combine: Callable[..., Kernel] | None) -> Attended:
-    """A kernel over even ranges of keys and, where there are several, the kernel that merges them.
+    """A kernel over even ranges of keys and, if there are several, the kernel that merges them.
 
-    Where the grid has more ranges, those without keys are launched too and results are always partial.
+    If the grid has more ranges, those without keys are launched too and results are always partial.
     """
     own = absorbed(w)
     merged = combine is not None and splits.partial
@@ -177,7 +177,7 @@ def _absorbed(name: str, attention: Attention) -> Implementation:
 
 
 def _decompressed(name: str, choose: Choose, *, same_width: bool = False) -> Implementation:
-    """K and V of every head from the latent, then fused attention; `same_width`: V has to be as wide as K."""
+    """K and V of every head from the latent, then fused attention; with `same_width`, V must be as wide as K."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         plain = _plain(w, name)

@@ -1,4 +1,4 @@
-"""Tiles and split rules of the kernels that attend a latent cache. Facts of public source, nothing fitted.
+"""Tiles and split rules of the kernels that attend a latent cache, from public source; nothing is fitted.
 
 FlashMLA: deepseek-ai/FlashMLA ``csrc/sm90/decode/dense``, ``csrc/api/dense_decode.h``, ``get_decoding_sched_meta.cu``
 and ``docs/20250422-new-kernel-deep-dive.md``. FlashAttention-3 on latents: ``hopper/tile_size.h`` (head_dim 64 with a V
@@ -30,16 +30,16 @@ from attnsim.models.schedule.schedule import Buffers, Launch, Path
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 FIXED_OVERHEAD_BLOCKS = 5
-"""Blocks of 64 keys that FlashMLA's scheduler charges a request for beside its own (``dense_decode.h``)."""
+"""Blocks of 64 keys that FlashMLA's scheduler charges a request in addition to its own (``dense_decode.h``)."""
 MIN_SPLIT_KEYS = 32
-"""Keys to whose multiple SGLang's Triton decode rounds a range (``_MIN_BLOCK_KV``)."""
+"""Multiple of keys that SGLang's Triton decode rounds a range to (``_MIN_BLOCK_KV``)."""
 BASE_SPLITS = 8
-"""``--triton-attention-num-kv-splits``, the least that its rule's upper bound can be."""
+"""``--triton-attention-num-kv-splits``, the least value of its rule's upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatentTile:
-    """How a kernel cuts attention over a latent cache into tiles.
+    """Tiling of attention over a latent cache by a kernel.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class LatentTile:
     path : str
         Instruction path.
     loop : {"overlapped", "serial"}
-        Whether S of the next tile is issued with P V of this one, or one product follows the other.
+        Whether S of the next tile is issued with P V of this one, or the products are sequential.
     stages : int
         Tiles of the cache in flight.
     warpgroups : int
@@ -58,21 +58,21 @@ class LatentTile:
     extra_threads : int
         Threads that only copy.
     registers : int
-        Per thread.
+        Registers per thread.
     reload : bool
-        Whether the columns that serve as V are copied a second time, rather than read where they lie as K.
+        Whether the columns that serve as V are copied a second time, rather than read from K's buffer.
     v_over_k : bool
-        Whether that copy takes the place of K in shared memory.
+        Whether that copy overwrites K in shared memory.
     chunk : int
         Columns of K and V in shared memory at a time; 0 for all.
     packed : bool
-        Whether the heads of a token share the rows of a tile; else each head has tiles of its own.
+        Whether the heads of a token share the rows of a tile; otherwise each head has separate tiles.
     longest_first : bool
         Whether the last row tiles, which see most keys, are launched first.
     pair : int
         Blocks of a cluster that multiply together, each of which copies its share of a tile of the cache.
     persistent : bool
-        Whether one block an SM fetches tiles.
+        Whether one block per SM fetches tiles.
     """
 
     rows: int
@@ -120,7 +120,7 @@ class LatentTile:
 
 
 def flash_mla() -> LatentTile:
-    """FlashMLA on Hopper: two warpgroups take turns at tiles of 64 tokens, each owning half of O ("seesaw")."""
+    """FlashMLA on Hopper: two warpgroups alternate on tiles of 64 tokens, each owning half of O ("seesaw")."""
     return LatentTile(
         64, 64, 8, "wgmma", "overlapped", stages=2, warpgroups=2, registers=255, persistent=True, max_blocks_per_sm=1
     )
@@ -140,7 +140,7 @@ def triton_decode(gpu: Gpu) -> LatentTile:
 
 
 def triton_prefill(gpu: Gpu) -> LatentTile:
-    """SGLang's extend kernel: 32 queries of one head, 32 tokens where shared memory is short, else 64."""
+    """SGLang's extend kernel: 32 queries of one head, 32 tokens if shared memory is short, otherwise 64."""
     short = gpu.sm.shared_memory_per_block_bytes < 128 * 1024
     return LatentTile(32, 32 if short else 64, 8, reload=True, v_over_k=True, packed=False)
 
@@ -159,11 +159,11 @@ def _tcgen05(rows: int, pair: int) -> LatentTile:
 
 
 def trtllm_gen(w: Workload, gpu: Gpu) -> LatentTile:
-    """trtllm-gen's decode: 8 or 16 heads a block where A and B are swapped, so that heads are the narrow side; else 64.
+    """trtllm-gen's decode: 8 or 16 heads per block if A and B are swapped (heads on the narrow side); otherwise 64.
 
-    ``selectMlaGenerationKernel`` of ``fmhaKernels.cuh``: swapped up to 32 heads, and for more where blocks of 16 all
-    find an SM and have at most 1,024 keys each (``useSwapsMmaAbMlaGenKernel``). A number of heads that is no power of
-    two has one tile, of the next (``getPaddedMlaTileSizeQ``). Of 128 heads two blocks multiply together. Each block
+    ``selectMlaGenerationKernel`` of ``fmhaKernels.cuh``: swapped up to 32 heads, and for more if blocks of 16 all find
+    an SM and have at most 1,024 keys each (``useSwapsMmaAbMlaGenKernel``). A number of heads that is not a power of two
+    has one tile, of the next power (``getPaddedMlaTileSizeQ``). For 128 heads two blocks multiply together. Each block
     reads the cache for itself.
     """
     heads = w.heads_q
@@ -178,14 +178,14 @@ def trtllm_gen(w: Workload, gpu: Gpu) -> LatentTile:
 
 
 def cutlass(w: Workload) -> LatentTile:
-    """CUTLASS's decode: rows for the heads there are; with more than 64, two blocks of a cluster share 128."""
+    """CUTLASS's decode: rows for the heads; with more than 64, two blocks of a cluster share 128."""
     total = w.heads_q * w.seq_q
     rows = next((size for size in (16, 32) if total <= size), 64)
     return _tcgen05(rows, 2 if total > 64 else 1)
 
 
 def triton_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
-    """Ranges of keys of SGLang's Triton decode, and those of its grid, the others of which are empty.
+    """Ranges of keys of SGLang's Triton decode, and those of its grid, of which the excess is empty.
 
     ``get_num_kv_splits_triton`` and ``_mla_decode_kv_splits_cap``. Sequences of very different lengths get ranges of
     the length of the shortest, if the grid has as many.
@@ -205,7 +205,7 @@ def triton_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
 
 
 def _apart(each: list[int], grid: int) -> Splits:
-    """So many ranges of each sequence, in a grid of so many of each; 0: of those that there are."""
+    """Splits with `each` ranges of the sequences in a grid of `grid` ranges; 0: of the largest number."""
     if len(set(each)) == 1:
         return Splits(each[0], grid=grid)
     return Splits(max(each), grid=grid or max(each), each=tuple(each), direct=False)
@@ -214,14 +214,14 @@ def _apart(each: list[int], grid: int) -> Splits:
 def trtllm_gen_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
     """Blocks that share each sequence's keys in trtllm-gen (`_gen_shares`).
 
-    The grid is that of the longest; of the others, blocks without so many keys are taken to leave (closed).
+    The grid is that of the longest sequence; for the others, blocks without keys are assumed to exit (closed).
     """
     blocks = w.batch * -(-w.heads_q * w.seq_q // tile.rows)
     return _apart([_gen_shares(one.keys, blocks, gpu) for one in w.parts], 0)
 
 
 def _gen_shares(keys: int, blocks: int, gpu: Gpu) -> int:
-    """Blocks that share a sequence's keys: what fills the SMs, two tiles of 128 keys each at least."""
+    """Blocks that share a sequence's keys: as many as fill the SMs, each with at least two tiles of 128 keys."""
     return min(-(-keys // 256), max(1, gpu.sm.count // blocks))
 
 
