@@ -1,1 +1,1 @@
-"""Kernels that attend a latent cache."""
+"""Kernels of attention over a latent cache."""

@@ -228,7 +228,7 @@ def _gen_shares(keys: int, blocks: int, gpu: Gpu) -> int:
 def cutlass_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
     """Ranges of keys that CUTLASS's Blackwell example makes: whole waves of clusters (``device/sm100_mla.hpp``).
 
-    As many of each sequence, of equal numbers of tiles; those that have none leave
+    Each sequence has the same number of ranges with equal numbers of tiles; ranges without a tile exit
     (``kernel/sm100_fmha_mla_tma_warpspecialized.hpp``).
     """
     splits = min(-(-w.seq_kv // 128), max(1, gpu.sm.count // (w.batch * tile.pair)))
@@ -239,8 +239,8 @@ def cutlass_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> Splits:
 def fa3_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> tuple[Splits, int]:
     """Ranges of keys of FlashAttention-3's variable-length scheduler, and the upper bound that its rule gave.
 
-    The rule pretends a batch of one, the longest; the scheduler then hands each SM an equal share (``heuristics.h``,
-    ``flash_prepare_scheduler.cu``).
+    The rule assumes a batch of one, the longest sequence; the scheduler then assigns each SM an equal share
+    (``heuristics.h``, ``flash_prepare_scheduler.cu``).
     """
     blocks, key_tiles = -(-w.seq_q * w.heads_q // tile.rows), -(-w.seq_kv // tile.keys)
     upper = 1 if key_tiles <= 4 else split_count(blocks, gpu.sm.count, key_tiles, eligible_only=False)
@@ -253,17 +253,17 @@ def fa3_splits(w: Workload, gpu: Gpu, tile: LatentTile) -> tuple[Splits, int]:
 
 
 def _power_of_two(count: int) -> int:
-    """The smallest power of two that is no smaller."""
+    """The smallest power of two that is at least `count`."""
     return 1 << (count - 1).bit_length()
 
 
 class Piece(NamedTuple):
-    """Consecutive blocks of 64 keys of a request, which FlashMLA's scheduler gives to one part.
+    """Consecutive blocks of 64 keys of a request, which FlashMLA's scheduler assigns to one part.
 
     Parameters
     ----------
     whole : bool
-        Whether they are all that the request has.
+        Whether they are all blocks of the request.
     ends : bool
         Whether the request's last block is among them.
     """
@@ -275,10 +275,11 @@ class Piece(NamedTuple):
 
 
 def flash_mla_pieces(blocks: Sequence[int], parts: int) -> list[Piece]:
-    """Share requests of so many key blocks out over `parts` (``get_mla_metadata_kernel``).
+    """Distribute requests with the given numbers of key blocks over `parts` parts (``get_mla_metadata_kernel``).
 
-    Greedy: each part takes up to its share of all blocks, 5 being charged for each request that it touches, and cuts
-    the last request where that is used up. In the order in which all parts together reach them.
+    The rule is greedy: each part takes up to its share of all blocks, where each request that it touches costs 5 more,
+    and splits the last request when the share is used up. Pieces are in the order in which all parts together reach
+    them.
     """
     charge = FIXED_OVERHEAD_BLOCKS
     payload = -(-(sum(blocks) + charge * len(blocks)) // parts) + charge
@@ -296,7 +297,7 @@ def flash_mla_pieces(blocks: Sequence[int], parts: int) -> list[Piece]:
 
 
 FINAL, PARTIAL, NOTHING = range(3)
-"""What a block leaves: its rows of O; a partial result in fp32; nothing, because there was no key for it."""
+"""Output of a block: its rows of O; a partial result in fp32; or nothing, as there was no key for it."""
 
 
 def latent_of(w: Workload) -> Latent:
@@ -305,7 +306,7 @@ def latent_of(w: Workload) -> Latent:
     Raises
     ------
     InputError
-        When it has none.
+        If it has none.
     """
     if w.latent is None:
         raise InputError("the question has no latent; give one, --latent 512x64 or latent=Latent(512, 64)")
@@ -320,16 +321,16 @@ def absorbed(w: Workload) -> Workload:
 
 @dataclass(frozen=True, eq=False)
 class Visits:
-    """What each class of blocks does.
+    """Key tiles and output of each class of blocks.
 
     Parameters
     ----------
     steps, masked : ndarray of int, ``[classes]``
         Key tiles visited, and those of them that are masked.
     missing_keys, missing_rows : ndarray of int, ``[classes]``
-        By how much the last key tile is shorter where it is among them, and by how much the row tile is.
+        Keys missing from the last key tile, if it is visited, and rows missing from the row tile.
     written : ndarray of int, ``[classes]``
-        What is left: `FINAL`, `PARTIAL` or `NOTHING`.
+        Output: `FINAL`, `PARTIAL` or `NOTHING`.
     partial_pieces, partial_rows : int
         Partial results, each of all rows of a request, and their rows.
     """
@@ -345,15 +346,15 @@ class Visits:
 
 
 def even_visits(w: Workload, tile: LatentTile, splits: Splits, *, merged: bool = False) -> Visits:
-    """The keys of every request cut into equal ranges, a block each, by row tile.
+    """The keys of every request split into equal ranges, one block each, by row tile.
 
-    Blocks for which a request has no row tile, or no range of keys, come last and leave. FlashAttention-3's scheduler
-    has none, and takes the longest sequences first.
+    Blocks without a row tile or a range of keys come last and exit. FlashAttention-3's scheduler has none, and takes
+    the longest sequences first.
 
     Parameters
     ----------
     w : Workload
-        Of the absorbed form.
+        The absorbed form.
     merged : bool
         Whether a combine kernel merges the ranges.
     """
@@ -392,7 +393,7 @@ def even_visits(w: Workload, tile: LatentTile, splits: Splits, *, merged: bool =
 
 
 def _launches(w: Workload, tile: LatentTile, blocks: Sequence[Ints], heads: int) -> tuple[Launch, ...]:
-    """Requests one after the other, of each ranges of keys, row tiles fastest; or the longest first, from the end."""
+    """Requests in turn, with their ranges of keys, row tiles fastest; or the longest first, from the end."""
     parts: Sequence[tuple[Length, Ints]] = list(zip(w.parts, blocks, strict=True))
     if tile.longest_first:
         parts = [(one, of[::-1, ::-1]) for one, of in longest_sequences(w, tile.rows, tile.keys, parts)]
@@ -400,7 +401,7 @@ def _launches(w: Workload, tile: LatentTile, blocks: Sequence[Ints], heads: int)
 
 
 def _with_idle(visits: Visits, blocks: int) -> Visits:
-    """The same with blocks behind it that find nothing to do."""
+    """Append `blocks` blocks that have nothing to do."""
     last = Launch.alike(blocks, len(visits.steps))
     return replace(
         visits,
@@ -414,11 +415,11 @@ def _with_idle(visits: Visits, blocks: int) -> Visits:
 
 
 def flash_mla_visits(w: Workload, tile: LatentTile, pieces: Sequence[Piece]) -> Visits:
-    """FlashMLA's shares, a work tile for each request that a part touches and each row tile; `w` is absorbed.
+    """FlashMLA's shares: a work tile for each request that a part touches and each row tile; `w` is absorbed.
 
-    A part goes through its requests one by one. They are launched here in the order in which all parts together reach
-    them, the first of every part before the second of any; the next free SM takes the next, which is the part's own
-    wherever shares are equal.
+    A part processes its requests in turn. Here they are launched in the order in which all parts together reach them,
+    the first of every part before the second of any. The next free SM takes the next one, which is the part's own if
+    shares are equal.
     """
     keys = np.repeat([one.keys for one in w.parts], [one.times for one in w.parts])
     total_rows = w.seq_q * w.heads_q
@@ -448,17 +449,17 @@ def flash_mla_visits(w: Workload, tile: LatentTile, pieces: Sequence[Piece]) -> 
 
 
 def split_requests(pieces: Sequence[Piece]) -> Counter[int]:
-    """How many requests were cut into so many ranges, by the number of ranges."""
+    """Number of split requests, by their number of ranges."""
     return Counter(Counter(piece.request for piece in pieces if not piece.whole).values())
 
 
 def flash_mla_shares(w: Workload, tile: LatentTile, sms: int) -> tuple[list[Piece], int]:
-    """The pieces of FlashMLA's schedule, and the parts that its rule asks for."""
+    """Pieces of FlashMLA's schedule, and the number of parts by its rule."""
     wanted = max(1, sms // -(-w.seq_q * w.heads_q // tile.rows))
     return pieces_of(w, tile, wanted), wanted
 
 
 def pieces_of(w: Workload, tile: LatentTile, parts: int) -> list[Piece]:
-    """The keys of all requests shared out over so many parts."""
+    """The keys of all requests distributed over `parts` parts."""
     blocks = [-(-one.keys // tile.keys) for one in w.parts for _ in range(one.times)]
     return flash_mla_pieces(blocks, parts)

@@ -1,7 +1,7 @@
-"""A kernel that goes over sequences in chunks: one block a chunk, or one that walks all chunks of its head in order.
+"""Kernels that process sequences in chunks: a block per chunk, or a block that walks all chunks of its head in order.
 
-What a block moves is declared as tensors along axes, what it computes for a chunk as :class:`Work`. The last chunk of a
-sequence moves the rows that it has and multiplies whole tiles.
+A block's transfers are declared as tensors along axes, its arithmetic per chunk as :class:`Work`. The last chunk of a
+sequence transfers its rows only, but multiplies whole tiles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REGISTERS = by_hand(128, "registers a thread of a compiled kernel whose tiles ar
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a block computes for a chunk.
+    """Arithmetic of a block for a chunk.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Work:
     exps, fp32 : int
         Exponentials, and FP32-lane instructions.
     links : int
-        Dependent instructions that nothing hides: rows of a substitution, tokens of a recurrence.
+        Dependent instructions whose latency nothing hides: rows of a substitution, tokens of a recurrence.
     """
 
     products: tuple[tuple[int, int, int], ...] = ()
@@ -48,11 +48,11 @@ class Work:
 
     @property
     def flops(self) -> int:
-        """Of the products."""
+        """FLOPs of the products."""
         return sum(2 * m * n * k for m, n, k in self.products)
 
     def operations(self, element_bytes: int) -> tuple[TileOp, ...]:
-        """The operations, with both operands of each product read from shared memory once."""
+        """Tile operations; both operands of each product are read from shared memory once."""
         out = []
         for (m, n, k), same in groupby(self.products):
             times = len(list(same))
@@ -70,32 +70,32 @@ class Chunks:
     """A kernel over chunks.
 
     Its axes are the sequences ``b``, the heads of Q and K ``h``, the heads of V that share one of them ``g``, the
-    tokens ``c`` in chunks, and its columns ``x``. A tensor along ``c`` moves with each chunk. One along ``b`` without
-    ``c`` is read before the first chunk of a sequence or written after the last. One along neither is read by every
-    block.
+    tokens ``c`` in chunks, and its columns ``x``. A tensor along ``c`` moves with each chunk. A tensor along ``b``
+    without ``c`` is read before the first chunk of a sequence or written after the last. A tensor along neither is read
+    by every block.
 
     Parameters
     ----------
     chunk : int
         Rows of a chunk.
     heads : (int, int)
-        Heads of Q and K, and the heads next to each other that share one: blocks side by side of a sequence's chunk.
+        Heads of Q and K, and neighbouring heads that share one: blocks side by side on a sequence's chunk.
     columns : int or mapping of str to int
         Blocks that share the columns of a head's output; several axes by name, slowest first.
     serial : bool
         Whether a block walks all chunks of its sequence, with the state in registers.
     warps, registers, shared_memory_bytes : int
-        Of a block.
+        Resources of a block.
     path : str
         Instructions of the products.
     ahead : bool
-        Whether a serial block asks for the next chunk before it computes one.
+        Whether a serial block prefetches the next chunk before it computes one.
     in_flight_bytes : int
-        Most bytes of a tensor that a block has on their way; 0: a chunk's.
+        Most bytes of a tensor that a block has in flight; 0: a chunk's.
     alone : bool
-        Whether every thread works for itself, so that a block has no prologue and no epilogue.
+        Whether threads are independent, so that a block has no prologue and no epilogue.
     row_tiles : int
-        Chunks next to each other that are the row tiles of a larger chunk, along ``C``.
+        Neighbouring chunks that are the row tiles of a larger chunk, along ``C``.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Chunks:
     row_tiles: int = 1
 
     def kernel(self, sequences: int, tokens: int, dtype: str, element_bytes: int = 2) -> Kernel:
-        """The kernel for so many sequences of equal length."""
+        """The kernel for `sequences` sequences of equal length."""
         columns = {"x": self.columns} if isinstance(self.columns, int) else self.columns
         axes = {
             "b": Axis(sequences), "h": Axis(self.heads[0]), "g": Axis(self.heads[1]),
@@ -145,17 +145,17 @@ class Chunks:
         )
 
     def _shared(self) -> list[Tensor]:
-        """The tensors, those that are read and written in place."""
+        """The tensors; those that are both read and written are marked as in place."""
         both = {one.name for one in self.tensors if one.written} & {one.name for one in self.tensors if not one.written}
         return [replace(one, in_place=one.name in both) for one in self.tensors]
 
     @property
     def _ends(self) -> list[Tensor]:
-        """Tensors that move once for each sequence."""
+        """Tensors that are transferred once per sequence."""
         return [one for one in self.tensors if "b" in one.axes.split() and not _along_chunks(one)]
 
     def _moved(self, written: bool, missing: int = 0, ends: bool = False) -> tuple[TileOp, ...]:
-        """Loads or stores of a chunk that lacks so many rows; of `ends` those of a whole sequence."""
+        """Loads or stores of a chunk that lacks `missing` rows; with `ends`, those of a whole sequence."""
         rows = self.chunk - missing
         return tuple(
             (one.store if written else one.load)(1 if ends or one.by_tile else rows)
@@ -165,7 +165,7 @@ class Chunks:
 
     @property
     def _begin(self) -> tuple[TileOp, ...]:
-        """How a block begins: with what every block reads."""
+        """Beginning of a block: loads that every block makes."""
         constants = (one.load() for one in self.tensors if "b" not in one.axes.split())
         return (*([] if self.alone else [TileOp("delay", waits="block")]), *constants)
 
@@ -174,7 +174,7 @@ class Chunks:
         return () if self.alone else (TileOp("delay", waits="block"),)
 
     def _walked(self, chunks: int, work: tuple[TileOp, ...], missing: Ints) -> Nest:
-        """A block that walks all chunks of its sequence in order: the state, then each chunk, the next on its way."""
+        """A block that walks all chunks of its sequence in order: the state, then each chunk, the next in flight."""
         short = int(missing[0])
         whole_chunks = chunks - (short > 0)
 
@@ -199,7 +199,7 @@ class Chunks:
         ]
 
     def _spread(self, work: tuple[TileOp, ...], first: Ints, last: Ints, missing: Ints) -> Nest:
-        """A block for each chunk: those that begin a sequence, those within, and those that end it."""
+        """A block for each chunk: at the beginning of a sequence, within it, or at its end."""
         nest: Nest = []
         for number, (begins, ends, short) in enumerate(
             zip(first.tolist(), last.tolist(), missing.tolist(), strict=True)
@@ -223,7 +223,7 @@ def waits(ops: Iterable[TileOp]) -> list[TileOp]:
 
 
 def path_of(gpu: Gpu, rows: int, warps: int) -> Path:
-    """What Triton makes of ``tl.dot`` (``AccelerateMatmul.cpp``): 64 rows and four warps for wgmma and tcgen05."""
+    """Instructions of ``tl.dot`` in Triton (``AccelerateMatmul.cpp``): wgmma or tcgen05 from 64 rows and four warps."""
     if rows < 64 or warps < 4:
         return "mma_sync"
     return "tcgen05" if gpu.features.tcgen05 else "wgmma" if gpu.features.wgmma else "mma_sync"

@@ -1,8 +1,8 @@
 """The short causal convolution before a layer of the family: four taps a channel, then silu.
 
 A question's channels are ``heads x head_dim``. Two code bases run it: Dao-AILab/causal-conv1d in CUDA, whose blocks
-take a channel of a sequence each (TensorRT-LLM's and SGLang's earlier copies), and vLLM's Triton kernels, which SGLang
-has taken over. Every block reads the taps of its channels, which L2 keeps.
+each have one channel of a sequence (and the earlier copies in TensorRT-LLM and SGLang), and vLLM's Triton kernels,
+which SGLang has adopted. Every block reads the taps of its channels, which stay in the L2.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BEFORE = TAPS - 1
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionTile:
-    """Tokens and channels of a block; whether it walks its channels' whole sequence."""
+    """Tokens and channels of a block, and whether it walks its channels' whole sequence."""
 
     tokens: int
     channels: int
@@ -38,31 +38,31 @@ class ConvolutionTile:
 TRITON = 8, 256, 4
 """Tokens (BLOCK_M), channels (BLOCK_N) and warps of ``causal_conv1d.py`` of vLLM, `_causal_conv1d_fwd_kernel`."""
 AHEAD = 2
-"""Tokens that a Triton block has on their way: it loads them one by one in a loop of two stages."""
+"""Tokens that a Triton block has in flight: it loads them one by one in a loop of two stages."""
 CUDA = 1024, 1, 4
-"""Those of ``causal_conv1d_fwd.cu``: 128 threads of 8 tokens each, a channel a block."""
+"""Tokens, channels and warps of ``causal_conv1d_fwd.cu``: 128 threads of 8 tokens each, a channel per block."""
 CUDA_UPDATE = 1, 64, 2
-"""Those of ``causal_conv1d_update.cu``: 64 threads, a channel each."""
+"""Tokens, channels and warps of ``causal_conv1d_update.cu``: 64 threads, a channel each."""
 NEXT_TOKEN = by_hand(3, "links of a token in registers: a hit in L1, four products one after another, silu")
 EXCHANGE = by_hand(10, "links of a chunk whose threads hand on tokens: three barriers, shared memory, silu")
 
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """Instructions of a thread for each of its channels: of the kernels' machine code, but for `CUDA_ONE`.
+    """Instructions of a thread for each of its channels: from the kernels' machine code, except for `CUDA_ONE`.
 
     Triton 3.9 compiled them for compute capability 8.0, 8.9, 9.0, 10.0 and 12.0, nvcc 13.0 for 9.0 and 10.0.
 
     Parameters
     ----------
     token : int
-        Of a token of a prompt, with its share of the block's prologue.
+        Per token of a prompt, with its share of the block's prologue.
     token_since_100 : int
-        The same from compute capability 10.0 on, which adds 16-bit to 32-bit operands.
+        `token` from compute capability 10.0 on, which adds 16-bit to 32-bit operands.
     update : int
-        Of a call that decodes one token.
+        Per call that decodes one token.
     draft : (int, int)
-        Of a call that decodes several: in any case, and a token.
+        For a call that decodes several tokens: per call, and per token.
     """
 
     token: int
@@ -71,29 +71,30 @@ class Instructions:
     draft: tuple[int, int]
 
     def prompt(self, gpu: Gpu) -> int:
-        """Of a token of a prompt."""
+        """Instructions per token of a prompt."""
         return self.token_since_100 if gpu.compute_capability_number >= 100 else self.token
 
     def decoding(self, tokens: int) -> int:
-        """Of a call that decodes so many tokens."""
+        """Instructions of a call that decodes `tokens` tokens."""
         once, each = self.draft
         return self.update if tokens == 1 else once + each * tokens
 
 
 TRITON_CODE = Instructions(48, 41, 120, (72, 48))
 TRITON_CODE_CHANNELS = Instructions(48, 41, 80, (72, 48))
-"""Where the kept tokens lie channel beside channel, as KDA's cache has them."""
+"""Instructions if the kept tokens are stored with channels contiguous, as in KDA's cache."""
 CUDA_ONE = by_hand(
     110,
     "instructions of a token in the CUDA kernel that decodes, not counted: the number with the least error "
     "on the rows of its fit",
 )
 CUDA_CODE = Instructions(16, 16, CUDA_ONE, (0, CUDA_ONE))
-"""A prompt's with ``--use_fast_math``: without it a block of half a chunk would take longer than was measured."""
+"""Prompt instructions with ``--use_fast_math``: without it a block of half a chunk would take longer than was
+measured."""
 
 
 def convolve(name: str, tile: tuple[int, int, int], code: Instructions, walks: bool) -> Implementation:
-    """The record of an implementation with these blocks.
+    """Record of an implementation with these blocks.
 
     Parameters
     ----------
@@ -119,12 +120,12 @@ def channels_of(w: Workload) -> int:
 
 
 def peak_bytes(w: Workload) -> int:
-    """Tokens in and out, and the last ones that are kept."""
+    """Peak memory: tokens in and out, and the last ones, which are kept."""
     return w.batch * channels_of(w) * w.element_bytes * (2 * w.seq_q + BEFORE)
 
 
 def check_takes(name: str, w: Workload) -> None:
-    """Refuse what is no causal convolution of one tensor."""
+    """Refuse a question that is not a causal convolution of one tensor."""
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if w.head_dim != w.head_dim_v or w.heads_q != w.heads_kv or mask.is_windowed or w.dropout:
         raise InputError(
@@ -134,7 +135,7 @@ def check_takes(name: str, w: Workload) -> None:
 
 
 def _width(channels: int, most: int) -> int:
-    """Channels of a block: the last block's are spread over all of them, so that each has as many."""
+    """Channels per block: the largest divisor of `channels` up to `most`, so that all blocks are equal."""
     return next(width for width in range(min(most, channels), 0, -1) if channels % width == 0)
 
 
@@ -150,7 +151,7 @@ def _blocks(w: Workload, tile: ConvolutionTile, warps: int, code: Instructions, 
         tensors.append(Tensor("last tokens", "b h g x", BEFORE * width * e))
     elif not tile.walks:
         tensors.append(Tensor("X", "b h g c x", BEFORE * width * e, by_tile=True))
-    # A block that decodes loads all of its tokens at once, into the tokens that are kept, and then takes them in turn.
+    # A decoding block loads all of its tokens at once, appends them to the kept ones, and processes them in turn.
     each = code.decoding(tile.tokens) if decodes else code.prompt(gpu) * tile.tokens
     links = NEXT_TOKEN * tile.tokens if decodes else EXCHANGE if tile.walks else tile.tokens
     work = Work(exps=tile.tokens * width, fp32=each * width, links=links)

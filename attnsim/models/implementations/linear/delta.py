@@ -159,12 +159,12 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, tu
     Parameters
     ----------
     before, after : int
-        Bytes of an element of the state that is read before the first chunk and written after the last; 0: none.
+        Bytes per element of the state that is read before the first chunk and written after the last; 0: none.
     channels : bool
-        Whether each channel has a decay of its own.
+        Whether each channel has its own decay.
     turned : bool
-        Whether the state lies as [V, K], as SGLang's cache has it: ``b_h1 += tl.trans(tl.dot(b_k, b_v))`` turns each
-        update through shared memory before it is added.
+        Whether the state is stored as [V, K], as in SGLang's cache: ``b_h1 += tl.trans(tl.dot(b_k, b_v))`` transposes
+        each update through shared memory before it is added.
     """
     columns = WALK_COLUMNS
     key = Tensor("K decayed", "b h g c", s.d * s.e) if channels else Tensor("K", "b h c", s.d * s.e)
@@ -218,14 +218,14 @@ def output(s: Shape, gpu: Gpu, values: str = "V new", gates: bool = True) -> Chu
 def output_by_channels(
     name: str, s: Shape, gpu: Gpu, values: str, *, within_bytes: int, links: int, shared: int
 ) -> Chunks:  # fmt: skip
-    """The same of decays for every channel of a key, after a kernel that has made Q K^T within the chunk.
+    """Outputs with a decay per channel of a key, after a kernel that has made Q K^T within the chunk.
 
     Parameters
     ----------
     values : str
-        What V is called.
+        Name of the tensor V.
     within_bytes : int
-        Of an element of Q K^T.
+        Bytes per element of Q K^T.
     links, shared : int
         As in :class:`Work`; bytes of shared memory.
     """

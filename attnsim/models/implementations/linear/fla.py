@@ -1,10 +1,10 @@
 """The other members of the family in flash-linear-attention (commit bc3b101d), by chunks of 64 and by recurrence.
 
-Without a delta rule two kernels do: the states before every chunk (``fla/ops/common/chunk_h.py``, `chunk_fwd_kernel_h`)
-and the outputs (``chunk_o.py``, `chunk_fwd_kernel_o`). With a decay a channel (``fla/ops/gla/chunk.py``) the decays are
-added up and the products within a chunk taken in kernels of their own. DeltaNet (``fla/ops/delta_rule/chunk.py``) runs
-Gated DeltaNet's kernels without gates. mLSTM's chunks (NX-AI/mlstm_kernels, ``chunkwise/xl_chunk``) are the first form
-with a column of ones behind V, which keeps the sum of the keys.
+Without a delta rule there are two kernels: the states before every chunk (``fla/ops/common/chunk_h.py``,
+`chunk_fwd_kernel_h`) and the outputs (``chunk_o.py``, `chunk_fwd_kernel_o`). With a decay per channel
+(``fla/ops/gla/chunk.py``), separate kernels add up the decays and compute the products within a chunk. DeltaNet
+(``fla/ops/delta_rule/chunk.py``) runs Gated DeltaNet's kernels without gates. mLSTM's chunks (NX-AI/mlstm_kernels,
+``chunkwise/xl_chunk``) are the first form with a column of ones appended to V, which gives the sum of the keys.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ WITHIN = "chunk_gla_fwd_A"
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Chunks whose states and outputs are two kernels.
+    """Chunks with separate kernels for states and outputs.
 
     Parameters
     ----------
     gates : int
-        Decays of a token and head that are read: 0, 1, or as many as channels (-1).
+        Decays read per token and head: 0, 1, or one per channel (-1).
     normalises : bool
-        Whether the sum of the keys is kept beside each state.
+        Whether the sum of the keys is kept with each state.
     """
 
     gates: int = 0
@@ -98,7 +98,7 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
 
 
 def _delta_net(s: Shape, gpu: Gpu) -> Iterator[Chunks]:
-    """Gated DeltaNet's kernels, which read no decays here and take no exponentials."""
+    """Gated DeltaNet's kernels without decays and exponentials."""
     solved = delta.overlap(s, gpu, s.e), *delta.solve(s)
     for one in (*solved, delta.updates(s, gpu, s.e), delta.walk(s, gpu, 0, 0), delta.output(s, gpu)):
         tensors = tuple(tensor for tensor in one.tensors if tensor.name != "g sums")

@@ -18,8 +18,7 @@ from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 WIDTHS = (64, 128, 256, 512)
-"""Widths of a state that a kernel may have; most have states up to 256 alone, as ``chunk_delta_h.py``
-(`largest_head_dim`)."""
+"""Possible widths of a state; most kernels support only up to 256, as ``chunk_delta_h.py`` (`largest_head_dim`)."""
 WHOLE = "delta_rule_fwd"
 
 
@@ -29,20 +28,20 @@ COLUMNS_A_BLOCK = f"chunks of {delta.CHUNK}, {delta.WALK_COLUMNS} columns of a s
 
 @dataclass(frozen=True, slots=True)
 class DeltaRule:
-    """How a chunked delta rule is run.
+    """Variant of a chunked delta rule.
 
     Parameters
     ----------
     gates : int
-        Bytes of a gate as it comes in.
+        Bytes of a gate in the input.
     before, after : int
-        Bytes of an element of the state that is read at first and written at last; 0: none.
+        Bytes per element of the state that is read at first and written at last; 0: none.
     unit : bool
-        Whether Q and K are brought to unit length first, in kernels of their own.
+        Whether separate kernels first scale Q and K to unit length.
     together : bool
-        Whether A is made and inverted in one kernel.
+        Whether one kernel makes and inverts A.
     turned : bool
-        Whether the state lies as [V, K].
+        Whether the state is stored as [V, K].
     clears : bool
         Whether O is set to zero before it is written (``torch.zeros_like(v)`` of ``chunk_o.py``).
     """
@@ -60,7 +59,7 @@ def prefill(
     name: str, algorithm: str, tile: str, kernels: Callable[[Shape, Gpu], Iterable[Chunks | Kernel]],
     peak: Callable[[Workload], int], widths: tuple[int, ...] = WIDTHS,
 ) -> Implementation:  # fmt: skip
-    """The record of what takes in whole sequences with these kernels."""
+    """Record of an implementation that takes whole sequences with these kernels."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_takes(name, w, widths)
@@ -84,7 +83,7 @@ def unit_length(s: Shape) -> tuple[Kernel, ...]:
 
 
 def zeroed(what: str, tensor: str, size: int, element_bytes: int) -> Kernel:
-    """``torch.zeros`` for so many elements."""
+    """``torch.zeros`` for `size` elements."""
     return streaming(what, [Access(tensor, size * element_bytes, True)], elements=size, fp32_per_element=0)
 
 
@@ -92,7 +91,7 @@ def _chunked(name: str, rule: DeltaRule) -> Implementation:
     def kernels(s: Shape, gpu: Gpu) -> Iterator[Chunks | Kernel]:
         yield from unit_length(s) if rule.unit else ()
         yield delta.sums(s, rule.gates)
-        # Of the inverse no kernel writes the blocks above the diagonal.
+        # No kernel writes the inverse's blocks above the diagonal.
         yield zeroed("zeros A", "A inverse", s.rows * s.heads * delta.CHUNK, s.e)
         yield from (delta.overlap_solve(s),) if rule.together else (delta.overlap(s, gpu, rule.gates), *delta.solve(s))
         yield delta.updates(s, gpu, rule.gates)
@@ -105,12 +104,12 @@ def _chunked(name: str, rule: DeltaRule) -> Implementation:
 
 
 def peak_bytes(w: Workload) -> int:
-    """Inputs, outputs and the states."""
+    """Peak memory: inputs, outputs and the states."""
     return io_bytes(w) + state_bytes(w)
 
 
 def chunked_bytes(w: Workload) -> int:
-    """Of a chunked form: A, W, U, V new and the state before every chunk too."""
+    """Peak memory of a chunked form: also A, W, U, V new and the state before every chunk."""
     s = Shape.of(w)
     rows = s.rows * s.heads * (4 * delta.CHUNK + s.e * (delta.CHUNK + s.d + 2 * s.dv))
     return peak_bytes(w) + rows + s.states * s.chunks(delta.CHUNK) * s.d * s.dv * s.e
@@ -119,7 +118,7 @@ def chunked_bytes(w: Workload) -> int:
 def _whole(s: Shape, gpu: Gpu) -> tuple[Chunks]:
     """All products of a chunk in one block, with a state of d x dv in registers; two warpgroups and one for copies.
 
-    ``gdn_prefill`` of FlashInfer (``flat_kernel_delta_rule``): chunks of 64, a persistent block a head of a sequence.
+    ``gdn_prefill`` of FlashInfer (``flat_kernel_delta_rule``): chunks of 64, a persistent block per head of a sequence.
     """
     c = delta.CHUNK
     tensors = (
@@ -147,7 +146,7 @@ def _whole(s: Shape, gpu: Gpu) -> tuple[Chunks]:
 def recurring(
     name: str, algorithm: str, how: Recurrence, widths: tuple[int, ...] = WIDTHS, tokens: range | None = None
 ) -> Implementation:
-    """The record of a decoding kernel, of one for drafts of so many tokens."""
+    """Record of a decoding kernel; with `tokens`, for drafts of these lengths."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_takes(name, w, widths)

@@ -1,6 +1,6 @@
 """Kimi Delta Attention (arXiv 2510.26692): the gated delta rule with a decay for every channel of a key.
 
-By chunks of 64 in Triton as SGLang and vLLM carry it (``fla/kda.py``, ``chunk_intra.py``); by chunks of 16 as
+By chunks of 64 in Triton, as in SGLang and vLLM (``fla/kda.py``, ``chunk_intra.py``); by chunks of 16 in
 FlashKDA's two CUDA kernels (MoonshotAI/FlashKDA ``csrc/smxx``); and by recurrence, of one token or of a draft's.
 """
 
@@ -40,7 +40,7 @@ WHOLE_FILE = by_hand(
 
 
 def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
-    """The kernels after Q and K have been brought to unit length."""
+    """Kernels after Q and K have been scaled to unit length."""
     gates = (Tensor("g", "b h g c x", s.d * s.e), Tensor("g sums", "b h g c x", s.d * FP32, written=True))
     qkg = (
         Tensor("Q", "b h g c x", s.d * s.e),
@@ -61,7 +61,7 @@ def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
         Tensor("A inverse", "b h g c x", delta.DIAGONAL * BLOCK**2 * s.e, written=True, by_tile=True),
     )
     merging = delta.merging()
-    # Products of Q and of K with K, decayed in fp32: at the rate of tf32, twice the time of 16 bits.
+    # Products of Q and K with K, decayed, are in fp32 at the rate of tf32: twice the time of 16 bits.
     overlaps = ((BLOCK, BLOCK, s.d),) * (2 * 2 * BLOCKS_BELOW)
     rows = ROWS * (BLOCK - 2)
     return (
@@ -168,8 +168,8 @@ _FUSED_DRAFT = Recurrence(
     columns=128, warps=8, registers=WHOLE_FILE, after=0, gates=2, channels=True, kept=4, turns=2, ahead=True,
     around=True,
 )  # fmt: skip
-"""``kda_decode_mtp.py`` of SGLang, `kda_decode_mtp_kernel`: a block of 256 threads has all columns of a head and takes
-them in two tiles of 64; Q, K, V and gates of all tokens are made first and stay in shared memory."""
+"""``kda_decode_mtp.py`` of SGLang, `kda_decode_mtp_kernel`: a block of 256 threads has all columns of a head and
+processes them in two tiles of 64; Q, K, V and gates of all tokens are computed first and stay in shared memory."""
 
 RECORDS = (
     _chunked("sglang.kda-chunk"),

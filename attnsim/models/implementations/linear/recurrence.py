@@ -1,6 +1,6 @@
-"""Decoding: a block holds some columns of a head's state in registers and takes in the new tokens one by one.
+"""Decoding: a block holds some columns of a head's state in registers and processes the new tokens one by one.
 
-Nothing depends on the tokens before: their state is read once and written once.
+The time is independent of earlier tokens: their state is read once and written once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TAPS = 4
 LANES_SUM = 5
 """Shuffles of a sum over the lanes of a warp."""
 SHUFFLE = 4
-"""FP32-lane instructions in the time of a shuffle's lane: 32 lanes a clock and SM against 128 (CUDA C++ Programming
+"""FP32-lane instructions in the time of one lane's shuffle: 32 lanes per clock and SM against 128 (CUDA C++ Programming
 Guide, "Arithmetic Instructions")."""
 PREPARED = by_hand(
     LANES_SUM + 8, "links before a token's state: the sum of squares of Q and K, and the gate's functions"
@@ -29,18 +29,18 @@ TAKEN = by_hand(2 * LANES_SUM + 4, "links of a token in the state: decay, k S an
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """How an implementation decodes.
+    """Decoding by one implementation.
 
     Parameters
     ----------
     columns : int
-        Columns of the state that a block has (BV).
+        Columns of the state per block (BV).
     narrower : tuple of (int, int)
-        Columns of a block in calls of at most so many states.
+        (states, columns): columns per block in calls of at most so many states.
     registers : int
-        Of a thread, where the compiler is given them; 0: the state's and 40 more.
+        Registers per thread if the compiler is given them; 0: the state's and 40 more.
     before, after : int
-        Bytes of an element of the state as it is read and as it is written; 0 where it is not written.
+        Bytes per element of the state as it is read and as it is written; 0 if it is not written.
     gates : int
         Bytes of a gate.
     channels : bool
@@ -48,14 +48,14 @@ class Recurrence:
     delta : bool
         Whether there is a delta rule.
     kept : int
-        Bytes of an element of the states that are written after every token, for drafts that may be rejected. Of these
-        kernels, whose tokens follow one another, the links and shuffles of a token are counted.
+        Bytes per element of the states that are written after every token, for drafts that may be rejected. For these
+        kernels, whose tokens are sequential, the links and shuffles of a token are counted.
     turns : int
-        Parts of its columns that a block takes one after the other, each with all tokens, from shared memory.
+        Sequential parts of a block's columns, each with all tokens, from shared memory.
     ahead : bool
-        Whether the next token's Q, K and V are on their way.
+        Whether the next token's Q, K and V are prefetched.
     around : bool
-        Whether the short convolution before it, and the gated norm behind it, are in the same kernel.
+        Whether the preceding short convolution and the following gated norm are in the same kernel.
     """
 
     columns: int
@@ -76,7 +76,7 @@ class Recurrence:
         return f"{self.columns} columns of a state, {self.warps} warp{'s' * (self.warps > 1)}"
 
     def width(self, s: Shape) -> int:
-        """Columns of a block in a call."""
+        """Columns per block in a call."""
         return min(next((few for states, few in self.narrower if s.states <= states), self.columns), s.dv)
 
     def kernel(self, s: Shape, dtype: str) -> Kernel:
@@ -112,11 +112,11 @@ class Recurrence:
         return one.kernel(s.sequences, s.tokens, dtype, s.e)
 
     def _work(self, s: Shape, columns: int) -> Work:
-        """What a block computes for a token.
+        """Arithmetic of a block per token.
 
-        Decay, k S and its sum, the update, q S and its sum are an instruction each for an element. Of drafts, whose
-        tokens follow one another, all links are counted, the shuffles of both sums of each column, and that a block of
-        fewer than four warps does not issue to all schedulers of its SM.
+        Decay, k S and its sum, the update, q S and its sum are one instruction each per element. For drafts, whose
+        tokens are sequential, more is counted: all links, the shuffles of both sums of each column, and the schedulers
+        of its SM that a block of fewer than four warps leaves idle.
         """
         exps = s.d if self.channels else 1
         each = (6 if self.delta else 4) * columns * s.d
@@ -128,6 +128,6 @@ class Recurrence:
         return Work(exps=exps, fp32=each + 32 * SHUFFLE * shuffles, links=links)
 
     def _shared(self, s: Shape) -> int:
-        """Q, K, decays, V and outputs of all tokens, the taps of K and V, and two parts of the state."""
+        """Bytes of Q, K, decays, V and outputs of all tokens, the taps of K and V, and two parts of the state."""
         rows = s.tokens * (3 * s.d + 2 * s.dv) + TAPS * (s.d + s.dv)
         return 4 * (rows + 2 * s.d * s.dv // self.turns)

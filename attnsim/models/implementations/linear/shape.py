@@ -1,4 +1,4 @@
-"""A question of the family as its kernels see it, and what they refuse."""
+"""Sizes of a question of the family, and the checks of its kernels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from attnsim.models.question.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a call. Heads of Q and K are shared by `group` consecutive heads of V, each with a state of its own.
+    """Sizes of a call. Heads of Q and K are shared by `group` consecutive heads of V, each with its own state.
 
     Parameters
     ----------
     sequences, tokens : int
-        Tokens are those of a sequence that the call takes in.
+        Sequences, and tokens per sequence that the call processes.
     heads, key_heads : int
-        Of V and the states; of Q and K.
+        Heads of V and the states; heads of Q and K.
     d, dv : int
         Width of Q and K, and of V.
     e : int
@@ -34,7 +34,7 @@ class Shape:
 
     @classmethod
     def of(cls, w: Workload) -> Shape:
-        """Of a workload: `heads_q` are the heads of V, `heads_kv` those of Q and K."""
+        """Sizes of a workload: `heads_q` are the heads of V, `heads_kv` those of Q and K."""
         return cls(w.batch, w.seq_q, w.heads_q, w.heads_kv, w.head_dim, w.head_dim_v, w.element_bytes)
 
     @property
@@ -63,7 +63,7 @@ class Shape:
 
 
 def check_takes(name: str, w: Workload, widths: tuple[int, ...]) -> None:
-    """Refuse what a recurrence cannot be asked, and widths that the kernels are not compiled for."""
+    """Refuse questions that a recurrence cannot answer, and widths that the kernels are not compiled for."""
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if not mask.is_band or mask.is_windowed or w.dropout or not (mask.is_causal or w.seq_q == 1):
         raise InputError(
@@ -88,12 +88,12 @@ def check_takes(name: str, w: Workload, widths: tuple[int, ...]) -> None:
 
 
 def state_bytes(w: Workload, element_bytes: int = 4) -> int:
-    """Bytes of the states of all sequences, whatever their length."""
+    """Bytes of the states of all sequences, independent of their length."""
     return w.batch * w.heads_q * w.head_dim * w.head_dim_v * element_bytes
 
 
 def io_bytes(w: Workload) -> int:
-    """Q, K and V of the tokens that the call takes in, their output, and gates of fp32."""
+    """Bytes of Q, K and V of the processed tokens, their output, and gates of fp32."""
     keys = 2 * w.heads_kv * w.head_dim * w.element_bytes
     values = w.heads_q * w.head_dim_v * (w.element_bytes + w.output_bytes)
     return w.batch * w.seq_q * (keys + values + 8 * w.heads_q)

@@ -1,9 +1,9 @@
 """Schedule of ``kernels/cuda/backward.cu``: FlashAttention-2's backward with the heads of a group in one block.
 
 P is recomputed from the log-sum-exp (Dao, arXiv 2307.08691, algorithm 2). A block owns a tile of keys of one key/value
-head and goes over all query heads of its group, so dK and dV are written once whatever the group; FlashAttention-2
-expands them over the query heads and sums them in kernels of their own. dQ is summed with fp32 atomics in both. The
-operation that launches the kernels asks here for their tiles too.
+head and processes all query heads of its group, so dK and dV are written once for any group size; FlashAttention-2
+expands them over the query heads and sums them in separate kernels. Both sum dQ with fp32 atomics. The
+operation that launches the kernels also takes their tiles from here.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class OwnBackwardTile:
 
     @property
     def sums_bytes(self) -> int:
-        """The fp32 sums of dQ of a tile of queries, missing rows of the last tile included."""
+        """Bytes of the fp32 sums of dQ of a tile of queries, including missing rows of the last tile."""
         return self.rows * self.head_dim * 4
 
     @property
     def row_numbers_bytes(self) -> int:
-        """What all threads read of shared memory to have one number of each of their rows of a tile of scores."""
+        """Bytes of shared memory that all threads read to have one number per row of a tile of scores."""
         return THREADS * (2 * self.rows // (16 * _downs(self.rows, self.keys))) * 4
 
     def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
@@ -104,7 +104,7 @@ TILES = {
     128: (OwnBackwardTile(128, 64, 128), OwnBackwardTile(128, 32, 64)),
     256: (OwnBackwardTile(256, 64, 64), OwnBackwardTile(256, 32, 64)),
 }
-"""By head_dim, the one that reads shared memory least first: its scores, dK and dV take 192 of a thread's registers."""
+"""Tiles by head_dim, starting with the one that reads shared memory least: its scores, dK and dV take 192 registers."""
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> OwnBackwardTile:
@@ -113,7 +113,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> OwnB
     Raises
     ------
     InputError
-        When the kernels are not written for the workload or not compiled for the tile, or nothing fits.
+        If the kernels do not support the workload or the tile, or nothing fits.
     """
     if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
         raise InputError(
@@ -138,15 +138,15 @@ def query_tiles(w: Workload, tile: OwnBackwardTile) -> int:
 
 
 def sums_bytes(w: Workload, tile: OwnBackwardTile) -> int:
-    """The fp32 sums of dQ, whole tiles."""
+    """Bytes of the fp32 sums of dQ, in whole tiles."""
     return w.batch * w.heads_q * query_tiles(w, tile) * tile.sums_bytes
 
 
 def operands_read(rows: int, columns: int) -> int:
     """Rows of A and columns of B that the warps read for an output of `rows` x `columns`, on the grid that reads least.
 
-    The rule of ``kernels/cuda/warp_grid.cuh``: rectangles of whole 16 x 16 tiles, all warps side by side reading the
-    same rows of A and all warps one below another the same columns of B.
+    The rule of ``kernels/cuda/warp_grid.cuh``: rectangles of whole 16 x 16 tiles. Warps side by side read the same rows
+    of A, warps one below another the same columns of B.
     """
     return _read(rows, columns, _downs(rows, columns))
 
@@ -156,7 +156,7 @@ def _read(rows: int, columns: int, downs: int) -> int:
 
 
 def _downs(rows: int, columns: int) -> int:
-    """Warps one below another; of two grids that read as much the taller."""
+    """Rows of the warp grid; the taller of two grids that read equally much."""
     fit = [n for n in (1, 2, 4, 8) if rows % (16 * n) == 0 and columns % (16 * (WARPS // n)) == 0]
     return min(fit, key=lambda n: (_read(rows, columns, n), -n))
 
@@ -167,7 +167,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     Raises
     ------
     InputError
-        When the kernels are not written for the workload or not compiled for the tile, or it does not fit.
+        If the kernels do not support the workload or the tile, or it does not fit.
     """
     tile = choose_tile(w, gpu, shape)
     w = w.bounded()
@@ -185,7 +185,7 @@ def _axes(w: Workload, tile: OwnBackwardTile) -> dict[str, Axis]:
 
 
 def _of_queries(w: Workload, tile: OwnBackwardTile) -> dict[str, Tensor]:
-    """Tensors of a row for each query, and the sums of dQ, which have whole tiles."""
+    """Tensors with a row for each query, and the sums of dQ, in whole tiles."""
     width = w.head_dim * w.element_bytes
     sizes = {"Q": width, "O": width, "dO": width, "LSE": 4, "D": 4, "dQ": width}
     sums = Tensor("dQ accum", "b h g i", tile.sums_bytes, by_tile=True)
@@ -234,7 +234,7 @@ def _per_query_tile(
     name: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile, ops: Callable[[int], Iterable[TileOp]],
     tensors: Iterable[Tensor], buffers: Buffers = (),
 ) -> Kernel:  # fmt: skip
-    """A kernel of one block per tile of queries; `ops` says what it does with so many of them."""
+    """A kernel with one block per tile of queries; `ops` returns its operations for a number of queries."""
     axes = _axes(w, tile)
     return declared(
         name,
@@ -252,7 +252,7 @@ def _per_query_tile(
 
 
 def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
-    """A block for each tile of keys: the query heads of a group in turn, of each query tiles from last to first."""
+    """A block for each tile of keys: the query heads of a group in turn, each with query tiles from last to first."""
     axes, m, n, d = _axes(w, tile), tile.rows, tile.keys, w.head_dim
     k, v, dk, dv = (
         Tensor(name, "b h j", d * w.element_bytes, written=name.startswith("d")) for name in ("K", "V", "dK", "dV")
@@ -316,9 +316,9 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
 
 
 def _visits(w: Workload, axes: dict[str, Axis]) -> dict[str, Ints]:
-    """Of tiles of keys: the query tiles of a head, until which a window `cut`s some pair off, and which are `whole`.
+    """For each tile of keys: query tiles of a head, the first of them that a window `cut`s, and the `whole` ones.
 
-    Whole tiles of queries see every key of the tile, those beyond the end of a shorter one included.
+    Whole tiles of queries see every key of the tile, including keys beyond the end of a shorter one.
     """
     i, j, ahead, left, right = axes["i"], axes["j"], w.seq_kv - w.seq_q, w.mask.left, w.mask.right
     first = np.arange(j.tiles, dtype=np.int64) * j.tile
@@ -336,7 +336,7 @@ def _visits(w: Workload, axes: dict[str, Axis]) -> dict[str, Ints]:
 
 
 def _scores(tile: OwnBackwardTile, counts: StepCounts | None, hides: bool) -> tuple[TileOp, TileOp]:
-    """P and dS of a warpgroup, which both go to shared memory, each beside a number of each row."""
+    """P and dS of a warpgroup, which both go to shared memory, each with one number per row."""
     scores = tile.rows * tile.keys // 2
     if counts:
         p, ds = counts.gradients(scores)

@@ -1,7 +1,7 @@
 """Schedule of ``kernels/cuda/decode.cu`` and ``decode_combine.cu``: split-KV decoding with the heads of a group packed.
 
-A block is 16 packed rows and a range of the keys; its warps share out the keys, each with a ring of buffers and a
-softmax of its own, so that no barrier interrupts the stream from HBM. Splitting the keys over blocks and combining
+A block is 16 packed rows and a range of the keys. Its warps divide the keys, each with its own ring of buffers and its
+own softmax, so that no barrier interrupts the stream from HBM. Splitting the keys over blocks and combining
 them afterwards is Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023, https://pytorch.org/blog/flash-decoding).
 """
 
@@ -55,11 +55,11 @@ class DecodeTile:
     Parameters
     ----------
     warps : int
-        Each takes `SLICE` keys of a step.
+        Warps, each with `SLICE` keys of a step.
     stages : int
         Slices of K and of V in a warp's ring.
     residents : int
-        Blocks on an SM from which the tile is worth choosing.
+        Resident blocks per SM from which the tile pays.
     """
 
     head_dim: int
@@ -98,7 +98,7 @@ class DecodeTile:
         return bytes_of(self.buffers)
 
     def blocks_per_sm(self, gpu: Gpu) -> int:
-        """Blocks that shared memory, the scarce resource here, lets reside on an SM."""
+        """Resident blocks per SM by shared memory, which is the limiting resource here."""
         if self.shared_memory_bytes > gpu.sm.shared_memory_per_block_bytes:
             return 0
         unit = SHARED_MEMORY_UNIT
@@ -106,7 +106,7 @@ class DecodeTile:
         return gpu.sm.shared_memory_bytes // block
 
     def constants(self, dtype: str, options: bool = False) -> tuple[tuple[str, int | str], ...]:
-        """Compile-time constants of the kernel; with what a call may ask beside its shape, or without."""
+        """Compile-time constants of the kernel; with `options`, of the compilation that supports options of a call."""
         head_dim, warps, stages = ("HEAD_DIM", self.head_dim), ("WARPS", self.warps), ("STAGES", self.stages)
         return (("ELEMENT", ELEMENT[dtype]), head_dim, warps, stages, *(OPTIONS if options else ()))
 
@@ -119,18 +119,18 @@ TILES = {
     128: (DecodeTile(128, 4, 3, 2), DecodeTile(128, 4, 2, 1)),
     256: (DecodeTile(256, 4, 3, 1), DecodeTile(256, 4, 2, 1), DecodeTile(256, 2, 2, 1)),
 }
-"""By head_dim, most bytes in flight first."""
+"""Tiles by head_dim, most bytes in flight first."""
 IN_FLIGHT = by_hand(4.0, "copies kept in flight over what Little's law asks for (bandwidth x latency)")
 """Latency about doubles when HBM is busy, and a warp computes on a part of its ring instead of waiting for it."""
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> DecodeTile:
-    """The first tile of `TILES` that fits `gpu` as often as it asks for, or that fits at all.
+    """The first tile of `TILES` with its wanted number of resident blocks on `gpu`; otherwise the first that fits.
 
     Raises
     ------
     InputError
-        When the kernel is not written for the workload or not compiled for the tile, or nothing fits.
+        If the kernel does not support the workload or the tile, or nothing fits.
     """
     check_takes(w)
     tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)
@@ -143,7 +143,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Deco
 
 
 def check_takes(w: Workload) -> None:
-    """Refuse a workload that the kernel is not written for."""
+    """Refuse a workload that the kernel does not support."""
     if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
         raise InputError(
             f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
@@ -154,12 +154,12 @@ def check_takes(w: Workload) -> None:
 
 
 def choose_splits(w: Workload, gpu: Gpu, tile: DecodeTile) -> int:
-    """How many ranges to cut the keys into: the fewest within 5 % of the best bandwidth.
+    """Number of ranges of keys: the fewest within 5 % of the best bandwidth.
 
-    What counts is the share of the time in which enough blocks run to keep HBM busy. One or two an SM do;
-    ``split_count``, FlashAttention's rule for kernels bound by their multiplications, would fill every slot and pay for
-    it with partial results. So a last wave takes its share of the slots' time, but no less than the blocks that HBM
-    needs; and all blocks wait for those with one key tile more than the others.
+    The criterion is the share of the time in which enough blocks run to keep HBM busy. One or two per SM do.
+    ``split_count``, FlashAttention's rule for compute-bound kernels, would fill every slot and pay for it with partial
+    results. Hence a last wave takes its share of the slots' time, but at least that of the blocks that HBM needs; and
+    all blocks wait for those with one key tile more.
     """
     w = reachable(w)
     blocks = w.batch * w.heads_kv * row_tiles(w)
@@ -175,14 +175,14 @@ def choose_splits(w: Workload, gpu: Gpu, tile: DecodeTile) -> int:
 
 
 def _saturating(tile: DecodeTile, gpu: Gpu) -> float:
-    """Blocks that keep HBM busy: `IN_FLIGHT` times bandwidth x latency in their rings, and one an SM at least."""
+    """Blocks that keep HBM busy: `IN_FLIGHT` times bandwidth x latency in their rings, and at least one per SM."""
     latency_s = gpu.hbm.latency_clk / gpu.clock.full_hz
     needed = IN_FLIGHT * gpu.hbm.bandwidth_bytes_per_s * latency_s / tile.ring_bytes
     return min(max(needed, gpu.sm.count), gpu.sm.count * max(1, tile.blocks_per_sm(gpu)))
 
 
 def reachable(w: Workload) -> Workload:
-    """The workload without limits of its mask that hide nothing: one query sees all that is causally before it."""
+    """The workload without limits of its mask that hide nothing: a single query sees all keys before it."""
     mask = w.mask.within(w.seq_q, w.seq_kv)
     right = None if mask.right is not None and mask.right >= w.seq_q - 1 else mask.right
     return replace(w, mask=replace(mask, right=right))
@@ -213,8 +213,8 @@ def tile_range(w: Workload, keys: int) -> tuple[Ints, Ints]:
 
 SPLIT, COMBINE = "decode_split", "decode_combine"
 LSE, VALUES, WEIGHTS, MERGE, ODD = "LSE", "values", "weights", "merge", "odd"
-"""Parts of the combine kernel: what a warp does up to its first load, from there until it waits for that, and then
-until it waits for values; what only some of its warps run; a further round where their number is odd."""
+"""Parts of the combine kernel: up to a warp's first load; from there until it waits for that load; then until it waits
+for values; work of some warps only; an additional round if their number is odd."""
 COMBINE_WARPS = 4
 COMBINE_AHEAD = 4 * COMBINE_WARPS
 """Splits of a row whose values the combine kernel has in flight at a time, four for each warp."""
@@ -226,7 +226,7 @@ def combine_constants(w: Workload) -> tuple[tuple[str, int | str], ...]:
 
 
 def combine_shared_memory_bytes(head_dim: int) -> int:
-    """O of each warp in fp32, its maximum and its sum."""
+    """Bytes of O of each warp in fp32, its maximum and its sum."""
     return COMBINE_WARPS * (head_dim + 2) * 4
 
 
@@ -245,14 +245,14 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     Raises
     ------
     InputError
-        When the kernel is not written for the workload or not compiled for the tile.
+        If the kernel does not support the workload or the tile.
     """
     tile = choose_tile(w, gpu, shape)
     return decode_schedule(w, gpu, tile, choose_splits(w, gpu, tile))
 
 
 def _partly_seen(w: Workload, keys: int, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Key tiles at the lower and the upper edge of ``[begin, end)`` that some row of a row tile does not see whole."""
+    """Key tiles at the lower and the upper edge of ``[begin, end)`` that some row of a row tile sees only partly."""
     first, last = queries(w)
     shift = w.seq_kv - w.seq_q
     low = np.zeros_like(last) if w.mask.left is None else np.maximum(0, last + shift - w.mask.left)
@@ -265,7 +265,7 @@ def _partly_seen(w: Workload, keys: int, begin: Ints, end: Ints) -> tuple[Ints, 
 def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kernel:
     """A block for each head, range of keys and tile of packed rows; its key tiles are walked from the last one on.
 
-    Every warp multiplies 16 rows by keys of its own and rescales an O of its own; four lanes compute a row's factor.
+    Every warp multiplies 16 rows by its own keys and rescales its own O; four lanes compute a row's factor.
     """
     d, e, keys = w.head_dim, w.element_bytes, tile.keys
     label, compiled = (kernel_label(SPLIT, tile.constants(w.dtype, one)) for one in (False, bool(w.options)))
@@ -330,12 +330,12 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
 
 
 def _query_rows_read(w: Workload, tile: DecodeTile) -> int:
-    """Rows of Q read from shared memory in a step: none while registers hold them, all by each warp at 256 columns."""
+    """Rows of Q read from shared memory per step: none if registers hold them; all by each warp at 256 columns."""
     return tile.warps * ROWS if w.head_dim > 128 else 0
 
 
 def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
-    """One block a row: its warps share out the splits, in rounds of `COMBINE_AHEAD`."""
+    """One block per row: its warps divide the splits, in rounds of `COMBINE_AHEAD`."""
     d, threads = w.head_dim, 32 * COMBINE_WARPS
     axes = {"r": Axis(w.batch * w.heads_q * w.seq_q), "s": Axis(splits, COMBINE_AHEAD)}
     o_partial, lse_partial = Tensor("O partial", "s r", d * 4), Tensor("LSE partial", "s r", 4)
@@ -343,7 +343,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
     label = kernel_label(COMBINE, combine_constants(w))
     parts = TURN, ODD, LSE, VALUES, WEIGHTS, "", MERGE
     pair, odd, begun, ahead, weighing, each, merge = (counts_of(label, gpu, part) for part in parts)
-    further = axes["s"].tiles - 1  # rounds of the loop, which does two a turn: of an odd number the last stands apart
+    further = axes["s"].tiles - 1  # rounds of the loop, two per iteration; the last of an odd number is separate
     last = COMBINE_AHEAD - int(axes["s"].missing[-1])
 
     def add(n: int, counts: StepCounts | None) -> tuple[TileOp, TileOp, TileOp]:
@@ -352,7 +352,7 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
 
     fetch, arrive, weighed = add(min(splits, COMBINE_AHEAD), pair)
     lses: tuple[TileOp, ...] = (lse_partial.load(splits),)
-    weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, shuffles in between
+    weights = TileOp("vector", "weights", exps=threads, fp32=4 * threads)  # by whole warps, with shuffles between
     if begun and ahead and weighing and each:
         lses = begun.work("addresses of LSE", threads), *lses, ahead.work("addresses of O", threads)
         weights, weighed = weighing.work("weights", threads, threads), each.work("O", threads)

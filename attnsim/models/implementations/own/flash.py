@@ -29,7 +29,7 @@ ENTRY = "flash_forward"
 
 
 def _tile(rows: int, keys: int, stages: int, warps: int = 4) -> FlashTile:
-    """A tile: FlashAttention-2's own loop where K and V have one buffer each, a ring where they have more."""
+    """A tile: FlashAttention-2's own loop if K and V have one buffer each, otherwise a ring."""
     loop: Loop = "fa2" if stages == 1 else "ring"
     return FlashTile(rows, keys, warps, loop, stages, rescale="first", edges_only=True)
 
@@ -39,21 +39,20 @@ TILES: dict[int, tuple[FlashTile, ...]] = {
     128: (_tile(128, 64, 2), _tile(128, 64, 1), _tile(128, 32, 1), _tile(64, 64, 1, warps=2), _tile(64, 64, 1)),
     256: (_tile(64, 64, 1), _tile(128, 64, 1, warps=8)),
 }
-"""The compilations of the kernel by head_dim, of alike ones the preferred first.
+"""Compilations of the kernel by head_dim; the preferred one of equals first.
 
 Up to head_dim 128 a warp has 32 of 128 rows, so that it reads each fragment of K and V once for two products; the
-accumulators then take up to 192 registers. The shapes are those that FlashAttention-2 came to
-(``flash_fwd_launch_template.h`` in ``csrc/flash_attn/src`` of Dao-AILab/flash-attention), with a second buffer where
+accumulators then take up to 192 registers. The shapes are FlashAttention-2's
+(``flash_fwd_launch_template.h`` in ``csrc/flash_attn/src`` of Dao-AILab/flash-attention), with a second buffer if
 the SM has room for it.
 Up to head_dim 128 those of 64 rows are the sparse kernel's (:mod:`attnsim.models.implementations.own.sparse`),
-for grids of few blocks.
-"""
+for grids of few blocks."""
 LEAN = {**TILES, 64: tuple(tile for tile in TILES[64] if (tile.keys, tile.stages) != (128, 1))}
-"""Those in which a kernel that does more with a score spills no registers."""
+"""Compilations without register spills in kernels with more work per score."""
 
 
 def constants(dtype: str, head_dim: int, tile: FlashTile, options: bool = False) -> tuple[tuple[str, int | str], ...]:
-    """Compile-time constants of the kernel for a tile; with what a call may ask beside its shape, or without."""
+    """Compile-time constants of the kernel for a tile; `options`: of the compilation with options of a call."""
     return (
         ("ELEMENT", ELEMENT[dtype]),
         ("HEAD_DIM", head_dim),
@@ -68,14 +67,14 @@ def constants(dtype: str, head_dim: int, tile: FlashTile, options: bool = False)
 def able_tiles(
     w: Workload, gpu: Gpu, shape: TileRequest | None = None, compiled: Mapping[int, tuple[FlashTile, ...]] = TILES
 ) -> list[FlashTile]:
-    """The tiles, or those of the shape given, that fit `gpu`; along a diagonal they are no taller than two squares.
+    """The tiles, or those of the requested shape, that fit `gpu`; along a diagonal they are at most two squares tall.
 
-    The launch order is longest first where row tiles differ in length.
+    The launch order is longest first if row tiles differ in length.
 
     Raises
     ------
     InputError
-        When the kernel is not compiled for the width or the shape, or no tile fits.
+        If the kernel is not compiled for the width or the shape, or no tile fits.
     """
     if w.head_dim not in compiled or w.head_dim_v != w.head_dim:
         allowed = ", ".join(map(str, compiled))
@@ -95,7 +94,7 @@ def able_tiles(
 def choose_tile(
     w: Workload, gpu: Gpu, shape: TileRequest | None = None, compiled: Mapping[int, tuple[FlashTile, ...]] = TILES
 ) -> FlashTile:
-    """The tile that is done first, as :func:`least_clks` reckons for the GPU without its changes; of alike the first.
+    """The tile with the least time by :func:`least_clks` on the unchanged GPU; the first of equals.
 
     Raises
     ------
@@ -120,7 +119,7 @@ def shared_memory_bytes(head_dim: int, tile: FlashTile) -> int:
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The one kernel of a forward pass.
+    """Schedule of the forward kernel.
 
     Raises
     ------
@@ -131,7 +130,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def schedule_of(w: Workload, gpu: Gpu, tile: FlashTile) -> Schedule:
-    """The same on a tile."""
+    """Schedule of the forward kernel on a tile."""
     label, compiled = (
         kernel_label(ENTRY, constants(w.dtype, w.head_dim, tile, one)) for one in (False, bool(w.options))
     )

@@ -19,22 +19,22 @@ from attnsim.models.schedule.widths import padded
 NAME = "attnsim.flash-hopper"
 ENTRY = "flash_hopper"
 TILES = {64: (128, 128), 128: (176, 128)}
-"""Keys of a tile by head_dim, without a mask and with one: those that FlashAttention-3 takes
-(``tile_size_fwd_sm90`` in ``hopper/tile_size.h`` of Dao-AILab/flash-attention). S of 176 keys needs 88 registers beside
-O of 128 columns, P and what is left of 240; beside three warpgroups of 160 there is room for 128 keys alone."""
+"""Keys of a tile by head_dim, without a mask and with one: FlashAttention-3's (``tile_size_fwd_sm90`` in
+``hopper/tile_size.h`` of Dao-AILab/flash-attention). S of 176 keys needs 88 registers in addition to O of 128 columns
+and P, of 240; with three warpgroups of 160 registers, only 128 keys fit."""
 HEAD_DIMS = tuple(TILES)
 STAGES = 2
 ALIGNMENT = 1024
-"""Bytes that tiles with the 128-byte swizzle are aligned to; a block asks for so much more than it uses."""
+"""Alignment in bytes of tiles with the 128-byte swizzle; a block requests as much in addition to its buffers."""
 
 
 def consumers(head_dim: int) -> int:
-    """Warpgroups that compute, 64 rows each: three fit beside O of 64 columns, two beside 128."""
+    """Computing warpgroups, 64 rows each: three fit with O of 64 columns, two with 128."""
     return 3 if head_dim == 64 else 2
 
 
 def sees_all(w: Workload) -> bool:
-    """Whether every query sees every key, so that all row tiles take as long."""
+    """Return whether every query sees every key, so that all row tiles take equally long."""
     mask = w.mask.within(w.seq_q, w.seq_kv)
     return mask.left is None and mask.right is None
 
@@ -45,7 +45,7 @@ def keys_of(w: Workload) -> int:
 
 
 def shared_memory_bytes(head_dim: int, keys: int) -> int:
-    """Q, the rings of K and V, two barriers for Q and four a stage, and room for alignment."""
+    """Bytes of Q, the rings of K and V, two barriers for Q and four per stage, and padding for alignment."""
     rows = 64 * consumers(head_dim)
     return 2 * head_dim * (rows + 2 * STAGES * keys) + 8 * (2 + 4 * STAGES) + ALIGNMENT
 
@@ -53,15 +53,15 @@ def shared_memory_bytes(head_dim: int, keys: int) -> int:
 def cluster(w: Workload) -> int:
     """Blocks of a cluster, which share K and V by multicast.
 
-    FlashAttention-3 has two at head_dim 128 without a mask, where the number of row tiles is even
-    (`run_mha_fwd_` in ``hopper/flash_fwd_launch_template.h``); so has this.
+    Like FlashAttention-3, two at head_dim 128 without a mask if the number of row tiles is even
+    (`run_mha_fwd_` in ``hopper/flash_fwd_launch_template.h``); otherwise one.
     """
     row_tiles = -(-w.seq_q // (64 * consumers(w.head_dim)))
     return 2 if sees_all(w) and w.head_dim == 128 and row_tiles % 2 == 0 else 1
 
 
 def constants(dtype: str, head_dim: int, masked: bool, clustered: int) -> tuple[tuple[str, int | str], ...]:
-    """Compile-time constants of the kernel: format, width, with a mask or without, blocks of a cluster."""
+    """Compile-time constants of the kernel: format, width, with or without a mask, blocks of a cluster."""
     return (
         ("ELEMENT", ELEMENT[dtype]),
         ("HEAD_DIM", head_dim),
@@ -74,15 +74,16 @@ def constants(dtype: str, head_dim: int, masked: bool, clustered: int) -> tuple[
 
 
 def longest_first(w: Workload) -> bool:
-    """Whether row tiles differ in length, so that the long ones have to start first."""
+    """Return whether row tiles differ in length, so that the long ones have to start first."""
     return w.mask.within(w.seq_q, w.seq_kv).right is not None
 
 
 def tile_of(w: Workload) -> FlashTile:
-    """The tile, of which an SM holds one block.
+    """The tile; an SM holds one block of it.
 
-    Where all row tiles take as long, blocks stay and take every so-manieth one (FlashAttention-3's
-    `StaticPersistentTileScheduler`). Else each is a block, which the GPU hands out as SMs become free, longest first.
+    If all row tiles take equally long, blocks are persistent: with n blocks, block i processes the row tiles i mod n
+    (FlashAttention-3's `StaticPersistentTileScheduler`). Otherwise each row tile is a block, and the GPU assigns blocks
+    as SMs become free, longest first.
     """
     order: Order = "longest_first" if longest_first(w) else "ascending"
     tile = hopper_tile(64 * consumers(w.head_dim), keys_of(w), order=order)
@@ -90,7 +91,7 @@ def tile_of(w: Workload) -> FlashTile:
 
 
 def blocks(w: Workload, gpu: Gpu) -> int:
-    """Blocks of the grid: one for each row tile, or of those that stay one for each SM."""
+    """Blocks of the grid: one for each row tile; if persistent, one for each SM."""
     tile = tile_of(w)
     tiles = -(-w.seq_q // tile.rows) * w.batch * w.heads_q
     together = cluster(w)
@@ -98,12 +99,12 @@ def blocks(w: Workload, gpu: Gpu) -> int:
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The one kernel of a forward pass.
+    """Schedule of the forward kernel.
 
     Raises
     ------
     InputError
-        When the kernel is not compiled for the width or the tile.
+        If the kernel is not compiled for the width or the tile.
     """
     if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim:
         raise InputError(f"{NAME} has head_dim 64 and 128, not {w.head_dim}/{w.head_dim_v}; take attnsim.flash")

@@ -1,4 +1,4 @@
-"""The least time that a fused kernel takes on one of its tiles: by it our dense and our sparse kernel choose theirs."""
+"""Least time of a fused kernel on one of its tiles, by which our dense and our sparse kernel choose theirs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP_CLKS = by_hand(2250, "clocks that a step waits: FlashAttention-2's forward 
 
 
 class _Tile(Protocol):
-    """A tile of queries x keys, whose rows its warps share out."""
+    """A tile of queries x keys, whose rows its warps divide."""
 
     @property
     def rows(self) -> int: ...
@@ -33,18 +33,19 @@ class _Tile(Protocol):
 def least_clks(
     w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None, residents: int, visits: Ints, heads: int
 ) -> float:
-    """Clocks of the busiest SM, or of all visits spread over the SMs where that is longer.
+    """Clocks of the busiest SM, or of all visits spread over the SMs if that is longer.
 
-    A visit holds the units of its SM as in a replay: products and softmax follow one another within a block, which then
-    waits (`STEP_CLKS`, and for the L2 where K and V have one buffer each, which a copy finds free late), and each takes
-    a share of its time from the unit of the other (`MMA_SYNC_STALL`). Blocks are handed out longest first, one to each
-    of n SMs, then a second one to each: the first SM begins with every n-th. Of the first k n + 1 of them one SM has at
-    least k + 1: a grid is not done before its longest block, nor before an SM that has one block more than others.
+    - A visit holds the units of its SM as in a replay. Products and softmax are sequential within a block, which then
+      waits (`STEP_CLKS`; and for the L2 if K and V have one buffer each, which becomes free late). Each takes a share
+      of its time from the unit of the other (`MMA_SYNC_STALL`).
+    - Blocks are assigned longest first, one to each of n SMs, then a second one to each: the first SM begins with every
+      n-th. Of the first k n + 1 blocks, one SM has at least k + 1. A grid therefore lasts at least as long as its
+      longest block, and as an SM with one block more than others.
 
     Parameters
     ----------
     counts : StepCounts or None
-        Instructions of a step of the kernel; None where nobody counted them.
+        Instructions of a step of the kernel; None if not counted.
     residents : int
         Blocks that share an SM.
     visits : ndarray
@@ -65,7 +66,7 @@ def least_clks(
 
 
 def _visit(w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None) -> tuple[float, float]:
-    """Clocks of a visit: of the unit of an SM that it holds longest, and of a block that has the SM to itself."""
+    """Clocks of a visit: of the SM unit that it holds longest, and of a block that has the SM to itself."""
     scores, row = tile.rows * tile.keys, w.head_dim * w.element_bytes
     products = product(
         TileOp("mma", flops=4 * scores * w.head_dim, smem_bytes=(2 * tile.warps * tile.keys + tile.rows) * row)
@@ -84,7 +85,7 @@ def _visit(w: Workload, gpu: Gpu, tile: _Tile, counts: StepCounts | None) -> tup
 
 
 def _on_pipes(op: TileOp, gpu: Gpu) -> tuple[float, ...]:
-    """Clocks of an operation's instructions on the schedulers, and on each pipe behind them."""
+    """Clocks of an operation's instructions on the schedulers, and on each pipe."""
     sm = gpu.sm
     return (
         op.issues / sm.issues_per_clk,

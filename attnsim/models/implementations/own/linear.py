@@ -1,13 +1,13 @@
 """Schedules of ``kernels/cuda/linear_*.cu``: linear attention with phi = elu + 1 (Katharopoulos et al., 2006.16236).
 
-* Without a mask: `linear_state` sums ranges of the keys, `linear_reduce` puts them together, `linear_output` multiplies
+* Without a mask: `linear_state` sums ranges of the keys, `linear_reduce` combines them, `linear_output` multiplies
   every query with the one state.
-* Causal: `linear_causal` walks chunks of a range with the state in registers; where there are several ranges,
-  `linear_state` and `linear_scan` find the states that they begin with (the chunked form, as in Yang et al., arXiv
+* Causal: `linear_causal` walks chunks of a range with the state in registers. If there are several ranges,
+  `linear_state` and `linear_scan` compute the states that they begin with (the chunked form, as in Yang et al., arXiv
   2312.06635, section 4).
 * Decode: `linear_decode` updates the state token by token.
 
-Nothing grows faster than the sequences, and in decoding nothing grows with them at all.
+Work is linear in the sequence length; in decoding it is independent of it.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NOTES = ("weights are phi(q) phi(k) with phi = elu + 1, not softmax's: another function of the same inputs",)
 PHI_INSTRUCTIONS = 6
-"""FP32-lane instructions per element of phi, its exponential apart: unpack, scale, add, compare, select, pack."""
+"""FP32-lane instructions per element of phi, without its exponential: unpack, scale, add, compare, select, pack."""
 WEIGHT_INSTRUCTIONS = 4
-"""Per weight of a feature: times z, add to the sum, scale, pack."""
+"""Instructions per weight of a feature: times z, add to the sum, scale, pack."""
 FRAGMENT_BYTES = 512
-"""A 16 x 16 fragment of a 16-bit operand, as a warp reads it from shared memory."""
+"""Bytes of a 16 x 16 fragment of a 16-bit operand, as a warp reads it from shared memory."""
 DIAGONAL_BLOCKS = WARPS * (WARPS + 1) // 2
-"""Blocks of 16 x 16 in a chunk that are not above the diagonal."""
+"""Blocks of 16 x 16 in a chunk on or below the diagonal."""
 RANGES = "ranges"
-"""Part of a turn that goes with the ranges that are there."""
+"""Part of an iteration that is proportional to its ranges."""
 STORED = "+stores"
-"""Part behind the last stores; of `linear_reduce` behind the first of its two."""
+"""Part after the last stores; for `linear_reduce` after the first of its two."""
 AHEAD = 8
 """Partial states whose loads are in flight together, `kAhead` of ``kernels/cuda/linear_merge.cu``."""
 
 BESIDE = ("", LOADING, FLYING, STORED)
-"""Parts that grow with the ranges that a turn has."""
+"""Parts that are proportional to the ranges of an iteration."""
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -77,7 +77,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     Raises
     ------
     InputError
-        When the kernels are not written for it, or do not fit.
+        If the kernels do not support it, or do not fit.
     """
     check_takes(w)
     kernels: tuple[Kernel, ...]
@@ -97,7 +97,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def peak_memory_bytes(w: Workload) -> int:
-    """Inputs and outputs; in decoding the state and its normaliser in place of the keys so far."""
+    """Peak memory: inputs and outputs; in decoding the state and its normaliser in place of the earlier keys."""
     keys = w.seq_q if w.passes == "decode" else w.seq_kv
     rows = w.batch * (w.heads_q * w.seq_q + w.heads_kv * keys)
     state = _state_bytes(w) if w.passes == "decode" else 0
@@ -105,7 +105,7 @@ def peak_memory_bytes(w: Workload) -> int:
 
 
 def _state_bytes(w: Workload) -> int:
-    """S and z of every key head, fp32."""
+    """Bytes of S and z of every key head, fp32."""
     return w.batch * w.heads_kv * w.head_dim * (w.head_dim_v + 1) * 4
 
 
@@ -128,7 +128,7 @@ def _kernel(
     w: Workload, gpu: Gpu, block: Block, axes: Mapping[str, Axis], grid: str, tensors: tuple[Tensor, ...],
     facts: Mapping[str, Ints], body: Callable[..., Nest], step: str,
 ) -> Kernel:  # fmt: skip
-    """A kernel of linear attention from its declaration."""
+    """Build a kernel of linear attention from its declaration."""
     tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
     return declared(
         block.kernel, axes, grid, tensors, facts, body, threads=block.threads, buffers=block.buffers, step=step,
@@ -138,13 +138,13 @@ def _kernel(
 
 
 def _ranges(tiles: Axis, ranges: int, blocks: int) -> dict[str, Ints]:
-    """Of the first `blocks` of `ranges` ranges of tiles: how many, and by how much the last one is shorter."""
+    """Tiles of the first `blocks` of `ranges` ranges, and elements missing from the last one."""
     missing = np.where(np.arange(ranges) == ranges - 1, tiles.short, 0)
     return {"steps": lengths(tiles.tiles, ranges)[:blocks], "missing": missing[:blocks]}
 
 
 def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
-    """`blocks` of `ranges` ranges of each key head, fp32 partial states."""
+    """Kernel for the first `blocks` of `ranges` ranges of each key head, with fp32 partial states."""
     block = block_of(STATE, w.head_dim)
     d, row, stages = w.head_dim, w.head_dim * w.element_bytes, dict(block.shape)["STAGES"]
     facts = _ranges(Axis(w.seq_kv, KEYS), ranges, blocks)
@@ -180,7 +180,7 @@ def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
 
 
 def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
-    """Ranges of row tiles; each warp multiplies slabs of its own with the state in shared memory."""
+    """Kernel over ranges of row tiles; each warp multiplies its own slabs with the state in shared memory."""
     block = block_of(OUTPUT, w.head_dim)
     d, stages = w.head_dim, dict(block.shape)["STAGES"]
     axes = {
@@ -227,7 +227,7 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
 
 
 def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
-    """Ranges of chunks in order; all but the first of a head begin with the state before them."""
+    """Kernel over ranges of chunks in order; all but the first of a head begin with the state before them."""
     block = block_of(CAUSAL, w.head_dim)
     d, row = w.head_dim, w.head_dim * w.element_bytes
     axes = {
@@ -265,14 +265,14 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
 
 
 def features(elements: int, name: str, each: int, counts: StepCounts | None = None) -> TileOp:
-    """Work on so many elements of phi, `each` instructions where nobody counted them."""
+    """Vector work on `elements` elements of phi, `each` instructions per element if not counted."""
     if counts:
         return counts.work(name, elements, elements)
     return TileOp("vector", name, exps=elements, fp32=each * elements)
 
 
 def phi(elements: int, name: str, counts: StepCounts | None = None) -> TileOp:
-    """Read from shared memory and written there."""
+    """phi of elements that are read from shared memory and written there."""
     return features(elements, name, PHI_INSTRUCTIONS, counts)._replace(smem_bytes=4 * elements)
 
 
@@ -297,15 +297,15 @@ def _chunk_products(d: int, counts: StepCounts | None) -> tuple[TileOp, ...]:
 
 
 def _rounded(elements: int, counts: StepCounts | None) -> TileOp:
-    """So many elements of O rounded to 16 bits in Q's place and read again."""
+    """`elements` elements of O rounded to 16 bits in Q's buffer and read again."""
     worked = counts.work("O", elements) if counts else TileOp("vector", "O")
     return worked._replace(smem_bytes=4 * elements)
 
 
 def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
-    """A block reads the state of a key head, steps through the new tokens for all its query heads, and writes it."""
+    """A block reads the state of a key head, processes the new tokens for all its query heads, and writes it."""
     block = block_of(DECODE, w.head_dim)
-    block.slots(gpu)  # refuses a GPU that is too small
+    block.slots(gpu)  # raises if the GPU is too small
     d, row = w.head_dim, w.head_dim * w.element_bytes
     axes = {"b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "t": Axis(w.seq_q)}
     sizes = {"State": 4 * d * d, "Normalizer": 4 * d}
@@ -327,11 +327,12 @@ def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
 
 
 Stores = Callable[[int, bool, bool, tuple[TileOp, ...]], tuple[TileOp, ...]]
-"""What a turn stores: of how many ranges it adds, whether it is the first, and the last one; and the work behind."""
+"""Function of (ranges that an iteration adds, whether it is the first, whether the last, subsequent work) to its
+stores."""
 
 
 def _merge_axes(w: Workload, block: Block, ranges: int) -> dict[str, Axis]:
-    """A block has as many rows x of S as its threads hold."""
+    """Axes of a merge; a block has as many rows x of S as its threads hold."""
     rows = Axis(w.head_dim, 4 * block.threads // w.head_dim)
     return {
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "x": rows, "r": Axis(ranges, AHEAD), "later": Axis(ranges - 1),
@@ -341,10 +342,10 @@ def _merge_axes(w: Workload, block: Block, ranges: int) -> dict[str, Axis]:
 def _merge_kernel(
     w: Workload, gpu: Gpu, block: Block, axes: Mapping[str, Axis], stores: Stores, written: tuple[Tensor, ...]
 ) -> Kernel:
-    """Partial states of a head added up, and their z.
+    """Kernel that adds the partial states of a head, and their z.
 
-    Addresses come before the loads of up to `AHEAD` ranges, which begin and are waited for together. What a turn of the
-    loop does from that wait to the next adds these and begins the loads of the following ones.
+    Addresses come before the loads of up to `AHEAD` ranges, which are issued and waited for together. From one wait to
+    the next, an iteration of the loop adds these and issues the loads of the following ranges.
     """
     d, rows, turns, short = w.head_dim, axes["x"].tile, axes["r"].tiles, axes["r"].short
     partials = Tensor("State partial", "b h r x", 4 * d), Tensor("Normalizer partial", "b h r x", 4)
@@ -352,7 +353,7 @@ def _merge_kernel(
     counts = {part: counts_of(label, gpu, part) for part in (TURN, *BESIDE, *(RANGES + one for one in BESIDE))}
 
     def work(part: str, **ranges: int) -> tuple[TileOp, ...]:
-        """What a part does with the ranges that it goes with, one of each counted with it."""
+        """Work of a part per group of its ranges."""
         many = {part: 1, **{RANGES + one: n - 1 for one, n in ranges.items()}}
         ops = [one.work("S", rows * d * n) for name, n in many.items() if (one := counts[name])]
         return (together("S", *ops),) if ops else ()
@@ -381,7 +382,7 @@ def _merge_kernel(
 
 
 def reduce_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
-    """All ranges: S / z in 16 bits, and z."""
+    """Sum of all ranges: S / z in 16 bits, and z."""
     block = block_of(REDUCE, w.head_dim)
     axes = _merge_axes(w, block, ranges)
     state = Tensor("State", "b h x", 2 * w.head_dim, written=True)
@@ -395,7 +396,7 @@ def reduce_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
 
 
 def scan_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
-    """Sums up to each range, in place; the first is one already."""
+    """Prefix sums over ranges, in place; the first one is complete already."""
     block = block_of(SCAN, w.head_dim)
     axes = _merge_axes(w, block, ranges)
     state = Tensor("State partial", "b h later x", 4 * w.head_dim, written=True)

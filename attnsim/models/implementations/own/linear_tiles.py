@@ -1,6 +1,6 @@
-"""Blocks of our linear-attention kernels, and into how many ranges the sequences are cut.
+"""Blocks of our linear-attention kernels, and the number of ranges that sequences are split into.
 
-The operation that launches the kernels and the schedule that stands for them both ask here.
+Both the operation that launches the kernels and their schedule use them.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ WARPS = 4
 KEYS = 64
 """Keys of a tile of `linear_state`."""
 CHUNK = 16 * WARPS
-"""Queries and keys of a chunk of `linear_causal`, quadratic within."""
+"""Queries and keys of a chunk of `linear_causal`, which is quadratic within it."""
 PARTS = ("features", "weights", "output", "next")
-"""Parts of a step that writes O, whose instructions are counted apart: up to the barrier of a chunk, up to the last
-product for O, up to its store, and what follows where another step does."""
+"""Separately counted parts of a step that writes O: up to the barrier of a chunk, up to the last product for O, up to
+its store, and the rest if another step follows."""
 SLAB = 32
-"""Rows of Q that a warp of `linear_output` takes at a time."""
+"""Rows of Q that a warp of `linear_output` processes at a time."""
 ROWS = SLAB * WARPS
-"""Rows of its row tile."""
+"""Rows of a row tile of `linear_output`."""
 MERGE_WARPS = 8
 HEADS = 4
-"""Query heads that `linear_decode` works on together."""
+"""Query heads that `linear_decode` processes together."""
 MAX_RANGES = 256
-"""Most partial states of a head: they are put together one after the other."""
+"""Most partial states per head, as they are merged sequentially."""
 
 Constants = tuple[tuple[str, int | str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a block of one kernel at one width takes.
+    """Resources of a block of one kernel at one width.
 
     Parameters
     ----------
     kernel : str
         Entry point.
     buffers : tuple of (str, int)
-        Shared memory and its bytes.
+        Shared-memory buffers and their bytes.
     shape : tuple of (str, int)
         Compile-time constants after the width.
     residents : int
-        Blocks that an SM's registers hold.
+        Blocks that fit an SM's registers.
     """
 
     kernel: str
@@ -100,14 +100,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class LinearTile:
-    """Into how many ranges the sequences of a head are cut.
+    """Number of ranges that the sequences of a head are split into.
 
     Parameters
     ----------
     ranges : int
-        Of the keys or, causal, of the chunks; 0 in decoding, which steps through the tokens.
+        Ranges of the keys or, causal, of the chunks; 0 in decoding, which processes tokens sequentially.
     row_ranges : int
-        Of the rows of Q, which causal kernels cut together with the keys: 0.
+        Ranges of the rows of Q; 0 for causal kernels, which split them together with the keys.
     """
 
     head_dim: int
@@ -122,7 +122,7 @@ class LinearTile:
 
 
 def block_of(kernel: str, head_dim: int) -> Block:
-    """The block of a kernel at a width; registers allow `residents` of it, as the compiler reports them."""
+    """Block of a kernel at a width; `residents` follows from the registers that the compiler reports."""
     d, wide = head_dim, head_dim > 64
     averages = ("S / z", 2 * d * d)
     warps: tuple[str, int] = ("WARPS", WARPS)
@@ -152,12 +152,12 @@ def merge_blocks(w: Workload) -> int:
 
 
 def is_causal(w: Workload) -> bool:
-    """Whether the mask hides anything: a single query sees all that is causally before it."""
+    """Return whether the mask hides anything: a single query sees all keys before it."""
     return w.mask.right is not None and w.mask.right < w.seq_q - 1
 
 
 def check_takes(w: Workload) -> None:
-    """Refuse a workload that the kernels are not written for."""
+    """Refuse a workload that the kernels do not support."""
     if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim or w.dropout or w.dtype not in ELEMENT:
         raise InputError(
             f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
@@ -210,8 +210,8 @@ def row_ranges(w: Workload, gpu: Gpu) -> int:
 def causal_ranges(w: Workload, gpu: Gpu) -> int:
     """Ranges of the chunks of a query head in `linear_causal`.
 
-    With one, K and V are read once; with more, all but the last range are read twice, for the states that the others
-    begin with.
+    With one, K and V are read once. With more, all but the last range are read twice, for the initial states of the
+    others.
     """
     slots, state_slots = (block_of(kernel, w.head_dim).slots(gpu) for kernel in (CAUSAL, STATE))
     chunks = -(-w.seq_q // CHUNK)
@@ -230,9 +230,9 @@ def _counts(tiles: int) -> Ints:
 def _waves(blocks: Ints, slots: int, gpu: Gpu) -> Floats:
     """Time of equal blocks, in units of one full wave: a rule to choose a split by, checked against replays.
 
-    A last wave that is not full is the mean of two bounds. If HBM limits the kernel, it takes the share of slots that
-    it fills. If SMs limit it, it takes as long as the SM with most blocks, where half of a block's time is latency that
-    other blocks on the SM hide.
+    A partial last wave takes the mean of two bounds. If HBM limits the kernel, the wave takes the share of slots that
+    it fills. If SMs limit it, the wave takes as long as the SM with most blocks, where half of a block's time is
+    latency that other blocks on the SM hide.
     """
     rest, residents = blocks % slots, slots / gpu.sm.count
     busiest = np.where(rest > 0, -(-rest // gpu.sm.count) + 0.5, 0.0)

@@ -1,10 +1,10 @@
-"""Schedules of this project's unfused kernels (``kernels/cuda/naive_*.cu``), block by block what they do.
+"""Schedules of this project's unfused kernels (``kernels/cuda/naive_*.cu``), block by block.
 
-S and P have 16 bits and rows of :func:`score_stride` elements. Two forms, by passes over the N x N matrix:
+S and P have 16 bits and rows of :func:`score_stride` elements. There are two forms, by passes over the N x N matrix:
 
 * "fused", ``attnsim.naive``: the scale is in the first GEMM's epilogue, the mask in softmax: three kernels.
-* "separate", ``attnsim.naive-passes``: scale and mask are kernels of their own over S, in place; the mask's is left out
-  when it hides nothing.
+* "separate", ``attnsim.naive-passes``: scale and mask are separate kernels over S, in place; the mask's is left out
+  if it hides nothing.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 
 HEAD_DIMS = (64, 128, 256)
 NAMES = {"fused": "attnsim.naive", "separate": "attnsim.naive-passes"}
-"""Implementations by what `passes` asks for."""
+"""Implementations by the value of `passes`."""
 Constants = tuple[tuple[str, int | str], ...]
 """Compile-time constants of a kernel, in the order of its label."""
 WARP_COLUMNS = 1024
 """Scores that a warp holds in registers: 32 lanes x 4 pieces of 16 bytes."""
 SOFTMAX = "naive_softmax"
 SUMS = "sums"
-"""Part of what a warp does once: the log-sum-exp, behind the store of P."""
+"""Part of a warp's one-time work: the log-sum-exp, after the store of P."""
 PARTS = (TURN, "", SUMS)
-"""Of a softmax that holds its rows: a piece of a row, what a warp does once, and what of that follows the store."""
+"""Parts of a softmax that holds its rows: per piece of a row; once per warp; and once, after the store."""
 PIECE_COLUMNS = 256
-"""Scores of a row that a warp takes at once; those beyond the row's end it skips."""
+"""Scores of a row that a warp processes at once; it skips scores beyond the row's end."""
 PASS_WARPS = 4
 """Warps of a block of `naive_scale` and `naive_mask`; each takes up to WARP_COLUMNS scores of a row."""
 SOFTMAX_FP32, SOFTMAX_INT32 = 5, 3
@@ -53,16 +53,16 @@ with the band, maximum, convert."""
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxTile:
-    """How a block of `naive_softmax` goes over its rows.
+    """Rows and warps of a block of `naive_softmax`.
 
     Parameters
     ----------
     rows : int
-        Of a block.
+        Rows per block.
     warps : int
-        That share a row.
+        Warps per row.
     sweeps : int
-        Times that S is read: once where the row stays in registers, else twice.
+        Times that S is read: once if the row stays in registers, otherwise twice.
     """
 
     rows: int
@@ -76,36 +76,36 @@ class SoftmaxTile:
 
     @property
     def shared_memory_bytes(self) -> int:
-        """A maximum and a sum of each warp, where a row has several."""
+        """Bytes of a maximum and a sum of each warp, if a row has several."""
         return 2 * 4 * self.warps if self.warps > 1 else 0
 
     def constants(self, dtype: str) -> Constants:
-        """What `naive_softmax` is compiled with."""
+        """Compile-time constants of `naive_softmax`."""
         return (("ELEMENT", ELEMENT[dtype]), ("ROWS", self.rows), ("WARPS", self.warps), ("SWEEPS", self.sweeps))
 
 
 SOFTMAX_TILES = (SoftmaxTile(4, 1, 1), SoftmaxTile(1, 4, 1), SoftmaxTile(1, 16, 1), SoftmaxTile(1, 8, 2))
-"""From short rows to long ones."""
+"""Tiles for short rows first."""
 
 
 def softmax_tile(seq_kv: int) -> SoftmaxTile:
-    """The fewest warps that hold a row, or two sweeps where none do."""
+    """The tile with the fewest warps that hold a row; two sweeps if none do."""
     return next((tile for tile in SOFTMAX_TILES if seq_kv <= tile.warps * WARP_COLUMNS), SOFTMAX_TILES[-1])
 
 
 def gemm_tile(columns: int) -> GemmTile:
-    """Tile of a GEMM whose C has so many columns."""
+    """Tile of a GEMM whose C has `columns` columns."""
     return GemmTile(128, 64 if columns <= 64 else 128, 32, stages=3, warps=4)
 
 
 def gemm_constants(dtype: str, tile: GemmTile) -> Constants:
-    """What `naive_scores` and `naive_output` are compiled with."""
+    """Compile-time constants of `naive_scores` and `naive_output`."""
     shape = (("BLOCK_M", tile.m), ("BLOCK_N", tile.n), ("BLOCK_K", tile.k))
     return (("ELEMENT", ELEMENT[dtype]), *shape, ("STAGES", tile.stages), ("WARPS", tile.warps))
 
 
 def pass_constants(dtype: str) -> Constants:
-    """What `naive_scale` and `naive_mask` are compiled with."""
+    """Compile-time constants of `naive_scale` and `naive_mask`."""
     return (("ELEMENT", ELEMENT[dtype]), ("WARPS", PASS_WARPS))
 
 
@@ -125,12 +125,12 @@ def hides(w: Workload) -> bool:
 
 
 def scratch_bytes(w: Workload) -> int:
-    """S and P."""
+    """Bytes of S and P."""
     return 2 * w.batch * w.heads_q * w.seq_q * score_stride(w.seq_kv) * w.element_bytes
 
 
 def peak_memory_bytes(w: Workload) -> int:
-    """Q, K, V, O, the log-sum-exp, S and P: all alive together."""
+    """Peak memory: Q, K, V, O, the log-sum-exp, S and P."""
     query, key = w.batch * w.heads_q * w.seq_q, w.batch * w.heads_kv * w.seq_kv
     return 2 * (query + key) * w.head_dim * w.element_bytes + 4 * query + scratch_bytes(w)
 
@@ -141,13 +141,13 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
     Parameters
     ----------
     gpu : Gpu
-        Its registers per thread are the compiler's for it; nothing else depends on it.
+        GPU for which the compiler reported registers per thread; nothing else depends on it.
     passes : {"fused", "separate"}
 
     Raises
     ------
     InputError
-        When there are no kernels of this shape.
+        If there are no kernels of this shape.
     """
     if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim or w.dropout or w.dtype not in ELEMENT:
         raise InputError(
@@ -219,13 +219,13 @@ def _softmax(w: Workload, gpu: Gpu) -> Kernel:
 
 
 def _work(name: str, scores: int, exps: int) -> TileOp:
-    """What is done with so many scores, of which so many exponentials are computed."""
+    """Instructions for `scores` scores, with `exps` exponentials."""
     fp32, int32 = SOFTMAX_FP32 * scores, SOFTMAX_INT32 * scores
     return TileOp("vector", name, exps=exps, fp32=fp32, int32=int32, issues=(fp32 + int32 + exps) // LANES)
 
 
 def _pieces(w: Workload) -> tuple[int, float]:
-    """Columns of the pieces of a row, and of those that hide some key from it, in the mean of all rows."""
+    """Columns of the pieces of a row, and mean number of pieces per row that hide some key."""
     first = np.arange(0, w.seq_kv, PIECE_COLUMNS)
     place = np.arange(w.seq_q)[:, None] + w.seq_kv - w.seq_q
     left, right = w.mask.left, w.mask.right
@@ -240,7 +240,7 @@ def _pieces(w: Workload) -> tuple[int, float]:
 def _held_rows(
     w: Workload, gpu: Gpu, tile: SoftmaxTile, rows: int, tensors: tuple[Tensor, Tensor, Tensor]
 ) -> Iterator[TileOp]:
-    """The whole of a block whose rows stay in registers; counts of pieces, of what each warp does, and behind P."""
+    """A block whose rows stay in registers; counts are per piece, once per warp, and after P."""
     s, p, lse = tensors
     scores, exps, lanes = rows * w.seq_kv, rows * exponentiated(w.seq_kv), rows * tile.warps * LANES
     pieces, each, behind = (counts_of(kernel_label(SOFTMAX, tile.constants(w.dtype)), gpu, part) for part in PARTS)
@@ -285,7 +285,7 @@ def _build(w: Workload, gpu: Gpu, shape: TileRequest | None, passes: str) -> Sch
 
 
 def exponentiated(columns: int) -> int:
-    """Exponentials of a stretch of a row: whole pieces of eight."""
+    """Exponentials for a stretch of a row: whole pieces of eight."""
     return -(-columns // 8) * 8
 
 

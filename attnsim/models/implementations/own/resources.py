@@ -1,4 +1,4 @@
-"""What the CUDA sources, their compilations and their schedules call alike, and the registers the compiler reported.
+"""Names shared by CUDA sources, compilations and schedules, and registers reported by the compiler.
 
 ``resources.csv`` is written by ``attnsim kernels check --write`` and ``instructions.csv`` by
 ``python benchmarks/instruction_counts.py --write``; both are reviewed like source.
@@ -20,9 +20,10 @@ from attnsim.tables import read_csv
 
 FILE = "resources.csv"
 OPTIONS = (("OPTIONS", "asked"),)
-"""Constant of compilations that do what a call may ask beside its shape; their steps are counted without it."""
+"""Constant of compilations that support options of a call; their steps are counted without it."""
 TURN = "turn"
-"""Part of a kernel without products whose loop or pieces are counted apart from what each of its warps does."""
+"""Part of a kernel without products whose iterations or pieces are counted separately from each warp's one-time
+work."""
 ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 """Struct of ``element.cuh`` behind each 16-bit format."""
 
@@ -51,13 +52,13 @@ def registers_of(kernel: str, gpu: Gpu, threads: int) -> int:
     kernel : str
         Entry point and compile-time constants, ``flash_forward(Half,64,...)``.
     threads : int
-        Threads per block. On a GPU older than every compiled architecture the answer is the largest register count
+        Threads per block. On a GPU older than every compiled architecture the result is the largest register count
         that still fits this many threads.
 
     Raises
     ------
     LookupError
-        When the table has no such kernel: it was changed, and the table not written anew.
+        If the table has no such kernel: it was changed, and the table not updated.
     """
     by_arch = _table().get(kernel)
     if by_arch is None:
@@ -80,14 +81,14 @@ def _counts() -> dict[tuple[str, str], dict[int, StepCounts]]:
 
 
 def counts_of(kernel: str, gpu: Gpu, part: str = "") -> StepCounts | None:
-    """Instructions of a step of a kernel on a GPU's architecture or the nearest older one; None where nobody counted.
+    """Instructions of a step of a kernel on a GPU's architecture or the nearest older one; None if not counted.
 
     Parameters
     ----------
     kernel : str
         Entry point and compile-time constants.
     part : str
-        Of a step that is charged in parts.
+        Part of the step, if it is charged in parts.
     """
     known = _counts().get((kernel, part))
     return known[nearest(known, gpu.compute_capability_number)] if known else None
@@ -106,7 +107,7 @@ Tile = TypeVar("Tile", bound=_Sized)
 
 
 def asked_for(tiles: Sequence[Tile], request: TileRequest | None, name: str, head_dim: int) -> list[Tile]:
-    """Those of a kernel's compiled tiles that a request allows.
+    """Compiled tiles of a kernel that a request allows.
 
     Raises
     ------
@@ -126,19 +127,19 @@ def asked_for(tiles: Sequence[Tile], request: TileRequest | None, name: str, hea
 
 
 LOADING, FLYING = "+loads", "+flight"
-"""Endings of a part: what of it a warp does up to the last of the loads that it then waits for, and from there on until
-it waits."""
+"""Suffixes of a part: a warp's work up to the last of the loads that it then waits for, and from there until it
+waits."""
 AROUND = (LOADING, FLYING, "")
-"""A part up to its loads, while they are under way, and behind the wait for them."""
+"""Phases of a part: up to its loads, while they are in flight, and after the wait for them."""
 
 
 def around(label: str, gpu: Gpu, part: str = "") -> tuple[StepCounts | None, ...]:
-    """Counts of a part of a kernel up to its loads, while they are under way, and behind the wait for them."""
+    """Counts of a part of a kernel up to its loads, while they are in flight, and after the wait for them."""
     found = (counts_of(label, gpu, part + where) for where in AROUND)
     return tuple(one if one and one.issued else None for one in found)
 
 
 def loaded(loads: Sequence[TileOp], work: Sequence[TileOp | None]) -> tuple[TileOp, ...]:
-    """Loads and the waits for them, with the work around them in the order of `AROUND`; None where there is none."""
+    """Loads and the waits for them, with the work of each phase in the order of `AROUND`; None for no work."""
     before, meanwhile, behind = ((one,) if one else () for one in work)
     return *before, *loads, *meanwhile, *(TileOp("wait", one.tensor) for one in loads), *behind

@@ -17,11 +17,11 @@ from attnsim.models.schedule.schedule import Schedule, edited
 NAME = "attnsim.sigmoid"
 ENTRY = "sigmoid_forward"
 UNIT_OPERATIONS = 2
-"""Operations of the special-function unit a score: ``ex2`` and the reciprocal of 1 plus it."""
+"""Special-function operations per score: ``ex2`` and the reciprocal of 1 plus it."""
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """The one kernel of a forward pass.
+    """Schedule of the forward kernel.
 
     Raises
     ------

@@ -1,13 +1,13 @@
 """Schedule of ``kernels/cuda/sparse.cu``: flash attention over a list of visible tiles.
 
 A row tile of a head walks its own list of key tiles in FlashAttention-2's loop order (Dao, arXiv 2307.08691). Row tiles
-differ in how many tiles they see whole, how many in part, and whether the last, shorter key tile is among them; a tile
-seen in part also needs its bit mask. Block-sparse attention on whole tiles is section 3.3 of the FlashAttention paper
-(Dao et al., arXiv 2205.14135).
+differ in their numbers of full and partly visible key tiles, and in whether they visit the last, shorter key tile; a
+partly visible tile also needs its bit mask. Block-sparse attention on whole tiles is section 3.3 of the FlashAttention
+paper (Dao et al., arXiv 2205.14135).
 
-Where there are more row tiles than blocks fit the GPU, those that fit take one after the other, and copy what the next
-begins with under the last step of the one before. The kernel's plan gives each to the block that has fewest visits to
-go; the schedule hands them out in the same order as blocks are done.
+If there are more row tiles than blocks fit the GPU, persistent blocks process them in turn, and prefetch the start of
+the next one during the last step of the one before. The kernel's plan assigns each row tile to the block with the
+fewest visits left; the schedule assigns them in the same order as blocks finish.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ NAME = "attnsim.sparse"
 ENTRY = "sparse_forward"
 
 ROW_TILE_BYTES = 32
-"""Bytes of a row tile of a head in the plan: eight int32, `RowTile` of ``kernels/cuda/sparse.cu``."""
+"""Bytes per row tile of a head in the plan: eight int32, `RowTile` of ``kernels/cuda/sparse.cu``."""
 
 VISIT_BYTES = 8
-"""An entry of the block list: key tile and pattern."""
+"""Bytes of an entry of the block list: key tile and pattern."""
 
 REFILL = 16
 """Visits of the block list that a block fetches at a time, `kRefill` of ``kernels/cuda/sparse.cu``."""
 LISTED = 2 * REFILL
-"""Those that it holds in shared memory, and fetches before the first."""
+"""Visits that a block holds in shared memory, and fetches before the first."""
 
 RING = 2
-"""Buffers of K and of V in its ring: it copies the next tile and none after that."""
+"""Buffers of K and of V in its ring: it copies only the next tile ahead."""
 
 BESIDE_VISITS = by_hand(1, "visits that what a block does before and after those of a row tile takes as long as")
 
 ALONE_TOO_LONG = by_hand(
     1 / 20, "share of a kernel's work in one block from which on all heads' longest blocks go first"
 )
-"""Launched together, none of them is left over at the end."""
+"""If they are launched together, none of them is left over at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class SparseTile:
     Parameters
     ----------
     warps : int
-        They share out the rows.
+        Warps, which divide the rows.
     stages : int
         Buffers of K and of V.
     residents : int
@@ -128,17 +128,17 @@ TILES = {
     128: (SparseTile(128, 128, 64, 4, 1, 2), SparseTile(128, 64, 64, 2, 1, 4), SparseTile(128, 64, 64, 4, 1, 3)),
     256: (SparseTile(256, 128, 64, 8, 1, 1), SparseTile(256, 64, 64, 4, 1, 2)),
 }
-"""By head_dim. A warp of 32 rows reads K and V from shared memory half as often as one of 16, two warps of 16 hide more
-of each other's latencies."""
+"""Tiles by head_dim. A warp of 32 rows reads K and V from shared memory half as often as one of 16; two warps of 16
+hide more of each other's latencies."""
 
 
 def able_tiles(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> list[SparseTile]:
-    """The tiles, or those of the shape given, that fit `gpu`.
+    """The tiles, or those of the requested shape, that fit `gpu`.
 
     Raises
     ------
     InputError
-        When the kernel is not compiled for the width or the tile, or the tile does not fit `gpu`.
+        If the kernel is not compiled for the width or the tile, or the tile does not fit `gpu`.
     """
     if w.head_dim not in TILES or w.head_dim_v != w.head_dim:
         allowed = ", ".join(map(str, TILES))
@@ -157,9 +157,9 @@ def able_tiles(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> list[
 
 
 def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> SparseTile:
-    """The tile given, or the one that is done first as :func:`least_clks` reckons for the GPU without its changes.
+    """The requested tile, or the one with the least time by :func:`least_clks` on the unchanged GPU.
 
-    Tall tiles read K and V for more rows at once; short ones visit less beside the pattern.
+    Tall tiles read K and V for more rows at once; short ones visit fewer pairs outside the pattern.
 
     Raises
     ------
@@ -171,12 +171,12 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Spar
 
 
 def compiled(tile: SparseTile) -> SparseTile:
-    """The compilation that a tile is of: the same, or with other buffers, whose step has the same instructions."""
+    """Compilation of a tile: the same, or one with other buffers, whose step has the same instructions."""
     return next(one for one in TILES[tile.head_dim] if replace(one, stages=tile.stages) == tile)
 
 
 def label_of(tile: SparseTile, dtype: str) -> str:
-    """What the tables of registers and instructions call the compilation of a tile."""
+    """Label of a tile's compilation in the tables of registers and instructions."""
     return kernel_label(ENTRY, compiled(tile).constants(dtype))
 
 
@@ -191,7 +191,7 @@ def _least_clks(w: Workload, gpu: Gpu, tile: SparseTile) -> float:
 def _visits(w: Workload, tile: SparseTile) -> Ints:
     """Visits of each row tile of a head.
 
-    Those of tall tiles follow from the counts of tiles half as tall, which are made anyway.
+    Those of tall tiles follow from the counts of tiles half as tall, which are needed anyway.
     """
     half = tile.rows // 2
     if half % tile.keys:
@@ -200,27 +200,27 @@ def _visits(w: Workload, tile: SparseTile) -> Ints:
 
 
 def counts_of(w: Workload, tile: SparseTile) -> TileCounts:
-    """What the row tiles of a head visit."""
+    """Numbers of key tiles that the row tiles of a head visit."""
     return w.mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys)
 
 
 def launch_order(counts: TileCounts) -> Ints:
-    """Row tiles of a head in launch order: the longest first, alike ones together, neighbours side by side."""
+    """Row tiles of a head in launch order: the longest first, equal ones together, neighbours side by side."""
     return np.lexsort((counts.last_key_tile, counts.full, -counts.visits))
 
 
 def following(visits: Ints, blocks: int) -> Ints:
-    """Which row tile a block takes after each, or -1: handed out in launch order, to whoever has least to do so far.
+    """Successor of each row tile on its block, or -1: row tiles are assigned in launch order to the least loaded block.
 
-    List scheduling of longest tasks first (Graham, SIAM J. Appl. Math. 17, 1969): no block has more to do than its
-    share and the longest row tile.
+    List scheduling of longest tasks first (Graham, SIAM J. Appl. Math. 17, 1969): no block has more work than its
+    share plus the longest row tile.
 
     Parameters
     ----------
     visits : ndarray ``[row tiles of all heads]``
         In launch order.
     blocks : int
-        The first ones begin with one row tile each.
+        Number of blocks; the first row tiles are their first ones.
     """
     after = np.full(len(visits), -1, np.int64)
     work = (visits + BESIDE_VISITS).tolist()
@@ -235,7 +235,7 @@ def following(visits: Ints, blocks: int) -> Ints:
 
 
 def heads_together(w: Workload, gpu: Gpu, counts: TileCounts) -> int:
-    """Heads whose blocks are launched in turn: one, or all where the longest block could be left over at the end.
+    """Heads whose blocks are launched in turn: one, or all if the longest block could be left over at the end.
 
     Head after head keeps the keys that neighbouring row tiles share in the L2.
     """
@@ -246,7 +246,7 @@ def heads_together(w: Workload, gpu: Gpu, counts: TileCounts) -> int:
 
 PREFETCH = TileOp("prefetch")
 ROW_TILES, LIST, MASKS = "row tiles", "block list", "bit masks"
-"""Tensors of the mask: the plan, the visits, and which pairs of a tile are seen."""
+"""Tensors of the mask: the plan, the visits, and the visible pairs of a tile."""
 
 
 def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -255,13 +255,13 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     Raises
     ------
     InputError
-        When the kernel is not compiled for the width or the tile, or the tile does not fit.
+        If the kernel is not compiled for the width or the tile, or the tile does not fit.
     """
     return schedule_of(w, gpu, choose_tile(w, gpu, shape))
 
 
 def schedule_of(w: Workload, gpu: Gpu, tile: SparseTile) -> Schedule:
-    """The same on a tile."""
+    """Schedule of the kernel on a tile."""
     counts = counts_of(w, tile)
     kernel = _kernel(w, gpu, tile, counts)
     metadata = sum(use.unique_bytes for use in kernel.uses if use.tensor in (ROW_TILES, LIST, MASKS))
@@ -272,10 +272,10 @@ def schedule_of(w: Workload, gpu: Gpu, tile: SparseTile) -> Schedule:
 
 
 def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kernel:
-    """Each tile of rows i walks its list of key tiles j: those seen in part, with a bit mask each, then the whole ones.
+    """Each tile of rows i walks its list of key tiles j: partly visible ones, with a bit mask each, then full ones.
 
-    The list may mix them: only their numbers matter to the time. It runs ahead of the tiles: it is read in parts of
-    many visits. The first tile visited may be the last of the sequence, which may be shorter.
+    The order within the list does not matter: only the numbers affect the time. The list is prefetched in parts of many
+    visits. The first tile visited may be the last of the sequence, which may be shorter.
     """
     heads = w.batch * w.heads_q
     axes = {
@@ -298,7 +298,7 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
 
 
 class _RowTile:
-    """What a block does with a tile of rows: the tensors that it copies, and its loops."""
+    """A block's work on a tile of rows: the tensors that it copies, and its loops."""
 
     def __init__(self, w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts, *, persistent: bool) -> None:
         d, e = w.head_dim, w.element_bytes
@@ -316,13 +316,13 @@ class _RowTile:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """In the order in which they are told."""
+        """Tensors in the order of the declaration."""
         return self.q, self.k, self.v, self.plan, self.visits, self.bits, self.o, self.lse
 
     def prologue(self, listed: int, missing: int) -> Iterator[TileOp]:
-        """The row tile, which is there long before where blocks persist, then its first visits and Q.
+        """Load of the row tile (prefetched if blocks are persistent), then of its first visits and Q.
 
-        So the first row tile of a block that persists is played as if it were not waited for, once a block.
+        The first row tile of a persistent block is therefore played without a wait, once per block.
         """
         yield from (self.begins, self.plan.load())
         if not self.persistent:
@@ -332,7 +332,7 @@ class _RowTile:
             yield self.visits.wait()
 
     def fill(self, masked: bool, missing: int) -> Iterator[TileOp]:
-        """What else is in flight when the first step begins: K, and in a ring V and the bit mask."""
+        """Other loads in flight when the first step begins: K, and in a ring V and the bit mask."""
         yield self.k.load(self.tile.keys - missing)
         if self.ring:
             yield self.v.load(self.tile.keys - missing)
@@ -345,8 +345,8 @@ class _RowTile:
     def step(self, first: bool, missing: int, masked: bool, load_next: bool, next_masked: bool) -> Iterator[TileOp]:
         """One key tile. Single buffers: V and the bit mask are copied under S = Q K^T, the next K under the rest.
 
-        In a ring all of the next tile is copied under the whole step. What the next row tile begins with is copied
-        from the products of S of the last step on, in a ring all at its end, where its Q is.
+        In a ring, all of the next tile is copied under the whole step. Prefetches for the next row tile are issued from
+        the products of S of the last step on; in a ring all at its end, when its buffer of Q is free.
         """
         yield from (self.k.wait(), STEP)
         if self.ring:
@@ -367,19 +367,19 @@ class _RowTile:
             yield PREFETCH
 
     def refill(self, missing: int) -> tuple[TileOp, TileOp]:
-        """Further visits of the list, for which the block waits as it puts them into shared memory."""
+        """Load of further visits of the list; the block waits for them when it stores them into shared memory."""
         return self.visits.load(REFILL - missing), self.visits.wait()
 
     def without_keys(self, missing: int) -> tuple[TileOp, ...]:
-        """A row tile of which nothing is visible."""
+        """A row tile without any visible key."""
         return self.begins, self.plan.load(), self.plan.wait(), *self.ends(missing)
 
     def ends(self, missing: int) -> tuple[TileOp, ...]:
-        """O and LSE of the valid rows."""
+        """Stores of O and LSE of the valid rows."""
         return BLOCK, self.o.store(self.tile.rows - missing), self.lse.store(self.tile.rows - missing)
 
     def block(self, full: Ints, partly: Ints, missing_keys: Ints, missing_rows: Ints) -> Nest:
-        """All of it, by how many tiles each class sees whole and in part."""
+        """The whole loop nest, by the numbers of full and partly visible tiles of each class."""
         steps = full + partly
         busy, begun = steps > 0, np.minimum(steps, LISTED)
         later = steps - begun
@@ -400,7 +400,7 @@ class _RowTile:
 
 
 def _products(tile: SparseTile, element_bytes: int, *, counted: bool) -> tuple[TileOp, TileOp]:
-    """S = Q K^T and O += P V of a key tile, with their instructions where those of the kernel are counted."""
+    """S = Q K^T and O += P V of a key tile, with their instructions if the kernel's are counted."""
     flops = 2 * tile.rows * tile.keys * tile.head_dim
     row = tile.head_dim * element_bytes
     operands = tile.warps * tile.keys * row
@@ -412,9 +412,9 @@ def _products(tile: SparseTile, element_bytes: int, *, counted: bool) -> tuple[T
 def _softmax(tile: SparseTile, counted: StepCounts | None, *, masked: bool, first: bool) -> TileOp:
     """The exponentials of a tile.
 
-    Instructions are those of a step that sees its whole tile; hiding scores comes on top. What fetches further visits
-    of the list, once in many steps, is counted in each. O is rescaled, each row's factor computed by four lanes, at
-    the first tile and then hardly ever.
+    Instructions are those of a step on a full tile; masking is added. Fetching further visits of the list, once in many
+    steps, is counted in each step. O is rescaled, each row's factor computed by four lanes, at the first tile and then
+    rarely.
     """
     scores, rows = tile.rows * tile.keys, tile.rows * first
     exps, rescaled = scores + 4 * rows, rows * tile.head_dim
@@ -424,7 +424,7 @@ def _softmax(tile: SparseTile, counted: StepCounts | None, *, masked: bool, firs
 
 
 def _resources(w: Workload, gpu: Gpu, tile: SparseTile) -> dict[str, Any]:
-    """What a block takes."""
+    """Resources of a block."""
     registers = registers_of(label_of(tile, w.dtype), gpu, tile.threads)
     return {
         "threads": tile.threads, "registers_per_thread": registers, "path": "mma_sync", "buffers": tile.buffers,
@@ -433,7 +433,7 @@ def _resources(w: Workload, gpu: Gpu, tile: SparseTile) -> dict[str, Any]:
 
 
 def blocks_at_once(w: Workload, gpu: Gpu, tile: SparseTile) -> int:
-    """Blocks that the GPU has room for, the largest grid that the kernel is launched with."""
+    """Blocks that fit the GPU: the largest grid that the kernel is launched with."""
     none = np.zeros((0, 1, 0), np.int64)
     kernel = Kernel(ENTRY, segments=(), repeats=none, launches=(), uses=(), **_resources(w, gpu, tile))
     return gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm

@@ -1,1 +1,1 @@
-"""Kernels that attend to what content selects: compressed keys, chosen blocks, chosen keys."""
+"""Kernels of attention over keys selected by content: compressed keys, chosen blocks, chosen keys."""

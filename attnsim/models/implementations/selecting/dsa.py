@@ -1,7 +1,7 @@
-"""DeepSeek sparse attention as SGLang launches it: indexer, top-k, attention to the chosen keys of the latent.
+"""DeepSeek sparse attention as SGLang launches it: indexer, top-k, attention over the chosen keys of the latent.
 
-DeepSeek-V3.2 (arXiv 2512.02556, section 2.1). The kernels are in the files beside this one. The scores of all queries
-over all keys, in fp32, may be more than the memory holds: indexer and top-k are then called for some queries at a time.
+DeepSeek-V3.2 (arXiv 2512.02556, section 2.1). The kernels are in the other files of this folder. The scores of all
+queries over all keys, in fp32, may exceed the memory: indexer and top-k are then called for some queries at a time.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from attnsim.models.schedule.schedule import Kernel, Schedule, check_shared_memo
 
 
 def is_paged(w: Workload) -> bool:
-    """Whether the indexer before top-k is the paged one, whose scores are never cut: a query or two a sequence."""
+    """Return whether the indexer is the paged one, whose scores are never split: one or two queries per sequence."""
     return w.passes == "decode" and w.seq_q <= MOST_QUERIES
 
 
 def top_k_tile(w: Workload, gpu: Gpu) -> TopKTile:
-    """A row a block, and as many rows a call as the indexer writes."""
+    """A row per block, and as many rows per call as the indexer writes."""
     return TopKTile(choosing(w).top, CHUNK, w.batch * w.seq_q if is_paged(w) else rows_at_once(w, gpu))
 
 
 def build_indexer(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str = "deepgemm.mqa-logits") -> Schedule:
     """Scores of all keys; the question's heads and width are the indexer's.
 
-    Of a paged cache the shares are cut by a kernel of its own once a step, not counted.
+    For a paged cache, a separate kernel computes the shares once per step; it is not counted.
     """
     choosing(w)
     tile = (paged_tile if name == PAGED else index_tile)(w, gpu, w.heads_q, w.head_dim)
@@ -64,14 +64,14 @@ def build_top_k(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def build_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """Attention to chosen keys."""
+    """Attention over chosen keys."""
     tile = tokens_tile(w, gpu)
     kernel = attention(w, tile)
     return scheduled("dsa-attention", "flashmla.sparse", (kernel,), str(tile), w, gpu)
 
 
 def build_decode(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
-    """Attention to the chosen keys of a cache in eight bits."""
+    """Attention over the chosen keys of a cache in eight bits."""
     choosing(w)
     tile = decode_tile(w, gpu)
     kernels = tuple(decode(w, tile))
@@ -84,7 +84,8 @@ def build_whole(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     index = (paged_tile if is_paged(w) else index_tile)(w, gpu, s.index_heads, s.index_dim)
     best, tokens = top_k_tile(w, gpu), tokens_tile(w, gpu)
     found = indexers(w, index, gpu)
-    beside = (renamed(one, {"Q": "Q index", "K": "K index"}) for one in found)  # another kernel has queries and keys
+    # The attention kernel has Q and K of its own.
+    beside = (renamed(one, {"Q": "Q index", "K": "K index"}) for one in found)
     kernels = (*beside, *top_ks(w, best), attention(w, tokens))
     return scheduled("dsa", "sglang.dsa", kernels, f"{index}; {best}; {tokens}", w, gpu)
 
@@ -98,16 +99,16 @@ def scheduled(
     gpu: Gpu,
     cache: int | None = None,
 ) -> Schedule:
-    """Kernels whose blocks fit, there being no other tile; `cache`: its bytes where they are not the question's."""
+    """Schedule of kernels whose blocks must fit, with no other tile; `cache`: its bytes if not the question's."""
     for kernel in kernels:
         check_shared_memory(kernel.name, kernel.buffers, gpu, "no other tile is compiled")
     return Schedule(algorithm, name, kernels, tile, _held(w.kv_cache_bytes if cache is None else cache, *kernels))
 
 
 def _held(cache: int, *kernels: Kernel) -> int:
-    """Memory of a call: every tensor once, and the whole cache, of which kernels read what is chosen.
+    """Memory of a call: every tensor once, and the whole cache, of which kernels read the chosen part.
 
-    Scores of keys of other sequences, which nobody writes, are left out.
+    Scores for keys of other sequences, which are never written, are left out.
     """
     sizes: dict[str, int] = {}
     for use in (use for kernel in kernels for use in kernel.uses):
@@ -119,7 +120,7 @@ def _held(cache: int, *kernels: Kernel) -> int:
 
 
 def _scores_bytes(w: Workload) -> int:
-    """Of all queries where the indexer is never cut, else of one, the least that a call holds."""
+    """Bytes of all queries' scores if the indexer is never split; otherwise of one query, the least held."""
     return (w.batch * w.seq_q if is_paged(w) else 1) * w.seq_kv * SCORE_BYTES
 
 

@@ -1,16 +1,16 @@
-"""Attention of DeepSeek sparse attention to chosen keys of the latent: FlashMLA's sparse kernels.
+"""Attention of DeepSeek sparse attention over chosen keys of the latent: FlashMLA's sparse kernels.
 
 On Hopper (``csrc/sm90/prefill/sparse/phase1.cuh``) a block has 64 heads of a query and gathers the latents of its keys
-64 at a time; on Blackwell two blocks, a cluster, have 128 heads of a query, whose MMAs are one, and to which SGLang
-pads queries (`_forward_flashmla_sparse`). A tile without a key is multiplied and not read, and there are as many tiles
-as the list has places for, however few keys exist.
+64 at a time. On Blackwell a cluster of two blocks has 128 heads of a query and joint MMAs; SGLang pads queries to it
+(`_forward_flashmla_sparse`). A tile without a key is multiplied but not read, and there are as many tiles
+as the list has entries for, however few keys exist.
 
 In decoding (``csrc/kernels/sm90/decode/sparse/splitkv_mla.cuh`` of deepseek-ai, commit b7f1ecc) a token of the paged
-cache is 656 bytes, 512 numbers in fp8, four scales and the rotary part in bf16. One warpgroup reads and converts 64
-tokens at a time to bf16, two multiply, 64 heads of a query a block; of 128 heads two blocks are a cluster, of which
-each converts half the tokens for both. All queries' tokens are cut into as many shares as there are SMs for a query's
-heads (``get_decoding_sched_meta.cu``, which runs once a step and is not counted); `combine` merges what a cut left in
-fp32.
+cache is 656 bytes: 512 numbers in fp8, four scales and the rotary part in bf16. One warpgroup reads 64 tokens at a time
+and converts them to bf16, two multiply; a block has 64 heads of a query. For 128 heads two blocks are a cluster, of
+which each converts half the tokens for both. All queries' tokens are split into as many shares as there are SMs for a
+query's heads (``get_decoding_sched_meta.cu``, which runs once per step and is not counted); `combine` merges partial
+results in fp32.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Path
 
 TOKENS = 64
-"""Selected keys of a step of sparse latent attention (`B_TOPK`)."""
+"""Selected keys per step of sparse latent attention (`B_TOPK`)."""
 PAIR_TOKENS = 128
-"""Those of a pair of blocks."""
+"""Selected keys per step of a pair of blocks."""
 HEADS = 64
 """Query heads of a block (`B_H`)."""
 AHEAD, WARPGROUPS = 2, 2
 """Tiles of keys that a block of Hopper's kernels has in shared memory, and the warpgroups that multiply."""
 TMEM_WIDTH = 384
-"""Of Q's width, what is in tensor memory (`D_tQ`)."""
+"""Columns of Q in tensor memory (`D_tQ`)."""
 KV, V = "KV", "V"
-"""Tensors of the latents: read as keys, and the part of them that is read again as values."""
+"""Tensors of the latents: read as keys, and the part of them that is re-read as values."""
 DECODE = "flashmla.sparse-decode"
 WIDTHS = (576, 512)
-"""Of the latent with its rotary part, and of the latent: the only ones that decoding is compiled for."""
+"""Widths of the latent with and without its rotary part: the only ones that decoding is compiled for."""
 TOKEN_BYTES = 656
 OVERHEAD = 5
-"""Steps that a request counts for beside its own (`fixed_overhead_num_blocks`)."""
+"""Steps that a request is charged in addition to its own (`fixed_overhead_num_blocks`)."""
 CONVERSION_CLKS = by_hand(50, "clocks of an SM to convert a token: fp8 to half, to fp32, times its scale, to bf16")
 """The library's own count by the throughputs of the CUDA C++ programming guide, against 34 clocks of MMAs
 (``docs/20250929-hopper-fp8-sparse-deep-dive.md``)."""
@@ -67,12 +67,12 @@ LANES = 128
 
 @dataclass(frozen=True, slots=True)
 class TokensTile:
-    """Tile of attention to chosen keys: so many heads of one query x keys.
+    """Tile of attention over chosen keys: heads of one query x keys.
 
     Parameters
     ----------
     widths : (int, int)
-        Of the latent with its rotary key, and of the latent.
+        Width of the latent with its rotary key, and of the latent.
     shares : int
         Equal shares of all sequences' chosen keys (decoding over a cache in eight bits); 0: a block has a whole query.
     """
@@ -95,7 +95,7 @@ class TokensTile:
 
 
 def tokens_tile(w: Workload, gpu: Gpu) -> TokensTile:
-    """64 heads of a query x 64 keys, or of a pair of blocks x 128, at the widths of the latent."""
+    """64 heads of a query x 64 keys, or for a pair of blocks x 128, at the widths of the latent."""
     path = instructions(gpu)
     return TokensTile(HEADS, PAIR_TOKENS if path == "tcgen05" else TOKENS, _widths(w), path)
 
@@ -106,7 +106,7 @@ def decode_tile(w: Workload, gpu: Gpu) -> TokensTile:
     Raises
     ------
     InputError
-        When the heads or widths are none that the kernel is compiled for.
+        If the kernel is not compiled for the heads or widths.
     """
     if w.heads_q not in (HEADS, 2 * HEADS):
         raise InputError(f"{DECODE} is compiled for {HEADS} or {2 * HEADS} query heads, not {w.heads_q}; pad them")
@@ -125,20 +125,20 @@ def _widths(w: Workload) -> tuple[int, int]:
 def chosen_keys(w: Workload, each: int) -> int:
     """Keys of a sequence that any of its queries chooses.
 
-    Neighbouring queries are taken to choose the same keys but one, as a window would: the times that are measured do
-    not grow with the sequence up to a million keys, which keys drawn anywhere would bring from HBM.
+    Neighbouring queries are assumed to choose the same keys but one, as in a window: the measured times do not grow
+    with the sequence up to a million keys, as they would if random keys came from HBM.
     """
     return min(w.seq_kv, each + w.seq_q - 1)
 
 
 def list_tiles(w: Workload, tile: TokensTile) -> tuple[int, int]:
-    """Tiles of a query's list, and those of them that have a key: places beyond a sequence's keys are empty."""
+    """Tiles of a query's list, and those of them that have a key: entries beyond a sequence's keys are empty."""
     top = choosing(w).top
     return -(-top // tile.keys), -(-min(top, w.seq_kv) // tile.keys)
 
 
 def blocks_of(w: Workload, tile: TokensTile) -> int:
-    """Blocks of a query."""
+    """Blocks per query."""
     return -(-w.heads_q // (tile.heads * tile.blocks)) * tile.blocks
 
 
@@ -155,7 +155,7 @@ def _products(tile: TokensTile, e: int) -> tuple[TileOp, TileOp, TileOp]:
 
 
 def attention(w: Workload, tile: TokensTile) -> Kernel:
-    """`sparse_attn_fwd`, and on Blackwell what one block of a pair does of it."""
+    """`sparse_attn_fwd`; on Blackwell, the work of one block of a pair."""
     (d, dv), e, pair = tile.widths, w.element_bytes, tile.blocks > 1
     steps, read = list_tiles(w, tile)
     axes = {
@@ -189,7 +189,7 @@ def attention(w: Workload, tile: TokensTile) -> Kernel:
 def _alone(
     tile: TokensTile, e: int, steps: int, read: int, q: Tensor, listed: Tensor, kv: Tensor
 ) -> tuple[tuple[TileOp, ...], Nest]:
-    """A block of Hopper's: latents of chosen keys are gathered two tiles ahead; a value is the key's first part."""
+    """A block on Hopper: latents of chosen keys are gathered two tiles ahead; a value is the key's first part."""
     gather, gathered = (listed.load(tile.keys), kv.load(tile.keys)), (listed.wait(), kv.wait())
     products, filled = _products(tile, e), min(AHEAD, read)
 
@@ -208,8 +208,8 @@ def _paired(
 ) -> tuple[tuple[TileOp, ...], Nest]:
     """A block of a pair (``csrc/sm100/prefill/sparse/fwd/head128/phase1.cuh``).
 
-    It gathers half of the keys, and again half of the width of all of them, as values. Keys and values have one buffer
-    each, filled again when its product is done; the tensor core multiplies the next scores before a tile's values.
+    It gathers half of the keys, and then half of the width of all of them, as values. Keys and values have one buffer
+    each, refilled when its product is done; the tensor core multiplies the next scores before a tile's values.
     """
     (d, dv), half, scores = tile.widths, tile.keys // 2, tile.heads * tile.keys
     s_bytes, o_bytes = (half * d + tile.heads * _q_in_shared_memory(d)) * e, (half * dv + scores) * e
@@ -234,12 +234,12 @@ def _paired(
 
 
 def _q_in_shared_memory(width: int) -> int:
-    """Of Q's width what is not in tensor memory."""
+    """Columns of Q that are not in tensor memory."""
     return max(0, width - TMEM_WIDTH)
 
 
 def shares(w: Workload, parts: int) -> list[list[int]]:
-    """Steps of each request in each share, in order; empty shares are left out (`get_mla_metadata_kernel`)."""
+    """Steps of each request in each share, in order; without empty shares (`get_mla_metadata_kernel`)."""
     steps = -(-choosing(w).top // TOKENS)
     payload = -(-w.batch * (steps + OVERHEAD) // parts) + OVERHEAD
     found: list[list[int]] = []
@@ -262,7 +262,7 @@ def shares(w: Workload, parts: int) -> list[list[int]]:
 
 
 def pieces(w: Workload, parts: int) -> Ints:
-    """Shares that each request is cut into, ``[batch]``."""
+    """Number of shares that each request is split into, ``[batch]``."""
     steps = -(-choosing(w).top // TOKENS)
     count, done = np.zeros(w.batch, dtype=np.int64), 0
     for piece in (one for share in shares(w, parts) for one in share):
@@ -272,7 +272,7 @@ def pieces(w: Workload, parts: int) -> Ints:
 
 
 def decode(w: Workload, tile: TokensTile) -> list[Kernel]:
-    """`flash_fwd_splitkv_mla_fp8_sparse_kernel`, and `combine` where a request is cut."""
+    """`flash_fwd_splitkv_mla_fp8_sparse_kernel`, and `combine` if a request is split."""
     (d, dv), e, blocks = tile.widths, w.element_bytes, w.heads_q // tile.heads
     cut, whole = pieces(w, tile.shares), -(-choosing(w).top // tile.keys)
     axes = {
@@ -288,7 +288,7 @@ def decode(w: Workload, tile: TokensTile) -> list[Kernel]:
     lse, partial_lse = Tensor("LSE", "one r", 4, written=True), Tensor("LSE partial", "part r", 4, written=True)
     gather = listed.load(tile.keys), kv.load(tile.keys // blocks)
     convert = TileOp("vector", "KV in bf16", fp32=CONVERSION_CLKS * LANES * tile.keys // blocks // WARPGROUPS)
-    # Of a cluster each block sends the half that it has converted to the other one, which waits for it.
+    # Each block of a cluster sends its converted half to the other, which waits for it.
     sent = (blocks - 1) * tile.keys // blocks * d * e
     send = (TileOp("delay", "to the peer", clks=int(sent / PEER_BYTES_PER_CLK)),) if sent else ()
     products, end = _products(tile, e), BLOCK._replace(share=0.5)
@@ -320,7 +320,7 @@ def decode(w: Workload, tile: TokensTile) -> list[Kernel]:
 
 
 def _combine(w: Workload, dv: int, cut: Ints) -> Kernel:
-    """`combine`: the pieces of requests that are cut, weighed by their log-sum-exps."""
+    """`combine`: merges the pieces of split requests, weighted by their log-sum-exps."""
     out, split, merged = w.seq_q * w.heads_q, int(cut[cut > 1].sum()), int((cut > 1).sum())
     accesses = [
         Access("O partial", split * out * dv * 4),

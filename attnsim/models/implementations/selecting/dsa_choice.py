@@ -1,13 +1,13 @@
-"""What DeepSeek sparse attention chooses keys by: DeepGEMM's scores of all of them in eight bits, and the best found.
+"""Choice of keys in DeepSeek sparse attention: DeepGEMM's scores of all keys in eight bits, and top-k.
 
-``deep_gemm/include/deep_gemm/impls/sm90_fp8_mqa_logits.cuh``, its twin on Blackwell and the paged kernels: blocks stay
-on their SMs and walk the keys of a few queries. `fast_topk_transform_fused` of sgl-kernel
-(``csrc/elementwise/topk.cu``) has a block of 1,024 threads a row: a histogram of eight bits of all scores, then what is
-above is gathered and what is in the last bin refined in shared memory. In prefill a block first looks for the request
-that its row is of, among as many as the call has: a batch has few, but where a call is made in parts, each of its rows
-counts as a request of its own.
+``deep_gemm/include/deep_gemm/impls/sm90_fp8_mqa_logits.cuh``, its Blackwell version and the paged kernels: persistent
+blocks walk the keys of a few queries. `fast_topk_transform_fused` of sgl-kernel
+(``csrc/elementwise/topk.cu``) has a block of 1,024 threads per row: a histogram of eight bits of all scores, then
+scores above the threshold bin are gathered and those in it refined in shared memory. In prefill a block first searches
+for the request of its row among those of the call. A batch has few; but if a call is made in parts, each of its rows
+counts as a request.
 
-Sequences of a batch lie one after the other; with causal masks, aligned at the end, query ``i`` of a sequence sees
+Sequences of a batch are consecutive; with causal masks, aligned at the end, query ``i`` of a sequence sees
 ``seq_kv - seq_q + i + 1`` keys.
 """
 
@@ -34,37 +34,37 @@ from attnsim.models.schedule.schedule import Kernel, Launch, Path
 COLUMNS = 128
 """Columns of an MMA of the indexer, the heads of a block's queries (`block_qh` of ``smxx_fp8_mqa_logits.hpp``)."""
 KEYS = 256
-"""Keys of its step (`block_kv`)."""
+"""Keys per step of the indexer (`block_kv`)."""
 AHEAD = 3
-"""Tiles of keys that it has in shared memory (`num_kv_stages`)."""
+"""Tiles of keys that the indexer has in shared memory (`num_kv_stages`)."""
 SCALE_BYTES = 4
-"""Of a key in fp8, and of a head's weight."""
+"""Bytes of the scale of an fp8 key, and of a head's weight."""
 SCORE_BYTES = 4
 SCORES_SHARE = 0.2
-"""Of the free memory that the scores of a call take (SGLang's ``environ.py``)."""
+"""Share of the free memory that the scores of a call may use (SGLang's ``environ.py``)."""
 UNCUT_SCORES = 8_000_000
-"""Scores fewer than which are never cut."""
+"""Number of scores below which a call is never split."""
 SUM_INSTRUCTIONS, ADDRESS_INSTRUCTIONS, EXCHANGES = 2, 4, 2
-"""Of a lane, a key and a query: an addition and the scale; the address of the score in 64 bits, and the comparison for
-it; of four lanes that have a quarter of the heads each, exchanges of their sums, each with an addition."""
+"""Instructions per lane, key and query: an addition and the scale; the 64-bit address of the score, and its comparison;
+and exchanges of sums between four lanes with a quarter of the heads each, each with an addition."""
 PAGED = "deepgemm.paged-mqa-logits"
 PAGES, PAGE = "page numbers", 64
-"""Numbers of a sequence's pages, int32, and the keys of a page (`BLOCK_KV` of ``sm90_fp8_paged_mqa_logits.cuh``)."""
+"""Page numbers of a sequence, int32, and the keys of a page (`BLOCK_KV` of ``sm90_fp8_paged_mqa_logits.cuh``)."""
 MOST_QUERIES = 2
-"""Queries of a sequence (`next_n` of ``csrc/jit_kernels/impls/smxx_fp8_paged_mqa_logits.hpp``)."""
+"""Most queries per sequence (`next_n` of ``csrc/jit_kernels/impls/smxx_fp8_paged_mqa_logits.hpp``)."""
 CHUNK = 1024
-"""Scores that the threads of a top-k block read in a turn, one each."""
+"""Scores that the threads of a top-k block read per iteration, one each."""
 DIGIT_INSTRUCTIONS = by_hand(12, "integer instructions a score and pass of top-k: its digit and its count")
 WHOLE_SHARE = by_hand(
     0.25, "part of a block's latency that a row taken whole has: its launch, no barriers of a histogram"
 )
-"""Read off calls of 2,080 and 2,112 keys, nearly all of whose rows are: 0.75 us a block on H200 and B200."""
+"""Derived from calls of 2,080 and 2,112 keys, nearly all of whose rows are: 0.75 us per block on H200 and B200."""
 GATHERED = 2
 """Passes over a row of scores: the histogram, and gathering."""
 UNROLLED = 4
-"""Turns of its loops that the compiler takes together, and whose reads are in flight together."""
+"""Unrolled iterations of its loops, whose reads are in flight together."""
 REQUESTS = "first rows"
-"""Where the rows of each request begin (`cu_seqlens_q`)."""
+"""Tensor with the first row of each request (`cu_seqlens_q`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class IndexTile:
     Parameters
     ----------
     at_once : int
-        Queries of a call.
+        Queries per call.
     shares : int
-        Equal shares of all sequences' key tiles that as many blocks walk (the paged kernel); 0: a block has `queries`
-        queries of a batch and walks all their keys.
+        Equal shares of all sequences' key tiles, a block each (the paged kernel); 0: a block has `queries` queries of a
+        batch and walks all their keys.
     """
 
     queries: int
@@ -95,7 +95,7 @@ class IndexTile:
 
 @dataclass(frozen=True, slots=True)
 class TopKTile:
-    """A block has a row of scores, and reads so many at a time; a call has `at_once` rows."""
+    """A block has a row of scores, and reads `chunk` at a time; a call has `at_once` rows."""
 
     top: int
     chunk: int
@@ -137,7 +137,7 @@ def paged_tile(w: Workload, gpu: Gpu, heads: int, width: int) -> IndexTile:
     Raises
     ------
     InputError
-        When a sequence has more queries than the kernel is compiled for.
+        If a sequence has more queries than the kernel is compiled for.
     """
     if w.seq_q > MOST_QUERIES:
         raise InputError(
@@ -147,14 +147,14 @@ def paged_tile(w: Workload, gpu: Gpu, heads: int, width: int) -> IndexTile:
 
 
 def seen_keys(w: Workload, queries: Ints) -> Ints:
-    """Keys that some queries see, counted through all sequences."""
+    """Keys that the given queries see; queries are numbered through all sequences."""
     return np.clip(queries % w.seq_q + w.seq_kv - w.seq_q + 1, 0, w.seq_kv)
 
 
 def rows_at_once(w: Workload, gpu: Gpu) -> int:
-    """Queries whose scores over the keys of all sequences are held together: as many as a fifth of the memory takes.
+    """Queries whose scores over the keys of all sequences are held together: as many as fit a fifth of the memory.
 
-    As SGLang's `Indexer` cuts its calls (``dsa_indexer.py``: `SGLANG_DSA_MQA_LOGITS_FREE_MEM_FRACTION`,
+    As SGLang's `Indexer` splits its calls (``dsa_indexer.py``: `SGLANG_DSA_MQA_LOGITS_FREE_MEM_FRACTION`,
     `_MQA_LOGITS_STATIC_SKIP_ELEMS`), on a GPU whose memory is free.
     """
     rows, keys = w.batch * w.seq_q, w.batch * w.seq_kv
@@ -172,7 +172,7 @@ def chunks(w: Workload, at_once: int) -> list[range]:
 def index_steps(w: Workload, tile: IndexTile, rows: range) -> Ints:
     """Tiles of keys of each block of the indexer, ``[blocks]``: from its first query's keys to its last one's.
 
-    Of the paged kernel an equal share of all (`smxx_paged_mqa_logits_metadata`).
+    For the paged kernel, an equal share of all tiles (`smxx_paged_mqa_logits_metadata`).
     """
     if tile.shares:
         return np.diff(share_bounds(w, tile))
@@ -184,7 +184,7 @@ def index_steps(w: Workload, tile: IndexTile, rows: range) -> Ints:
 
 
 def share_bounds(w: Workload, tile: IndexTile) -> Ints:
-    """First key tile of each block of the paged indexer, counted through all sequences, and their number."""
+    """First key tile of each block of the paged indexer, numbered through all sequences, and their total."""
     every = w.batch * -(-w.seq_kv // tile.keys)
     each, left = divmod(every, tile.shares)
     return np.concatenate([[0], np.cumsum(each + (np.arange(tile.shares) < left))]).astype(np.int64)
@@ -200,10 +200,10 @@ def queries_read(w: Workload, tile: IndexTile, rows: range) -> Ints:
 
 
 def summing(tile: IndexTile, keys: int) -> dict[str, Any]:
-    """Instructions to sum the heads of so many keys, counted in ``sm90_fp8_mqa_logits.cuh`` and its twin.
+    """Instructions to sum the heads of `keys` keys, counted in ``sm90_fp8_mqa_logits.cuh`` and its Blackwell version.
 
-    With wgmma four lanes share a key's heads, with tcgen05 a lane has all and multiplies two at a time: for each score
-    a maximum and a multiply-add, then for each query the sums, their exchange, and addresses.
+    With wgmma four lanes share a key's heads; with tcgen05 a lane has all and multiplies two at a time. Each score
+    takes a maximum and a multiply-add; each query then takes the sums, their exchange, and addresses.
     """
     scores, sums = tile.heads * tile.queries * keys, tile.queries * keys
     lanes, at_once = (1, 2) if tile.path == "tcgen05" else (4, 1)
@@ -214,15 +214,15 @@ def summing(tile: IndexTile, keys: int) -> dict[str, Any]:
 
 
 def indexers(w: Workload, tile: IndexTile, gpu: Gpu) -> tuple[Kernel, ...]:
-    """A call of the indexer for every part of the queries whose scores the memory has room for."""
+    """One call of the indexer for each part of the queries whose scores fit the memory."""
     return tuple(_indexer(w, tile, gpu, rows) for rows in chunks(w, tile.at_once))
 
 
 def _indexer(w: Workload, tile: IndexTile, gpu: Gpu, rows: range) -> Kernel:
     """`fp8_mqa_logits`: Q of a block stays, tiles of 256 keys with their scales pass three deep.
 
-    Of the paged kernel, `fp8_paged_mqa_logits`, a block goes through the sequences of its share, reading the queries of
-    each and the numbers of the pages that its keys lie in.
+    In the paged kernel, `fp8_paged_mqa_logits`, a block processes the sequences of its share, reading the queries of
+    each and the page numbers of its keys.
     """
     walked, reads = index_steps(w, tile, rows), queries_read(w, tile, rows)
     columns, width = tile.queries * tile.heads, tile.width + SCALE_BYTES
@@ -230,7 +230,7 @@ def _indexer(w: Workload, tile: IndexTile, gpu: Gpu, rows: range) -> Kernel:
     axes = {
         "b": Axis(sequences, cuts="i r"), "t": Axis(max(1, len(walked) // sequences), cuts="i r"),
         "i": Axis(len(rows)), "j": Axis(w.seq_kv), "p": Axis(-(-w.seq_kv // PAGE)),
-        "r": Axis(min(len(rows), int(reads.sum()) * tile.queries)),  # a block without keys reads no Q
+        "r": Axis(min(len(rows), int(reads.sum()) * tile.queries)),  # blocks without keys read no Q
     }  # fmt: skip
     q, k = Tensor("Q", "r", tile.heads * width), Tensor("K", "b j", width)
     pages, scores = Tensor(PAGES, "b p", INDEX_BYTES), Tensor("scores", "i j", SCORE_BYTES, written=True)
@@ -269,28 +269,29 @@ def _indexer(w: Workload, tile: IndexTile, gpu: Gpu, rows: range) -> Kernel:
 
 
 def top_k_turns(w: Workload, tile: TopKTile, rows: range) -> Ints:
-    """Turns of a pass over each row's scores, ``[rows]``; none where all keys are taken."""
+    """Iterations of a pass over each row's scores, ``[rows]``; none if all keys are taken."""
     seen = seen_keys(w, np.arange(rows.start, rows.stop, dtype=np.int64))
     return np.where(seen > tile.top, -(-seen // tile.chunk), 0)
 
 
 def top_ks(w: Workload, tile: TopKTile) -> tuple[Kernel, ...]:
-    """A call of top-k for every part of the queries whose scores the memory has room for."""
+    """One call of top-k for each part of the queries whose scores fit the memory."""
     return tuple(_top_k(w, tile, rows) for rows in chunks(w, tile.at_once))
 
 
 def requests(w: Workload, tile: TopKTile, rows: range) -> int:
-    """Requests that a block looks for its own among: none in decoding, the batch, or the rows of a part."""
+    """Requests that a block searches for its own: none in decoding, the batch, or the rows of a part."""
     if w.seq_q == 1:
         return 0
     return w.batch if tile.at_once >= w.batch * w.seq_q else len(rows)
 
 
 def _top_k(w: Workload, tile: TopKTile, rows: range) -> Kernel:
-    """Two passes over a row, then its places through the page table.
+    """Two passes over a row, then its indices through the page table.
 
-    No barrier lies within a pass, whose loop the compiler unrolls: a thread asks for four scores, and a warp that has
-    its own asks for its next ones while others wait. Of a row that is taken whole only the page table is read.
+    There is no barrier within a pass, whose loop is unrolled: a thread requests four scores, and a warp that has
+    received its own requests its next ones while others wait. For a row that is taken whole only the page table is
+    read.
     """
     among, whole = requests(w, tile, rows), tile.at_once >= w.batch * w.seq_q
     axes = {

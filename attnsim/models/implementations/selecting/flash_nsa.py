@@ -1,9 +1,9 @@
-"""Native sparse attention whole, as mdy666/Scalable-Flash-Native-Sparse-Attention launches it (commit fcf117c3c8a1).
+"""Complete native sparse attention, as mdy666/Scalable-Flash-Native-Sparse-Attention launches it (commit fcf117c3c8a1).
 
-``flash_nsa/modules/hf_level_nsa.py``: keys and values compressed, attention to them, scores of blocks summed over a
-group while they are computed (`_slc_probs_kernel`), the best found by as many maxima (`_topk_kernel`), attention to
-chosen blocks by one warp a query, FlashAttention-3's window, and the weighted sum. Backward: each branch's kernels;
-the queries of each block are found in a table of blocks x queries (`get_bind_from_find`), dK and dV added up in fp32.
+``flash_nsa/modules/hf_level_nsa.py``: compression of keys and values, attention over them, block scores summed over a
+group on the fly (`_slc_probs_kernel`), top-k by successive maxima (`_topk_kernel`), attention over
+chosen blocks with one warp per query, FlashAttention-3's window, and the weighted sum. Backward: each branch's kernels;
+the queries of each block are found in a table of blocks x queries (`get_bind_from_find`), dK and dV are summed in fp32.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ BRANCH = {
     branch: {name: f"{name} {branch}" for name in own}
     for branch, own in (("compressed", ("K", "V", *_OUTPUTS)), ("window", _OUTPUTS))
 }
-"""Names of the tensors that are a branch's own; the window's keys are those of the question."""
+"""Names of a branch's own tensors; the window's keys are those of the question."""
 MAXIMUM_INSTRUCTIONS = 4
-"""FP32-lane instructions an element and maximum: compare, select value and place, strike out the last one found."""
+"""FP32-lane instructions per element and maximum: compare, select value and index, remove the last one found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ def choice(w: Workload, tile: NsaTile) -> list[Kernel]:
 
 
 def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
-    """`_slc_probs_kernel`: 64 queries x 128 compressed keys a block, heads of a group in turn, none in the future.
+    """`_slc_probs_kernel`: 64 queries x 128 compressed keys per block, heads of a group in turn, none in the future.
 
-    Beside the scores themselves those of the key before each block are computed, a quarter as many.
+    In addition to these scores, those of the key before each block are computed, a quarter as many.
     """
     s, e, t, d = whole(w), w.element_bytes, tile.compressed.forward, padded(w.head_dim)
     keys, fewer = s.compressed_keys(w.seq_kv), t.keys * s.step // s.block
@@ -202,7 +202,7 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
 
 
 def score_tiles(w: Workload, rows: int, width: int) -> int:
-    """Tiles of queries x compressed keys of a head that are not wholly in the future; the others return at once."""
+    """Tiles of queries x compressed keys per head that are not entirely in the future; the others return at once."""
     s = whole(w)
     last = -(-(np.arange(0, w.seq_q, rows) + rows) // s.block)
     keys = np.arange(0, s.compressed_keys(w.seq_kv), width)
@@ -210,7 +210,7 @@ def score_tiles(w: Workload, rows: int, width: int) -> int:
 
 
 def _maxima(w: Workload, columns: int) -> Kernel:
-    """`_topk_kernel`: a warp reads a row of scores (four where they are short) and takes maximum after maximum."""
+    """`_topk_kernel`: a warp reads a row of scores (four if they are short) and takes successive maxima."""
     top, each = whole(w).top, 1 if columns >= 2048 else 4
     axes = {"r": Axis(w.batch * w.heads_kv * w.seq_q, each), "c": Axis(columns)}
     scores, found = Tensor(PROBABILITIES, "r c", 2), Tensor("selected", "r", top * 4, written=True)
@@ -278,7 +278,7 @@ def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:
 
 
 def _added(w: Workload, gradient: str, branch: str) -> Kernel:
-    """Autograd's sum of a branch's gradient with that of the branches before: each is a function of its own."""
+    """Autograd's sum of a branch's gradient with that of the branches before: each is a separate function."""
     rows = w.batch * (w.heads_q * w.seq_q if gradient == "dQ" else w.heads_kv * w.seq_kv)
     elements = rows * (w.head_dim_v if gradient == "dV" else w.head_dim)
     size = elements * w.element_bytes

@@ -1,10 +1,10 @@
-"""Mixture of block attention (MoBA, arXiv 2502.13189): blocks chosen by the mean of their keys, the query's own always.
+"""Mixture of block attention (MoBA, arXiv 2502.13189): blocks chosen by their mean key; the query's own always.
 
 ``moba/moba_efficient.py`` of MoonshotAI/MoBA: keys of whole blocks are gathered and averaged, a product in fp32 scores
-them for every query of the batch, `torch.topk` chooses, queries are gathered block by block. Then two calls of
-FlashAttention-2 for packed sequences, one causal in each block, one of each block and head with the queries that chose
-it, are merged by their log-sum-exps. Every other line of PyTorch is a kernel over whole tensors. Empty thread blocks of
-the two calls, whose grids have the rows of the longest sequence, are those of the longest block here.
+them for every query of the batch, `torch.topk` chooses, queries are gathered block by block. There are two calls of
+FlashAttention-2 for packed sequences: one causal within each block, one of each block and head with the queries that
+chose it. Their results are merged by their log-sum-exps. Every other line of PyTorch is a kernel over whole tensors.
+The grids of both calls have the rows of the longest sequence; empty thread blocks are those of the longest block here.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from attnsim.models.schedule.schedule import Kernel, Schedule, renamed
 
 NAME = "moba.efficient"
 INDEX_BYTES = 8
-"""PyTorch's int64."""
+"""Bytes of PyTorch's int64."""
 OTHER_TENSORS = {name: f"{name} others" for name in ("Q", "K", "V", "O", "LSE")}
 """Names of the tensors of the call over other blocks."""
 
 
 @lru_cache(maxsize=16)
 def choosers(selection: Selection, seq: int) -> Ints:
-    """Queries that chose each block but the last, beside its own, ``[blocks - 1]``; evenly among a query's past."""
+    """Queries of other blocks that chose each block but the last, ``[blocks - 1]``; evenly among a query's past."""
     blocks = selection.blocks(seq)
     later = np.arange(1, blocks, dtype=np.int64)
     rows = np.minimum(selection.block, seq - later * selection.block)
@@ -56,7 +56,7 @@ def own_blocks(w: Workload) -> Workload:
 
 
 def own_tensors(w: Workload) -> dict[str, str]:
-    """Names of the tensors of the call that is causal in each block; it reads K and V of a head for each head of Q."""
+    """Names of the tensors of the call within each block; it reads K and V of a head for each head of Q."""
     names = {"O": "O own", "LSE": "LSE own"}
     return names | {"K": "K expanded", "V": "V expanded"} if w.group > 1 else names
 
@@ -89,7 +89,7 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 
 def _kept_bytes(w: Workload, s: Selection) -> int:
-    """Stacked and gathered keys and values beside the scores with three masks, or beside what is merged."""
+    """Bytes of stacked and gathered keys and values, plus the scores with three masks or the results to be merged."""
     rows, chunks = w.batch * w.seq_q * w.heads_q, w.batch * (s.blocks(w.seq_kv) - 1)
     stacked = 2 * w.head_dim * w.element_bytes * (rows + chunks * s.block * w.heads_q)
     found = int(choosers(s, w.seq_q).sum()) * w.batch * w.heads_q
@@ -138,7 +138,7 @@ def _before(w: Workload, s: Selection, gpu: Gpu) -> Iterator[Kernel]:
 
 
 def _merged(w: Workload, s: Selection) -> Iterator[Kernel]:
-    """Both outputs weighed by their log-sum-exps."""
+    """Kernels that combine both outputs, weighted by their log-sum-exps."""
     rows, found = w.batch * w.seq_q * w.heads_q, int(choosers(s, w.seq_q).sum()) * w.batch * w.heads_q
     e, out, parts, at = w.element_bytes, rows * w.head_dim, found * w.head_dim, found * INDEX_BYTES
     yield over("clear O", {}, {"O fp32": out * 4}, out)

@@ -1,10 +1,10 @@
 """A step of decoding with native sparse attention: `nsa_infer` of XunhaoLai/native-sparse-attention-triton.
 
-``infer/nsa_inference.py`` and ``infer/inference_func.py``, commit 36e7472: attention to the compressed cache and the
-choice of blocks are PyTorch's own operations, whose einsum copies K and V of several sequences so that batch and heads
-are one (`sumproduct_pair` in ``aten/src/ATen/native/Linear.cpp``); attention to chosen blocks is one block of threads a
-sequence and head of K and V; that to the window multiplies 16 sequences of a query head on the FP32 lanes. Compressing
-the newest keys, which most steps have no whole stretch of, is left out, and so are gates.
+``infer/nsa_inference.py`` and ``infer/inference_func.py``, commit 36e7472. Attention over the compressed cache and the
+choice of blocks are PyTorch's own operations, whose einsum copies K and V of several sequences to merge batch and heads
+(`sumproduct_pair` in ``aten/src/ATen/native/Linear.cpp``). Attention over chosen blocks has one thread block per
+sequence and head of K and V. Attention over the window multiplies 16 sequences of a query head on the FP32 lanes.
+Compression of the newest keys is left out, as most steps complete no stretch of them, and so are gates.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOGETHER, WINDOW_KEYS = 16, 128
 """Sequences and keys of a step of `decode_kernel` (`BLOCK_SIZE_B`, `BLOCK_SIZE_K`)."""
 LANE_INSTRUCTIONS = by_hand(2, "FP32-lane instructions an element of K or V and sequence: widening and multiply-add")
 WINDOW_REGISTERS = by_hand(255, "registers of a thread of the window's kernel in NSA's decoding: all, not compiled")
-"""Of 16 sequences a step holds 128 keys of K, more than all registers of its block."""
+"""A step with 16 sequences holds 128 keys of K, more than all registers of its block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class DecodeTile:
     Parameters
     ----------
     chosen : FlashTile
-        Of the attention to chosen blocks.
+        Tile of the attention over chosen blocks.
     together : int
         Sequences of a block of the window's kernel.
     """
@@ -129,7 +129,7 @@ def compressed(w: Workload, s: Selection, gpu: Gpu) -> Iterator[Kernel]:
 
 
 def offsets(s: Selection) -> int:
-    """Scores that touch a block, each a pass of its own in `transform_score`."""
+    """Scores that touch a block, each a separate pass in `transform_score`."""
     return max(1, s.block // s.step) + -(-s.compress // s.step) - 1
 
 
@@ -202,7 +202,7 @@ def window(w: Workload, s: Selection, together: int) -> Iterator[Kernel]:
 
 
 def combined(w: Workload) -> Iterator[Kernel]:
-    """Three products with gates and two sums, each an operation of PyTorch."""
+    """Three products with gates and two sums, each a PyTorch operation."""
     rows = w.batch * w.heads_q
     out = rows * w.head_dim_v * w.output_bytes
     for x in ("O compressed", "O", "O window"):

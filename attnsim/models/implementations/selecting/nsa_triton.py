@@ -1,12 +1,12 @@
-"""Native sparse attention's branches (NSA, arXiv 2502.11089) as XunhaoLai/native-sparse-attention-triton launches them.
+"""Branches of native sparse attention (NSA, arXiv 2502.11089) in XunhaoLai/native-sparse-attention-triton.
 
-Attention to compressed keys, and the scores of blocks that follow from it (section 3.3):
-``ops/triton/compressed_attention.py``, commit 9bea856c911e: `forward_kernel`, `backward_dkdv`, `backward_dq`; for the
-choice of blocks `score_kernel`, which computes the scores of all pairs again and sums them over a group,
+Attention over compressed keys, and the block scores derived from it (section 3.3):
+``ops/triton/compressed_attention.py``, commit 9bea856c911e: `forward_kernel`, `backward_dkdv`, `backward_dq`. For the
+choice of blocks: `score_kernel`, which recomputes the scores of all pairs and sums them over a group,
 `_transform_score_kernel`, `torch.topk` and sorting. Queries before the first whole stretch of compressed keys see none;
 tiles of rows begin after them.
 
-Attention to chosen blocks of keys, a query and the heads of its group a block (section 3.4):
+Attention over chosen blocks of keys, one block per query and the heads of its group (section 3.4):
 ``ops/triton/topk_sparse_attention.py``: `forward_kernel`, `backward_dq` and `backward_dkdv`, which walks the queries of
 each block of keys; they are found by sorting the list of blocks (`reorder_topk_idx`). Triton keeps `num_stages - 1`
 tiles of K and V in shared memory.
@@ -53,11 +53,12 @@ SELECTED, COMPRESSED = "nsa-triton.selected", "nsa-triton.compressed"
 QUERIES = 64
 """Queries of a step of `backward_dkdv` (`BLOCK_SIZE_Q`)."""
 LONG = 32768
-"""Tokens from which on a block has one query more in turn (`num_q_loop`)."""
+"""Sequence length from which a block processes an additional query in turn (`num_q_loop`)."""
 SORT_BYTES = by_hand(100, "bytes that sorting moves a pair of int32 key and int64 value: four passes of eight bits")
 """A histogram of the keys, then each pass reads and writes 12 bytes (cub's radix sort, which `torch.argsort` calls)."""
 SCORE_READS = {"mma_sync": (2, 4), "wgmma": (1, 1)}
-"""Times that `score_kernel` reads Q and K: eight warps of mma.sync lie 4 x 2 over the scores (`warpsPerTileV2`)."""
+"""Times that `score_kernel` reads Q and K: eight warps of mma.sync are arranged 4 x 2 over the scores
+(`warpsPerTileV2`)."""
 SCORES, BLOCK_SCORES = "scores", "block scores"
 AT_ONCE = 32768
 """Tokens up to which the scores of all heads are computed together (`parallel_topk_compute`)."""
@@ -70,11 +71,11 @@ class SelectedTile:
     Parameters
     ----------
     forward : FlashTile
-        Its rows are the query heads of a group, at least 16.
+        Forward tile; its rows are the query heads of a group, at least 16.
     queries, keys : BackwardTile
-        Of the pass for dQ and of that for dK and dV.
+        Tiles of the pass for dQ and of that for dK and dV.
     turns : int
-        Queries that a block has one after the other.
+        Queries that a block processes one after the other.
     grid : str
         Axes of the grids of the forward and of the pass for dQ, slowest first.
     """
@@ -90,7 +91,7 @@ class SelectedTile:
 
 
 def power_of_two(number: int) -> int:
-    """The next power of two, as Triton's tiles have them."""
+    """The next power of two, as required of Triton's tiles."""
     return 1 << max(0, number - 1).bit_length()
 
 
@@ -135,7 +136,7 @@ def chosen(w: Workload) -> Selection:
     Raises
     ------
     InputError
-        When it has none with blocks, or the kernels do not compute it.
+        If it has none with blocks, or the kernels do not support it.
     """
     selection = w.selection
     if selection is None or not selection.top:
@@ -156,9 +157,9 @@ class CompressedTile:
     Parameters
     ----------
     keys, queries : BackwardTile
-        Of the pass for dK and dV, and of that for dQ.
+        Tiles of the pass for dK and dV, and of that for dQ.
     scores : StepCounts, optional
-        Of the kernel that computes scores again; None where blocks are not chosen or by another kernel.
+        Instruction counts of the kernel that recomputes scores; None if blocks are not chosen or by another kernel.
     first : int, optional
         First query of the first tile of rows; None: the first that sees a compressed key.
     grid, keys_grid : str
@@ -178,7 +179,7 @@ class CompressedTile:
 
 
 def compressed_tile(w: Workload, gpu: Gpu, scores: bool) -> CompressedTile:
-    """128 x 128 in 8 warps, as many tiles of K and V in shared memory as `num_stages` asks for and fit."""
+    """128 x 128 in 8 warps, with as many tiles of K and V in shared memory as `num_stages` requests and as fit."""
     hopper = gpu.features.wgmma
     path: Path = "wgmma" if hopper else "mma_sync"
     wide = max(w.head_dim, w.head_dim_v) > 64
@@ -220,7 +221,7 @@ def compressing(w: Workload) -> Selection:
 
 
 def over_compressed(w: Workload) -> Workload:
-    """The same question with compressed keys in place of keys."""
+    """The question with compressed keys in place of keys."""
     return replace(w, seq_kv=compressing(w).compressed_keys(w.seq_kv), mask=Mask.full(), selection=None)
 
 
@@ -245,7 +246,7 @@ def row_tiles(w: Workload, rows: int, keys: int) -> Ints:
 
 
 def compressed_forward(w: Workload, gpu: Gpu, tile: CompressedTile) -> list[Kernel]:
-    """`_compressed_attention_fwd`, and with `scores` what chooses blocks."""
+    """`_compressed_attention_fwd`; with `scores`, also the kernels that choose blocks."""
     rows = w.batch * w.heads_q * w.seq_q
     return [
         clear("clear O", "O", rows * w.head_dim_v * w.output_bytes),
@@ -256,7 +257,7 @@ def compressed_forward(w: Workload, gpu: Gpu, tile: CompressedTile) -> list[Kern
 
 
 def compressed_attention(w: Workload, tile: CompressedTile) -> list[Kernel]:
-    """The one kernel of attention to compressed keys."""
+    """Kernel of attention over compressed keys."""
     c, t, begin = over_compressed(w), tile.forward, first_query(w, tile)
     steps, seen = key_tiles(w, begin, t.rows, t.keys), w.seq_q - begin
     rows = np.minimum(t.rows, seen - np.arange(len(steps)) * t.rows)
@@ -264,7 +265,7 @@ def compressed_attention(w: Workload, tile: CompressedTile) -> list[Kernel]:
 
 
 def block_choice(w: Workload, tile: CompressedTile) -> list[Kernel]:
-    """What chooses blocks, for all heads at once or, of long sequences, for one after the other."""
+    """Kernels that choose blocks, for all heads at once or, for long sequences, one head after the other."""
     s, heads = compressing(w), w.batch * w.heads_kv
     at_once = heads if w.batch * w.seq_q <= AT_ONCE else 1
     keys, blocks = s.compressed_keys(w.seq_kv), s.blocks(w.seq_kv)
@@ -289,7 +290,7 @@ def block_choice(w: Workload, tile: CompressedTile) -> list[Kernel]:
 
 
 def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
-    """`score_kernel`: a block for each 128 queries x 128 compressed keys, heads of a group in turn, the future too."""
+    """`score_kernel`: a block per 128 queries x 128 compressed keys, heads of a group in turn, the future included."""
     t, d, e = tile.forward, padded(w.head_dim), w.element_bytes
     i, j = Axis(w.seq_q, t.rows), Axis(compressing(w).compressed_keys(w.seq_kv), t.keys)
     axes = {"h": Axis(heads), "g": Axis(w.group), "i": i, "j": j}
@@ -323,7 +324,7 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
 
 
 def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
-    """`_compressed_attention_bwd`: row sums, dK and dV a query head, their sums, dQ."""
+    """`_compressed_attention_bwd`: row sums, dK and dV per query head, their sums, dQ."""
     c, e, rows = over_compressed(w), w.element_bytes, w.batch * w.heads_q
     expanded = " expanded" if w.group > 1 else ""
     down = Walk(row_tiles(w, tile.keys.rows, tile.keys.keys), grid=tile.keys_grid)
@@ -341,7 +342,7 @@ def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
 
 
 def turns_of(steps: np.ndarray, turns: int) -> np.ndarray:
-    """Steps of each query as ``[blocks, turns]``, the last block filled up with none."""
+    """Steps of each query as ``[blocks, turns]``; the last block is padded with 0."""
     blocks = -(-len(steps) // turns)
     return np.concatenate([steps, np.zeros(blocks * turns - len(steps), dtype=np.int64)]).reshape(blocks, turns)
 
@@ -354,7 +355,7 @@ def selected_forward(w: Workload, tile: SelectedTile) -> list[Kernel]:
 
 
 def selected_attention(w: Workload, tile: SelectedTile) -> list[Kernel]:
-    """The one kernel of attention to chosen blocks."""
+    """Kernel of attention over chosen blocks."""
     walk = _of_queries(w, tile)
     rows = np.full(len(walk.steps), w.group)
     return [forward(w, tile.forward, walk, rows, "selected_fwd", w.seq_q, w.seq_kv)]
@@ -367,7 +368,7 @@ def _of_queries(w: Workload, tile: SelectedTile) -> Walk:
 
 
 def selected_backward(w: Workload, tile: SelectedTile) -> list[Kernel]:
-    """`_topk_sparse_attention_bwd`: row sums, the queries of each block, dK and dV a query head, their sums, dQ."""
+    """`_topk_sparse_attention_bwd`: row sums, the queries of each block, dK and dV per query head, their sums, dQ."""
     e, rows, expanded = w.element_bytes, w.batch * w.heads_q, " expanded" if w.group > 1 else ""
     entries = w.batch * w.heads_kv * w.seq_q * chosen(w).top
     sort = [

@@ -1,9 +1,9 @@
-"""Passes of PyTorch's that choose: `torch.topk` over rows of scores, and operations over whole tensors.
+"""PyTorch passes for selection: `torch.topk` over rows of scores, and operations over whole tensors.
 
-`torch.topk` has one block a row, which it reads once for each two bits of a number, then twice:
+`torch.topk` has one block per row, which it reads once for each two bits of a number, then twice:
 ``aten/src/ATen/native/cuda/TensorTopK.cu``, `sbtopk::gatherTopK`: `radixSelect` finds the k-th value two bits at a time
-(``SortingRadixSelect.cuh``, RADIX_BITS), then a pass writes what is greater and one what is equal. The values found are
-sorted by a kernel of their own.
+(``SortingRadixSelect.cuh``, RADIX_BITS), then one pass writes greater values and one equal ones. A separate kernel
+sorts the values found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VALUE_BITS = 32
 PASSES = VALUE_BITS // RADIX_BITS + 2
 """Times that a block reads its row: once for each digit, and twice to gather."""
 FOUND_BYTES = 12
-"""A value in fp32 and its place in int64."""
+"""Bytes of a value in fp32 and its index in int64."""
 LIST, INDEX_BYTES = "selected", 4
 """Tensor of the chosen blocks or keys of each query: int32."""
 PASS_INSTRUCTIONS = by_hand(46, "integer instructions an element and pass, as `countRadixUsingMask` writes them")
@@ -29,7 +29,7 @@ a sum, and a population count at a quarter of the rate."""
 
 
 def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
-    """The kernels of `torch.topk` and of sorting the places found.
+    """Kernels of `torch.topk` and of sorting the indices found.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
 
 
 def _sorted(name: str, size: int, elements: int) -> Kernel:
-    """Rows so short that a block of threads sorts them in registers."""
+    """Kernel for rows so short that a thread block sorts them in registers."""
     return over(name, {"found": size}, {"found": size}, elements)
 
 
 def best_past(rows: int, top: int) -> list[Kernel]:
-    """Places that `torch.topk` found, without those in the future, as int32."""
+    """Indices found by `torch.topk`, without those in the future, as int32."""
     found = rows * top
     return [
         over("future", {"found": found * 8}, {"is future": found}, found),
@@ -75,6 +75,6 @@ def clear(name: str, tensor: str, size: int) -> Kernel:
 
 
 def over(name: str, reads: dict[str, int], writes: dict[str, int], elements: int) -> Kernel:
-    """An operation that goes over so many bytes of each tensor once."""
+    """An operation that passes once over the given bytes of each tensor."""
     accesses = [*(Access(x, n) for x, n in reads.items()), *(Access(x, n, True) for x, n in writes.items())]
     return streaming(name, accesses, elements=elements)

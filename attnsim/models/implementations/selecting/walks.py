@@ -1,9 +1,9 @@
-"""Kernels of which each block walks over as many tiles as content or compression leaves it: forward and backward.
+"""Kernels whose blocks walk over a variable number of tiles, by content or compression: forward and backward.
 
-A walk is the number of tiles of each block. The grid decides what blocks that run at the same time work on: where heads
-and sequences are its fastest axes, on all of them.
+A walk is the number of tiles of each block. The grid decides the tiles of concurrent blocks: if heads and sequences are
+its fastest axes, concurrent blocks work on all of them.
 
-NSA's kernels are as Triton 3.0.0 compiles them, read from what the compiler makes of
+NSA's kernels are as Triton 3.0.0 compiles them, read from its output for
 native-sparse-attention-triton@9bea856 (its ``install_dependency.sh`` names that release) for sm_80 and sm_90: layouts
 in the TritonGPU IR, registers from ptxas, instructions from machine code (``schedule/instructions.csv``). A dot of
 fewer than 64 rows, or of fewer than four warps, is mma.sync on Hopper too
@@ -48,21 +48,21 @@ REGISTERS: dict[tuple[str, int, int], int] = by_hand(
 
 @dataclass(frozen=True, slots=True)
 class TritonBackwardTile(BackwardTile):
-    """A tile of a backward pass, with its warps over each product.
+    """A tile of a backward pass, with the arrangement of warps over each product.
 
     Parameters
     ----------
     across : int
         Warps of mma.sync side by side over an output's columns, each of which reads all of the operand with the rows.
     scores_in_registers : bool
-        P and dS are operands of the products after them from registers; the products before have their orientation.
+        Whether subsequent products read P and dS from registers; the preceding products have their orientation.
     """
 
     across: int = 1
     scores_in_registers: bool = False
 
     def buffers(self, d: int, dv: int, element: int) -> Buffers:
-        """Q and dO in as many buffers, K and V, and P and dS where they change hands."""
+        """Q and dO in `stages_q` buffers, K and V, and P and dS if they pass through shared memory."""
         scores = 0 if self.scores_in_registers else 2 * self.rows * self.keys
         return (
             ("Q, dO", self.stages_q * self.rows * (d + dv) * element),
@@ -87,7 +87,7 @@ class TritonBackwardTile(BackwardTile):
 
 
 def architecture(gpu: Gpu) -> int:
-    """That the kernels are compiled for, of those that are read here."""
+    """Architecture that the kernels are compiled for, of the two that were read."""
     return 90 if gpu.features.wgmma else 80
 
 
@@ -97,29 +97,29 @@ def compiled(tile: Tile, kernel: str, gpu: Gpu, width: int) -> Tile:
 
 
 def registers(kernel: str, gpu: Gpu, width: int) -> int:
-    """Registers a thread of the forward kernel of chosen blocks, or of its pass for dQ."""
+    """Registers per thread of the forward kernel of chosen blocks, or of its pass for dQ."""
     return REGISTERS[kernel, architecture(gpu), 128 if width > 64 else 64]
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What the blocks of a grid walk over.
+    """Tiles that the blocks of a grid walk over.
 
     Parameters
     ----------
     steps : ndarray of int, shape [blocks] or [blocks, turns]
-        Tiles of each block of a head; with several turns of an outer loop those of each.
+        Tiles of each block of a head; with an outer loop, of each of its iterations.
     listed : int
-        Bytes of a list that are read for each step, beside the step's tile; 0 without a list.
+        Bytes of a list read for each step, in addition to the step's tile; 0 without a list.
     masked : ndarray of int, shape [blocks], optional
-        Of the steps of a backward block those that compute a mask's function.
+        Steps of a backward block that compute a mask's function.
     function : int
-        FP32-lane instructions of that function a score.
+        FP32-lane instructions of that function per score.
     grid : str
-        Axes of the grid, slowest first: tiles `t`, sequences `b`, heads of K and V `h`, and of Q beside them `g` where
-        those of a group are not rows of one block.
+        Axes of the grid, slowest first: tiles `t`, sequences `b`, heads of K and V `h`, and query heads of each, `g`,
+        if those of a group are not rows of one block.
     scattered : int
-        Of the tiles that pass, where each block has its own choice of them: as in
+        For the tiles that pass, if each block has its own choice of them: as in
         :class:`~attnsim.models.schedule.schedule.TensorUse`.
     """
 
@@ -132,9 +132,9 @@ class Walk:
     list_name: str = LIST
 
     def kinds(self, *first: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Different blocks: what comes `first` in their order, their steps ``[kinds, turns]`` and masked steps.
+        """Distinct blocks: their `first` columns, their steps ``[kinds, turns]`` and masked steps.
 
-        The last array says which each block is.
+        The last array gives the kind of each block.
         """
         steps = self.steps.reshape(len(self.steps), -1)
         columns, order = classes(*first, *steps.T, *(() if self.masked is None else (self.masked,)))
@@ -146,7 +146,7 @@ class Walk:
         return tuple(replace(one, scattered=self.scattered) for one in tensors)
 
     def list_of(self) -> tuple[Tensor, ...]:
-        """The list, where there is one."""
+        """The list as a tensor; empty if there is none."""
         return (Tensor(self.list_name, "b n", self.listed),) if self.listed else ()
 
     def kernel(
@@ -171,16 +171,16 @@ def forward(
 ) -> Kernel:
     """A forward kernel: Q stays, tiles of K and V pass one step ahead, every one masked.
 
-    Counted instructions are of such a step, mask and all.
+    Counted instructions are those of such a step, including the mask.
 
     Parameters
     ----------
     walk : Walk
-        Of a block that has several queries in turn a column each.
+        For blocks that process several queries in turn, one column per query.
     rows : ndarray of int
-        Rows with a query in them of each block, in the order of the walk: whole, or fewer in the last.
+        Rows of each block that hold a query, in the order of the walk: whole, or fewer in the last.
     queries, keys : int
-        Of a sequence, that any block reads.
+        Queries and keys of a sequence that any block reads.
     lse : bool
         Whether the log-sum-exps of rows are stored.
     """
@@ -266,22 +266,22 @@ def rows_outside(w: Workload, tile: BackwardTile, walk: Walk, rows: int, name: s
 
 
 def _look_up(walk: Walk) -> tuple[TileOp, ...]:
-    """What is read to learn which tile is next."""
+    """Loads that determine the next tile."""
     return tuple(op for one in walk.list_of() for op in (one.load(), one.wait()))
 
 
 def _begun(steps: Ints) -> NDArray[np.bool_]:
-    """Once a block that has any steps, in its first turn."""
+    """True in the first iteration of each block that has any steps."""
     return np.asarray((steps > 0) & (np.arange(steps.shape[1]) == 0))
 
 
 def _with_function(ops: Iterable[TileOp], instructions: int) -> Iterator[TileOp]:
-    """Operations with so many instructions more for each score."""
+    """Operations with `instructions` additional instructions per score."""
     return (op._replace(fp32=op.fp32 + instructions * op.scores) for op in ops)
 
 
 def _backward(tile: BackwardTile, buffers: Buffers) -> dict[str, Any]:
-    """What a kernel of the backward needs."""
+    """Common fields of the backward kernels."""
     return {
         "threads": tile.warps * 32,
         "registers_per_thread": tile.registers,
