@@ -1,4 +1,4 @@
-"""Many questions at once: sweeps over GPUs, workloads and tiles, and what a time is sensitive to."""
+"""Studies of many questions: sweeps over GPUs, workloads and tiles, hardware search, what-if tables, sensitivities."""
 
 from attnsim.studies.folder import dataset, export, load, to_xarray
 from attnsim.studies.running import run

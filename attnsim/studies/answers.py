@@ -1,4 +1,4 @@
-"""Answers to a chunk of points as an Arrow table: closed forms, and replays where they are asked for."""
+"""Answers a chunk of points as an Arrow table, by closed forms and by replays."""
 
 from __future__ import annotations
 
@@ -23,26 +23,21 @@ if TYPE_CHECKING:
 
 CLOSED_FORM, REPLAY = "closed-form", "replay"
 NOT_PLAYED = "extrapolated: closed form, nothing was played"
-"""What a closed form says of its trust: no interval was measured for it."""
+"""Trust text of closed forms: no interval was measured for them."""
 BYTES = ("hbm_read_bytes", "hbm_write_bytes")
 SECONDS = ("predicted_s", "predicted_low_s", "predicted_high_s")
 TEXTS = ("busiest", "used_implementation", "trust", "error")
 
 
 def answer(study: Study, chunk: Chunk) -> pa.Table:
-    """The points of one chunk with their answers, a row each.
-
-    Parameters
-    ----------
-    study : Study
-    chunk : Chunk
+    """Answer the points of one chunk, one row per point.
 
     Returns
     -------
     pyarrow.Table
-        ``point``, the axes, the workload (none of a kernel file), ``method`` and
-        `attnsim.models.question.columns.ADDED_COLUMNS`. A point that cannot be answered has an empty ``predicted_s``
-        and the reason in ``error``.
+        ``point``, the axes, the workload (not for kernel files), ``method`` and
+        `attnsim.models.question.columns.ADDED_COLUMNS`. A point without an answer has an empty ``predicted_s`` and the
+        reason in ``error``.
     """
     import pyarrow as pa
 
@@ -65,7 +60,7 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
 
 
 def replay(asked: Point | KernelPoint, cache: str, launch: str) -> Cells:
-    """The answer of a replay; never raises."""
+    """Answer a point by replay; never raises, but returns the error as text."""
     try:
         if isinstance(asked, KernelPoint):
             return answer_columns(predict_kernel(asked.kernel, asked.gpu(), cache=cache, launch=launch))
@@ -75,21 +70,21 @@ def replay(asked: Point | KernelPoint, cache: str, launch: str) -> Cells:
 
 
 class _Answers:
-    """`ADDED_COLUMNS` of some points, nothing known at first."""
+    """`ADDED_COLUMNS` of some points, all empty at first."""
 
     def __init__(self, count: int) -> None:
         self.numbers = {name: np.full(count, np.nan) for name in (*SECONDS, *BYTES)}
         self.texts = {name: Texts(count) for name in TEXTS}
 
     def put(self, row: int, found: Cells) -> None:
-        """One point's answer, in place of what was known of it."""
+        """Set the answer of one point."""
         for name, column in self.numbers.items():
             column[row] = np.nan if (value := found.get(name)) is None else value
         for name, texts in self.texts.items():
             texts.put(row, [str(found.get(name) or "")])
 
     def arrays(self) -> dict[str, pa.Array]:
-        """Arrow columns in the order of `ADDED_COLUMNS`."""
+        """Return the Arrow columns in the order of `ADDED_COLUMNS`."""
         import pyarrow as pa
 
         made = {name: pa.array(values, from_pandas=True) for name, values in self.numbers.items()}
@@ -99,7 +94,7 @@ class _Answers:
 
 
 def _closed(study: Study, points: Points, answers: _Answers, replays: int | None) -> NDArray[np.bool_]:
-    """Put in closed forms; the points left to be replayed: the most uncertain, `replays` of them at most."""
+    """Fill in closed forms; returns the points to replay: the most uncertain ones, at most `replays`."""
     closed = closed_forms(points, study.cache, study.launch)
     rows, found = closed.rows, closed.estimate
     answers.texts["error"] = closed.error
@@ -121,7 +116,7 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
 
 
 def _asked(points: Points) -> dict[str, pa.Array]:
-    """What each point asks beside the workload: GPU, figures, and the algorithm or the kernel file."""
+    """Return the columns of each point's question other than the workload: GPU, figures, algorithm or kernel file."""
     import pyarrow as pa
 
     found: dict[str, pa.Array] = {}
@@ -135,7 +130,7 @@ def _asked(points: Points) -> dict[str, pa.Array]:
 
 
 def _workload(points: Points) -> dict[str, pa.Array]:
-    """The workload of each point."""
+    """Return the columns of each point's workload."""
     import pyarrow as pa
 
     found: dict[str, pa.Array] = {}

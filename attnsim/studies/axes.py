@@ -1,4 +1,4 @@
-"""The axes of a study: what varies, over which values, checked one by one when the file is read."""
+"""The axes of a study: the keys that vary and their values, checked when the file is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANGE = "{from: 1024, to: 131072, steps: 8, scale: log}"
 COUNTS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v")
 WORKLOAD_FIELDS = (*COUNTS, "dtype", "passes", "mask", "dropout", "latent", "operations", "selection", "lengths")
 COLUMNS = {name: "pass" if name == "passes" else name for name in WORKLOAD_FIELDS}
-"""Fields of a workload and their names in files and results; the order is that in which their axes vary."""
+"""Fields of a workload and their names in files and results, in the order in which their axes vary."""
 
 TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "mask": (Mask.parse, "full, causal, or patterns such as 'causal, window 512'"),
@@ -35,7 +35,7 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "selection": (Selection.parse, "a selection such as 'top 16x64, window 512'"),
     "lengths": (read_lengths, "'1:4096 x 63, 512:2560', a .csv file, or a distribution"),
 }
-"""Fields that are told in text: how it is read and written. Lengths are read anew for the pass of a point."""
+"""Fields that are given as text: parser and allowed form. Lengths are parsed again for the pass of a point."""
 
 T = TypeVar("T")
 Values = Sequence[Any] | NDArray[np.float64] | NDArray[np.int64]
@@ -43,14 +43,15 @@ Values = Sequence[Any] | NDArray[np.float64] | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """All values between two ends.
+    """A continuous range of values.
 
     Parameters
     ----------
     start, stop : float
+        Both ends.
     scale : {"linear", "log"}
     integer : bool
-        Whether values are rounded to whole numbers.
+        Round values to whole numbers.
     """
 
     start: float
@@ -59,7 +60,7 @@ class Span:
     integer: bool
 
     def at(self, part: NDArray[np.float64]) -> NDArray[np.float64] | NDArray[np.int64]:
-        """Values at these parts, 0 to 1, of the way."""
+        """Return the values at relative positions, 0 to 1."""
         if self.scale == "log":
             found = self.start * (self.stop / self.start) ** part
         else:
@@ -71,7 +72,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One key of a study and the values it takes.
+    """One key of a study and its values.
 
     Parameters
     ----------
@@ -79,15 +80,15 @@ class Axis:
         ``gpu``, ``hbm.bandwidth``, ``algorithm``, ``seq_q``, ...
     kind : {"gpu", "change", "choice", "shape", "workload"}
     values : tuple
-        Those listed, or the steps of a range. GPUs, SI numbers or multiples, names, shapes as mappings, counts.
+        The listed values, or the steps of a range: GPUs, SI numbers or multiples, names, shapes as mappings, counts.
     span : Span, optional
         The range that a Sobol sample is drawn from.
     multiple : bool
-        Of a change: whether values are multiples of the GPU's own figure ("2x").
+        For a change: values are multiples of the GPU's own figure ("2x").
     labels : tuple of str
         Names of the GPUs or shapes.
     stepped : bool
-        False for a range without steps, whose values are its ends: only a sample can be drawn from it.
+        False for a range without steps, whose values are its two ends. Only a Sobol sample can use it.
     """
 
     name: str
@@ -100,12 +101,12 @@ class Axis:
 
     @property
     def varies(self) -> bool:
-        """Whether the axis has more than one value."""
+        """True if the axis has more than one value."""
         return len(self.values) > 1
 
     @property
     def column(self) -> str:
-        """Column of the results: `passes` is written ``pass``, as in case tables."""
+        """Column in the results; `passes` is written ``pass``, as in case tables."""
         return COLUMNS.get(self.name, self.name)
 
     @property
@@ -115,12 +116,7 @@ class Axis:
 
 
 def change_axis(key: str, given: object) -> Axis:
-    """The axis of a GPU's figure: ``[3.35 TB/s, 6 TB/s]``, ``[1x, 2x]`` or a range of either.
-
-    Raises
-    ------
-    InputError
-    """
+    """Read the axis of a GPU figure: ``[3.35 TB/s, 6 TB/s]``, ``[1x, 2x]`` or a range of either."""
     where = f"change.{key}"
     field = read_at(f"{where}:", changeable, key)
 
@@ -147,12 +143,7 @@ def change_axis(key: str, given: object) -> Axis:
 
 
 def workload_axis(name: str, given: object) -> Axis:
-    """The axis of a field of the workload.
-
-    Raises
-    ------
-    InputError
-    """
+    """Read the axis of a field of the workload."""
     where = f"workload.{COLUMNS[name]}"
     entry = [given] if name == "latent" else _entry(where, given)
     if isinstance(entry, dict) and name not in COUNTS:
@@ -162,12 +153,7 @@ def workload_axis(name: str, given: object) -> Axis:
 
 
 def shape_axis(given: object) -> Axis:
-    """The axis of named shapes, each some fields of the workload at once.
-
-    Raises
-    ------
-    InputError
-    """
+    """Read the axis of named shapes, each with several fields of the workload."""
     where = "workload.shape"
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{where} is {shown(given)}; write ids of models, or {{small: {{heads_q: 12, head_dim: 64}}}}")
@@ -187,12 +173,7 @@ def shape_axis(given: object) -> Axis:
 
 
 def read_at(where: str, read: Callable[[Any], T], given: Any) -> T:
-    """What `read` makes of a value; its complaint says where the value stands.
-
-    Raises
-    ------
-    InputError
-    """
+    """Apply `read` to a value; an InputError gets the place of the value in front."""
     try:
         return read(given)
     except InputError as error:
@@ -200,25 +181,14 @@ def read_at(where: str, read: Callable[[Any], T], given: Any) -> T:
 
 
 def check_keys(where: str, given: Iterable[object], allowed: Sequence[str]) -> None:
-    """Refuse a key that is none of those allowed.
-
-    Raises
-    ------
-    InputError
-        Naming the nearest.
-    """
+    """Raise InputError for a key that is not allowed; names the nearest allowed key."""
     for key in given:
         if key not in allowed:
             raise InputError(f"unknown key {shown(f'{where}.{key}')}; {nearest(str(key), allowed)}")
 
 
 def field_value(where: str, name: str, given: object) -> Any:
-    """One value of a workload's field, checked.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check one value of a workload's field."""
     if name in COUNTS:
         limit = LARGEST[name.replace("_kv", "_q") if name.startswith("heads") else name.removesuffix("_v")]
         count = words.whole(given) if isinstance(given, str) else given
@@ -248,7 +218,7 @@ def field_value(where: str, name: str, given: object) -> Any:
 
 
 def _entry(where: str, given: object) -> list[Any] | dict[str, Any]:
-    """A list of scalars, or a range with its four keys."""
+    """Return a list of scalars, or a range with its four keys."""
     if isinstance(given, Mapping):
         check_keys(where, given, ("from", "to", "steps", "scale"))
         for key in ("from", "to"):
@@ -270,7 +240,7 @@ def _listed(entry: list[Any] | dict[str, Any]) -> list[Any]:
 
 
 def _ranged(where: str, ends: Axis, entry: Mapping[str, Any], integer: bool) -> Axis:
-    """An axis of two values with the steps between them."""
+    """Return an axis from its two ends, with the steps between them."""
     start, stop = ends.values
     scale, steps = entry["scale"], entry["steps"]
     if scale not in ("linear", "log"):

@@ -1,4 +1,4 @@
-"""Closed-form answers to a chunk of points: group them, find each group's plan, estimate all at once."""
+"""Answers a chunk of points in closed form: groups them, finds each group's plan, estimates all at once."""
 
 from __future__ import annotations
 
@@ -20,17 +20,12 @@ from attnsim.studies.study import Points
 from attnsim.studies.work import MOST_FLOPS, fill, fill_row
 
 LENGTHS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
-"""Fields that do not decide the tile: points that differ in these and in rates share a plan."""
+"""Fields that do not affect the tile: points that differ only in these and in rates share a plan."""
 _LARGEST_CODE = 1 << 40
 
 
 class Texts:
-    """A column of texts of which few differ, all empty at first: a code a point, and what the codes stand for.
-
-    Parameters
-    ----------
-    count : int
-    """
+    """A column of texts with few distinct values, dictionary-encoded; all empty at first."""
 
     def __init__(self, count: int) -> None:
         self.codes = np.zeros(count, dtype=np.int64)
@@ -38,16 +33,16 @@ class Texts:
 
     @property
     def values(self) -> list[str]:
-        """The texts, by code."""
+        """The distinct texts, by code."""
         return list(self._code_of)
 
     @property
     def empty(self) -> NDArray[np.bool_]:
-        """Which points have none."""
+        """True for points without a text, ``[points]``."""
         return np.asarray(self.codes == 0)
 
     def put(self, rows: Any, texts: Sequence[str], which: Any = 0) -> None:
-        """Give some points a text, all the same or each that of its number."""
+        """Set the text of some points: the same for all, or each the text of its index in `which`."""
         codes = [self._code_of.setdefault(text, len(self._code_of)) for text in texts]
         self.codes[rows] = np.array(codes, dtype=np.int64)[which]
 
@@ -59,15 +54,13 @@ class Closed:
     Parameters
     ----------
     error : Texts
-        Why a point has none; empty where it has.
+        Reason why a point has no answer; empty if it has one.
     rows : ndarray of int
-        The points that have one, and to which the columns below belong.
+        Points with an answer; the columns below belong to them.
     plans, which : tuple of Plan, ndarray of int
-        Plan of each of them.
+        Plans, and the index of each point's plan.
     gpu : dict of str to ndarray
-        Their GPUs' figures.
-    work : Work
-    estimate : Estimate
+        Figures of the points' GPUs.
     """
 
     error: Texts
@@ -84,7 +77,6 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
 
     Parameters
     ----------
-    points : Points
     cache : {"warm", "cold"}
     launch : {"stream", "host", "graph", "kernel"}
     """
@@ -112,7 +104,7 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
 
 
 def groups(points: Points, alike: Collection[str]) -> Ints:
-    """A number for each point, equal for those that differ in nothing but the axes `alike`."""
+    """Return a group number for each point; points that differ only in the axes `alike` are in one group."""
     code = np.zeros(points.count, dtype=np.int64)
     size = 1
     for column in points.columns.values():
@@ -127,7 +119,7 @@ def groups(points: Points, alike: Collection[str]) -> Ints:
 
 
 def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
-    """The groups' plans and the plan of each point; -1, with the reason in `error`, where there is none."""
+    """Return the groups' plans, and the index of each point's plan; -1 without a plan, with the reason in `error`."""
     rows = np.flatnonzero(error.empty)
     alike: tuple[str, ...] = (*LENGTHS, *TILE_FREE)
     if any(read_algorithm(name).splits for name in points.columns["algorithm"].values):  # refused with many queries
@@ -165,7 +157,7 @@ def _fill(
 
 
 def _refuse_large(peak: Floats, capacity: Floats, error: Texts) -> None:
-    """Say of calls that do not fit the memory how large they are, to the three digits that are shown: few differ."""
+    """Set the error of calls that do not fit the memory; sizes have three digits, so that few texts differ."""
     large = np.flatnonzero(error.empty & (peak > capacity))
     unit = 10.0 ** (np.floor(np.log10(peak[large])) - 2)
     rounded = np.round(peak[large] / unit) * unit

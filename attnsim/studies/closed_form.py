@@ -1,10 +1,16 @@
-"""Times of many points at once, in closed form.
+"""Closed-form times of many points at once.
 
-The estimate is the one that sorts tiles before they are replayed (:mod:`attnsim.api.estimating`), with whole columns in
-place of one schedule: the busiest of the tensor and the vector units, slowed by the other as the replay would, the
-latencies of inner steps as far as the other warpgroups of an SM do not hide them, those of blocks, whole waves, and no
-faster than the L2 or the HBM as a whole (the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, at fitted
-rates); then launches. What it leaves out is in :mod:`attnsim.studies.uncertainty`.
+The same estimate sorts tiles before they are replayed (:mod:`attnsim.api.estimating`); here it works on columns instead
+of one schedule. It adds up:
+
+- the busier of the tensor and the vector units, slowed by the other one as in the replay;
+- latencies of inner steps, as far as other warpgroups of the SM do not hide them, and latencies of blocks;
+- rounding up to whole waves;
+- at least the time of the L2 and of the HBM (the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, at
+  fitted rates);
+- launches.
+
+:mod:`attnsim.studies.uncertainty` lists what the estimate leaves out.
 """
 
 from __future__ import annotations
@@ -26,28 +32,28 @@ from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import Plan
 
 ON_CHIP = ("flops", "useful", "lanes", "exps", "smem_bytes", "l2_bytes")
-"""Columns of work whose energy follows the clock."""
+"""Columns of work whose energy depends on the clock."""
 
 BOUNDS = (*UNITS, "launch")
-"""What a point may be busiest with, as the replay names it."""
+"""Names of the units that a point may be bound by, as in the replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each point asks of the GPU's units, a column each.
+    """Work of each point for the GPU's units, one column each.
 
     Parameters
     ----------
     flops, useful, smem_bytes, exps, lanes : ndarray
-        Tensor FLOPs as executed, those of them on data, operand bytes from shared memory, exponentials, FP32-lane
+        Executed tensor FLOPs, useful FLOPs among them, operand bytes from shared memory, exponentials, FP32-lane
         instructions.
     issues, int32, load_stores : ndarray
-        Counted work of the schedulers and the pipes behind them; 0 of kernels whose instructions nobody counted.
+        Counted instructions of the schedulers and their pipes; 0 for kernels without counted instructions.
     steps, blocks : ndarray
         Waits for an inner step, and thread blocks, of the kernel with most FLOPs.
     l2_bytes, hbm_read_bytes, hbm_write_bytes, peak_bytes : ndarray
     pass_l2_bytes, pass_hbm_bytes : ndarray
-        Of them, those of kernels that multiply nothing, which run before or after those that do.
+        The part of those bytes in kernels without products, which run before or after the others.
     """
 
     flops: Floats
@@ -69,28 +75,26 @@ class Work:
 
     @classmethod
     def empty(cls, count: int) -> Work:
-        """Columns of NaN to be filled."""
+        """Return columns of NaN, to be filled."""
         return cls(*(np.full(count, np.nan) for _ in fields(cls)))
 
     def take(self, rows: NDArray[np.bool_]) -> Work:
-        """Some of the points."""
+        """Return the work of some points."""
         return Work(*(getattr(self, item.name)[rows] for item in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Closed-form answers, a column each.
+    """Closed-form answers, one column each.
 
     Parameters
     ----------
-    time_s : ndarray
     busiest : ndarray of int
         Index into `BOUNDS`.
     units_s : ndarray, shape [BOUNDS, points]
         Busy seconds of each unit.
     compute_s : ndarray
         Tensor and vector units together, with latencies and whole waves.
-    waves : ndarray
     """
 
     time_s: Floats
@@ -109,21 +113,19 @@ def kept(footprint: Floats, capacity: Floats) -> Floats:
 def estimate(
     work: Work, gpu: Mapping[str, Floats], plans: Sequence[Plan], which: NDArray[np.int64], launch: str
 ) -> Estimate:
-    """Times of points.
+    """Estimate the times of points.
 
     Parameters
     ----------
-    work : Work
     gpu : mapping of str to ndarray
         Figures from :func:`attnsim.studies.points.figures`.
-    plans : sequence of Plan
     which : ndarray of int
         Plan of each point.
     launch : {"stream", "host", "graph", "kernel"}
     """
 
     def of(name: str) -> Floats:
-        """A number of the plans, one a point; 0 where nothing was fitted."""
+        """Return an attribute of each point's plan, 0 without a fitted value."""
         return np.array([float(attrgetter(name)(item) or 0.0) for item in plans])[which]
 
     fitted = "numbers.implementation."
@@ -186,14 +188,14 @@ def estimate(
 
 
 def _vector_of_passes(work: Work, plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:
-    """Clocks of one SM for exponentials, FP32 and integer instructions of passes, ``[3, points]``."""
+    """Return one SM's clocks for exponentials, FP32 and integer instructions of passes, ``[3, points]``."""
     rates = np.stack([gpu["sm.exp_rate"], gpu["sm.fp32_rate"] / 2, gpu["sm.int32_rate"]])
     each = np.array([(item.pass_exps, item.pass_fp32, item.pass_int32) for item in plans])[which].T
     return np.asarray(work.pass_l2_bytes * each / rates)
 
 
 def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:
-    """FLOPs per SM and clock on each point's instruction path."""
+    """Return the tensor FLOPs per SM and clock on each point's instruction path."""
 
     def of(values: list[Any]) -> Any:
         return np.array(values)[which]

@@ -1,7 +1,7 @@
-"""The folder of a sweep: what it was made of, its finished chunks, the lock of who writes it; and all of it read back.
+"""The folder of a sweep: its inputs, its finished chunks, its lock; and functions that read it back.
 
-``manifest.json`` says which inputs the chunks answer; ``points/part-00000.parquet`` is a finished chunk, written under
-another name and then renamed, so that whatever stops the process, a part is whole or not there.
+``manifest.json`` has the inputs that the chunks answer; ``points/part-00000.parquet`` is a finished chunk. Chunks are
+written under a temporary name and then renamed, so that a part is complete or absent.
 """
 
 from __future__ import annotations
@@ -30,32 +30,27 @@ FORMAT = 1
 
 
 class Folder:
-    """A sweep's results on disk.
-
-    Parameters
-    ----------
-    path : str or Path
-    """
+    """A sweep's results on disk."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.parts = self.path / PARTS
 
     def part(self, number: int) -> Path:
-        """File of a chunk."""
+        """Return the file of a chunk."""
         return self.parts / f"part-{number:06d}.parquet"
 
     def done(self) -> set[int]:
-        """Numbers of the finished chunks."""
+        """Return the numbers of the finished chunks."""
         return {int(path.stem.removeprefix("part-")) for path in self.parts.glob("part-??????.parquet")}
 
     def manifest(self) -> dict[str, Any]:
-        """What the chunks here answer.
+        """Read the manifest: the inputs that the chunks answer.
 
         Raises
         ------
         InputError
-            When there is none, or it cannot be read.
+            If there is no manifest, or it cannot be read.
         """
         path = self.path / MANIFEST
         try:
@@ -72,12 +67,12 @@ class Folder:
 
     @contextlib.contextmanager
     def opened(self, study: Study) -> Iterator[None]:
-        """Hold the folder for a study: locked, its manifest written or found to be of the same inputs.
+        """Lock the folder for a study, and write its manifest or check that it has the same inputs.
 
         Raises
         ------
         InputError
-            When another process holds it, when it is of other inputs, or cannot be written.
+            If another process holds it, its inputs differ, or it cannot be written.
         """
         try:
             self.parts.mkdir(parents=True, exist_ok=True)
@@ -132,12 +127,12 @@ class Folder:
             )
 
     def write(self, number: int, table: pa.Table) -> None:
-        """Write a chunk, whole or not at all.
+        """Write a chunk, completely or not at all.
 
         Raises
         ------
         InputError
-            When it cannot be written, a full disk included.
+            If it cannot be written, for example to a full disk.
         """
         import pyarrow.parquet as pq
 
@@ -151,7 +146,7 @@ def _reason(error: Exception) -> str:
 
 
 def load(folder: str | Path) -> pd.DataFrame:
-    """The finished points of a sweep, in the order of the study.
+    """Load the finished points of a sweep, in the order of the study.
 
     Parameters
     ----------
@@ -161,24 +156,19 @@ def load(folder: str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        A row each; columns of few texts are categories.
+        One row per point; text columns with few distinct values are categories.
 
     Raises
     ------
     InputError
-        When the folder holds no sweep, or no chunk of it is finished.
+        If the folder holds no sweep, or no chunk is finished.
     """
     frame: pd.DataFrame = dataset(folder).to_table().to_pandas()
     return frame
 
 
 def dataset(folder: str | Path) -> pads.Dataset:
-    """The finished points as an Arrow dataset, of which nothing is read yet: for what does not fit the memory.
-
-    Raises
-    ------
-    InputError
-    """
+    """Open the finished points as an Arrow dataset, without reading them: for sweeps larger than memory."""
     found = Folder(folder)
     found.manifest()
     parts = [str(found.part(number)) for number in sorted(found.done())]
@@ -194,7 +184,7 @@ def dataset(folder: str | Path) -> pads.Dataset:
 
 
 def export(folder: str | Path, out: str | Path) -> int:
-    """Write a sweep into one CSV or Parquet file, chunk by chunk, whole or not at all; returns the rows.
+    """Write a sweep into one CSV or Parquet file, completely or not at all; returns the number of rows.
 
     Raises
     ------
@@ -233,7 +223,7 @@ def _write_parquet(source: Any, path: Path) -> int:
 
 
 def to_xarray(folder: str | Path) -> Any:
-    """The finished points as an `xarray.Dataset`: a dimension for each axis of a cartesian study, else ``point``.
+    """Load the finished points as an `xarray.Dataset`: one dimension per axis of a cartesian study, else ``point``.
 
     Raises
     ------

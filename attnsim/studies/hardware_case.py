@@ -1,6 +1,6 @@
-"""What a search over hardware asks a machine: an attention call, or the whole layer around it.
+"""Cases of a hardware search: an attention call or a whole layer, with a weight.
 
-``--case`` says what a workload of several has in its own words, and its weight.
+``--case`` gives each of several workloads its own flags and its weight.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from attnsim.models.question.workload import Workload
 from attnsim.simulator.prepare import Cache
 
 Answered = Outcome | LayerAnswer
-"""What a machine answers to a case."""
+"""A machine's answer to a case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of a model: :func:`attnsim.layer`'s parameters of these names; `whole`: a step of all layers."""
+    """A layer of a model; fields are the parameters of :func:`attnsim.layer`. `whole`: a step of all layers."""
 
     model: Model
     batch: int
@@ -66,13 +66,13 @@ class Case:
     workload : Workload
         The attention call.
     weight : float
-        Share of the unchanged machine's time, of any sum.
+        Share of the unchanged machine's time; weights need not sum to 1.
     name : str
-        What a table calls it.
+        Name in tables.
     layer : Layer, optional
-        The layer of this attention call, where the whole of it is asked about.
+        The layer that contains this attention call, if the question is about the whole layer.
     cache : {"", "cold", "warm"}
-        State of the L2 before it; "" is that of the search.
+        State of the L2 before the call; "" takes that of the search.
     """
 
     workload: Workload
@@ -87,28 +87,23 @@ class Case:
         return "attention" if self.layer is None else "model" if self.layer.whole else "layer"
 
     def algorithm(self, named: str | None) -> str:
-        """The mechanism that is asked: the one named, else flash, and of a layer what plays its latent or mask."""
+        """Return the mechanism: `named`, else flash; for a layer, the mechanism that supports its latent or mask."""
         return named or ("flash" if self.layer is None else playing(self.workload).name)
 
     def answered(
         self, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions, whole: bool = False
     ) -> Answered:
-        """The answer of a machine.
+        """Return a machine's answer to the case.
 
         Parameters
         ----------
-        gpu : Gpu
         algorithm : str, optional
-            Of the attention (:meth:`algorithm`).
-        implementation : str, optional
+            Of the attention; see :meth:`algorithm`.
         conditions : Conditions
-            Its tile is the attention's.
+            Conditions; the tile is the attention's.
         whole : bool
-            With the calibration, whose alternatives widen a ratio; a search does not play them.
-
-        Raises
-        ------
-        InputError
+            Keep the replay of a call, which is needed for the calibration's alternatives and the bound. A search needs
+            neither.
         """
         one = self.layer
         if self.cache:
@@ -130,7 +125,7 @@ class Case:
 
 
 def speedup_of(base: Answered, other: Answered) -> Ratio | None:
-    """How many times faster a case is by `other`, of the same kind, than by `base`; None where one does not fit."""
+    """Return the speedup of `other` over `base`, two answers of one kind; None if one does not fit the memory."""
     if isinstance(base, LayerAnswer) and isinstance(other, LayerAnswer):
         return other.speedup_over(base)
     assert not isinstance(base, LayerAnswer) and not isinstance(other, LayerAnswer)  # answers of one case
@@ -141,12 +136,7 @@ HOW = "write --case 'pass=decode, batch=16, seq=8192: 0.5', or --case decode.yam
 
 
 def weighted(text: str) -> tuple[str, float]:
-    """What ``--case`` says, and its weight.
-
-    Raises
-    ------
-    InputError
-    """
+    """Split ``--case`` into the case and its weight."""
     what, colon, weight = (part.strip() for part in text.rpartition(":"))
     if not (colon and what):
         raise InputError(f"--case {shown(text)} has no weight; {HOW}")
@@ -160,22 +150,17 @@ def weighted(text: str) -> tuple[str, float]:
 
 
 def is_file(what: str) -> bool:
-    """Whether a case is a file of keys."""
+    """True if a case is a YAML file of keys."""
     return what.lower().endswith((".yaml", ".yml"))
 
 
 def name_of(what: str) -> str:
-    """What a table calls a case."""
+    """Return the name of a case in tables."""
     return Path(what).stem if is_file(what) else what
 
 
 def pairs_of(what: str) -> dict[str, str]:
-    """The flags that a case has of its own.
-
-    Raises
-    ------
-    InputError
-    """
+    """Parse a case's own flags."""
     pairs: dict[str, str] = {}
     for part in what.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
@@ -190,12 +175,7 @@ def pairs_of(what: str) -> dict[str, str]:
 
 
 def flag_of(key: object, known: Collection[str], where: str) -> str:
-    """The name of a flag of a question, as Python writes it.
-
-    Raises
-    ------
-    InputError
-    """
+    """Return the Python name of a question's flag; raises InputError if there is no such flag."""
     name = str(key).replace("-", "_")
     if name not in known:
         raise InputError(f"{where}: {shown(key)} is not a flag of a question; {nearest(name, known)}")
@@ -203,13 +183,7 @@ def flag_of(key: object, known: Collection[str], where: str) -> str:
 
 
 def each_once(cases: list[Case]) -> list[Case]:
-    """The cases.
-
-    Raises
-    ------
-    InputError
-        For one that is given twice.
-    """
+    """Check that no case is given twice, and return the cases."""
     names = [one.name for one in cases]
     if len(set(names)) < len(names):
         raise InputError(f"--case {next(one for one in names if names.count(one) > 1)} is given twice; keep one")
@@ -217,6 +191,6 @@ def each_once(cases: list[Case]) -> list[Case]:
 
 
 def asked(case: Case, title: str) -> str:
-    """A workload in words, with its name and weight where there are several."""
+    """Describe a workload, with its name and weight if there are several."""
     what = f"a whole layer, its attention {case.workload}" if case.layer else str(case.workload)
     return f"{case.name} (weight {case.weight:g}): {what}" if case.name else f"{title}{what}"

@@ -1,10 +1,11 @@
-"""Machines of a search over hardware, answered one by one and judged by the limits.
+"""Machines of a hardware search: their answers, and the limits that they break.
 
-A machine is answered by the replay, on the best of a few tiles where the search changes what a block may hold.
+A machine is evaluated by replay. If the search changes the limits of a block, it is evaluated on the best of a few
+tiles.
 
-The weight of a workload is its share of the time on the unchanged machine. A mix is counted per second of that: each
-workload runs so often that the unchanged machine spends its share of a second on it, and the time of another machine is
-that of the same calls. A single workload is counted by the call.
+The weight of a workload is its share of the unchanged machine's time. A mix is the set of calls that the unchanged
+machine makes in one second: each workload is called so often that it takes its share of that second. The time of
+another machine is its time for the same calls. A single workload is one call.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from attnsim.studies.prices import Prices
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Workloads and how often each runs.
+    """Workloads, and the number of calls of each.
 
     Parameters
     ----------
-    cases : tuple of Case
     calls : tuple of float
-        Of each: 1 of a single workload, else so many as the unchanged machine does in its share of a second.
+        Calls of each workload: 1 for a single workload; in a mix, the calls that the unchanged machine makes in the
+        workload's share of one second.
     base : tuple of Answer or LayerAnswer
-        Of each on the unchanged machine.
+        Answers of the unchanged machine.
     """
 
     cases: tuple[Case, ...]
@@ -52,12 +53,12 @@ class Mix:
 
     @classmethod
     def of(cls, cases: Sequence[Case], base: Sequence[Answered]) -> Mix:
-        """The mix whose weights are shares of the unchanged machine's time.
+        """Build the mix whose weights are shares of the unchanged machine's time.
 
         Raises
         ------
         InputError
-            When one of several workloads has no time there.
+            If one of several workloads has no time on the unchanged machine.
         """
         if len(cases) == 1:
             return cls(tuple(cases), (1.0,), tuple(base))
@@ -72,22 +73,22 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class MachineAnswer:
-    """What a machine answers.
+    """A machine's answer to a mix.
 
     Parameters
     ----------
     predictions : tuple of Answer or LayerAnswer
-        Of each workload.
+        Prediction of each workload.
     time_s, joules, watts : Interval
-        Of a call, or of a second of the mix on the unchanged machine.
+        Of one call, or of the calls of a mix (one second on the unchanged machine).
     area, cost : Interval or None
-        mm2, and US dollars or the user's prices; None where they are not known.
+        mm2; US dollars, or the currency of the user's prices; None if not known.
     speedup : Ratio or None
         Over the unchanged machine.
     assumed : tuple of str
         Units whose energy is assumed for the architecture.
     free : tuple of str
-        Changed figures whose area is not known.
+        Changed figures whose die area is not known.
     """
 
     predictions: tuple[Answered, ...]
@@ -102,21 +103,21 @@ class MachineAnswer:
 
     @property
     def results(self) -> dict[str, Interval | None]:
-        """By the names of `attnsim.models.hardware.merits.RESULTS`."""
+        """Results by the names of `attnsim.models.hardware.merits.RESULTS`."""
         return {"time": self.time_s, "energy": self.joules, "power": self.watts, "area": self.area, "cost": self.cost}
 
     def values(self) -> dict[str, float]:
-        """The typical results, where they are known."""
+        """Return the typical results that are known."""
         return {name: one.typical for name, one in self.results.items() if one is not None}
 
 
 def answered(gpu: Gpu, mix: Mix, predictions: Sequence[Answered], prices: Prices | None) -> MachineAnswer:
-    """What a machine answers, of the predictions of its workloads.
+    """Build a machine's answer from the predictions of its workloads.
 
     Raises
     ------
     InputError
-        When one does not fit the memory.
+        If a workload does not fit the memory.
     """
     used = [energy(one, gpu) for one in predictions]
     calls = mix.calls
@@ -139,7 +140,7 @@ def answered(gpu: Gpu, mix: Mix, predictions: Sequence[Answered], prices: Prices
 
 
 def compared(base: Sequence[Answered], other: Sequence[Answered], mix: Mix) -> Ratio | None:
-    """How many times faster the mix is by `other` predictions than by those of `base`."""
+    """Return the speedup of a mix from `base` to `other` predictions; None if a workload has no ratio."""
     ratios = list(map(speedup_of, base, other))
     if len(ratios) == 1:
         return ratios[0]
@@ -148,13 +149,13 @@ def compared(base: Sequence[Answered], other: Sequence[Answered], mix: Mix) -> R
 
 
 def _sum(parts: Iterable[tuple[float, Interval]]) -> Interval:
-    """Energies of several calls, whose constants are the same ones: all off in the same direction."""
+    """Sum the energies of several calls; their ends add up, since the same constants are off in the same direction."""
     items = list(parts)
     return Interval(*(math.fsum(n * getattr(one, end) for n, one in items) for end in ("low", "typical", "high")))
 
 
 def known(figure: Callable[[Gpu], Interval], gpu: Gpu) -> Interval | None:
-    """A figure of a GPU, None where it is not known."""
+    """Return a figure of a GPU, None if it is not known."""
     try:
         return figure(gpu)
     except InputError:
@@ -162,11 +163,11 @@ def known(figure: Callable[[Gpu], Interval], gpu: Gpu) -> Interval | None:
 
 
 CORNER_TILES = 6
-"""Tiles replayed at each corner of the space, after an estimate has sorted all that fit; the best is kept."""
+"""Tiles replayed at each corner of the space, after an estimate has sorted all fitting tiles; the best one is kept."""
 CORNER_RATES = 2
-"""Ranges whose ends make the corners."""
+"""Number of ranges whose ends form the corners."""
 INFEASIBLE = 1e6
-"""How far beyond every limit a machine is that cannot answer."""
+"""Excess over every limit that is assigned to a machine without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +177,13 @@ class Design:
     Parameters
     ----------
     figures : dict of str to float
-        What varies, SI units.
+        The varied figures, SI units.
     answer : MachineAnswer or None
-        None where the machine cannot answer.
-    objectives : tuple of float
+        None if the machine cannot answer.
     broken : tuple of str
-        Limits that it does not keep, or why it cannot answer.
+        Limits that it breaks, or the reason why it has no answer.
     excess : tuple of float
-        How far it is beyond each limit, relative.
+        Relative excess over each limit.
     """
 
     figures: dict[str, float]
@@ -195,7 +195,7 @@ class Design:
 
 @dataclass
 class Asked:
-    """The question, and what is already known of the space."""
+    """The question, and the machines that were already answered."""
 
     mix: Mix
     space: Space
@@ -209,12 +209,12 @@ class Asked:
     tiles: dict[object, tuple[TileRequest | None, ...]] = field(default_factory=dict)
 
     def measure_unchanged(self) -> Design:
-        """The unchanged machine, and limits as values where they were multiples of what it answers.
+        """Evaluate the unchanged machine, and turn limits that are multiples of its results into values.
 
         Raises
         ------
         InputError
-            When a limit is a multiple of what is not known.
+            If a limit is a multiple of an unknown result.
         """
         space, figures = self.space, {one.key: self.space.gpu.get(one.key) for one in self.space.ranges}
         try:
@@ -229,7 +229,7 @@ class Asked:
         return self.judged(figures, space.gpu, found)
 
     def machine(self, index: tuple[int, ...]) -> Design:
-        """The machine at a place of the space, answered once."""
+        """Return the machine at an index of the space; each is evaluated once."""
         if index not in self.known:
             self.known[index] = self._answered(index)
             self.done(1)
@@ -249,7 +249,7 @@ class Asked:
         return Design(figures, None, worst, (str(error),), tuple(INFEASIBLE for _ in self.space.limits))
 
     def judged(self, figures: dict[str, float], gpu: Gpu, answer: MachineAnswer) -> Design:
-        """A machine by its answer: its objectives, and the limits that it breaks."""
+        """Build a design from a machine's answer: its objectives, and the limits that it breaks."""
         values = answer.values()
         of = {**{limit.name: gpu.get(limit.name) for limit in self.space.limits if limit.name not in values}, **values}
         excess = tuple(limit.excess(of[limit.name]) for limit in self.space.limits)
@@ -258,12 +258,12 @@ class Asked:
         return Design(figures, answer, objectives, broken, excess)
 
     def _predicted(self, case: Case, gpu: Gpu) -> Answered:
-        """The fastest of the tiles that promise something.
+        """Return the prediction on the fastest of the promising tiles.
 
         Raises
         ------
         InputError
-            When none fits.
+            If no tile fits.
         """
         found: list[Answered] = []
         problems: list[InputError] = []
@@ -278,9 +278,9 @@ class Asked:
         return min(found, key=lambda one: math.inf if one.time_s is None else one.time_s)
 
     def retuned(self, case: Case, shipped: Answered) -> Answered:
-        """What the unchanged machine answers on the best of the tiles that its machines may take, the shipped included.
+        """Return the unchanged machine's answer on the best promising tile, the shipped one included.
 
-        So that a machine is not credited with what a tile gains on the unchanged one.
+        A changed machine is then not credited with a gain that a tile also brings on the unchanged one.
         """
         with suppress(InputError):
             found = self._predicted(case, self.space.gpu)
@@ -288,9 +288,9 @@ class Asked:
         return shipped
 
     def _promising(self, case: Case, gpu: Gpu) -> tuple[TileRequest | None, ...]:
-        """The best tile of each corner of the machines whose blocks may hold as much; None stands for the shipped one.
+        """Return the best tile of each corner of the machines with equal block limits; None is the shipped tile.
 
-        Corners, because a tile that suits few SMs may starve many of them.
+        Corners are needed because a tile that suits few SMs may starve many SMs.
         """
         sizes = tuple(gpu.get(one.key) for one in self.space.ranges if one.key not in RATES)
         if not sizes:
@@ -302,7 +302,7 @@ class Asked:
         return self.tiles[key]
 
     def _corners(self, gpu: Gpu) -> list[Gpu]:
-        """The machine with its rates in the middle of their ranges, and at the ends of the first `CORNER_RATES`."""
+        """Return the machine with its rates at mid-range, and at the ends of the first `CORNER_RATES` ranges."""
         rates = [one for one in self.space.ranges if one.key in RATES][:CORNER_RATES]
         middle = tuple(one.values[len(one.values) // 2] for one in rates)
         corners = dict.fromkeys((middle, *product(*((one.values[0], one.values[-1]) for one in rates))))

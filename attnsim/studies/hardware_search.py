@@ -1,8 +1,8 @@
-"""The best hardware for a question under limits, and what it trades: SciPy's differential evolution over whole steps.
+"""Searches for the best hardware for a question under limits, by SciPy's differential evolution.
 
-Small spaces are walked through whole; in larger ones an evolution with a Sobol start (Storn and Price, J. Global Optim.
-11, 1997; constraints after Lampinen, CEC 2002; both as in `scipy.optimize.differential_evolution`) looks for each
-objective alone and for mixtures of two, and everything it asks for is kept.
+Small spaces are searched exhaustively. In larger ones, an evolution with a Sobol start (Storn and Price, J. Global
+Optim. 11, 1997; constraints after Lampinen, CEC 2002; both as in `scipy.optimize.differential_evolution`) minimises
+each objective alone and mixtures of two. All evaluated machines are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from attnsim.studies.prices import Prices
 
 POINTS = 200
 MIXTURES = (1.0, 0.0, 0.5, 0.25, 0.75)
-"""Weights of the first of two objectives (their logarithms are mixed), in the order in which they are looked for."""
+"""Weights of the first of two objectives (their logarithms are mixed), in search order."""
 ANOMALIES = by_hand(
     0.02, "difference of two replayed times that may be an anomaly of scheduling (docs/design/what-if.md)"
 )
@@ -41,19 +41,16 @@ ANOMALIES = by_hand(
 
 @dataclass(frozen=True, slots=True)
 class HardwareSearch:
-    """What was found.
+    """The result of a hardware search.
 
     Parameters
     ----------
-    objectives : tuple of str
     machines : tuple of Design
-        All that were answered, in the order in which they were asked for.
-    space : Space
+        All evaluated machines, in order of evaluation.
     exhaustive : bool
-        Whether they are all there are.
+        True if every machine of the space was evaluated.
     unchanged : Design
-        The GPU from which the search starts, on tiles chosen as those of the machines are.
-    mix : Mix
+        The GPU from which the search starts, on tiles chosen in the same way as the machines'.
     """
 
     objectives: tuple[str, ...]
@@ -65,13 +62,13 @@ class HardwareSearch:
 
     @property
     def feasible(self) -> tuple[Design, ...]:
-        """Those within the limits, the best in the first objective first."""
+        """Machines within the limits, sorted by the first objective."""
         good = [one for one in self.machines if not one.broken]
         return tuple(sorted(good, key=lambda one: one.objectives))
 
     @property
     def front(self) -> tuple[Design, ...]:
-        """Feasible machines that none other beats in every objective."""
+        """Pareto front: feasible machines that no other one beats in every objective."""
         found: list[Design] = []
         for one in self.feasible:  # ascending in the first objective: the last one has to fall
             if not found or one.objectives[-1] < found[-1].objectives[-1]:
@@ -79,9 +76,10 @@ class HardwareSearch:
         return tuple(found)
 
     def alike(self, one: Design, other: Design) -> bool:
-        """Whether the model cannot tell the times of two machines apart.
+        """True if the model cannot distinguish the times of two machines.
 
-        The range of their ratio holds 1, or they differ by no more than anomalies of scheduling (`ANOMALIES`).
+        That is so if the range of their ratio includes 1, or they differ by at most the scheduling anomalies
+        (`ANOMALIES`).
         """
         if one.answer is None or other.answer is None:
             return False
@@ -91,7 +89,7 @@ class HardwareSearch:
         return ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= ANOMALIES
 
     def alike_runs(self, machines: Sequence[Design]) -> list[list[int]]:
-        """Places of machines in runs by time: those that cannot be told apart from the fastest of their run."""
+        """Group machines by time: each run holds the machines that cannot be distinguished from its fastest one."""
         order = sorted((one.answer.time_s.typical, at) for at, one in enumerate(machines) if one.answer)
         runs: list[list[int]] = []
         for _, at in order:
@@ -113,27 +111,26 @@ def search_hardware(
     Parameters
     ----------
     workloads : Workload or sequence of Case
-        One, or several with weights, calls or whole layers (`attnsim.studies.hardware_case`).
-    space : Space
+        One workload, or several cases with weights: calls or whole layers (`attnsim.studies.hardware_case`).
     algorithm : str, optional
-        Of the attention; default: flash, and of a layer what plays its latent or mask.
+        Of the attention; default: flash, and for a layer the mechanism that supports its latent or mask.
     implementation, cache, launch, calibration
-        As for `attnsim.predict`.
+        As in `attnsim.predict`.
     objectives : sequence of str
         One or two of "time", "energy", "power", "area" and "cost", or a figure of the GPU; each minimised.
     prices : Prices, optional
-        What "cost" is; default: dies, memory and package by published prices.
+        Definition of "cost"; default: dies, memory and package by published prices.
     points : int
-        Machines answered at most.
+        Largest number of machines to evaluate.
     seed : int
-        Of the evolution; the same seed finds the same.
+        Of the evolution; equal seeds give equal results.
     done : callable
-        Called with the number of machines newly answered.
+        Called with the number of newly evaluated machines.
 
     Raises
     ------
     InputError
-        For unknown objectives, when no machine can answer at all, or when area or cost is asked for and not known.
+        For unknown objectives, if no machine can answer, or if area or cost is wanted and not known.
     """
     names = tuple(objectives)
     for name in names:
@@ -169,11 +166,11 @@ def search_hardware(
 
 
 class _Spent(Exception):
-    """All points are answered."""
+    """All points are used up."""
 
 
 def _evolve(asked: Asked, weight: float, points: int, seed: int) -> None:
-    """Let the evolution ask for machines until so many are answered, or it has converged."""
+    """Run the evolution until so many machines are evaluated, or it has converged."""
     import numpy as np
     from scipy import optimize
 
@@ -206,7 +203,7 @@ def _evolve(asked: Asked, weight: float, points: int, seed: int) -> None:
 
 
 def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
-    """The unchanged machine and every other as a plain record, SI units."""
+    """Return the unchanged machine and all others as plain records, SI units."""
     front = {id(one) for one in found.front}
     machines = (found.unchanged, *found.machines)
     return [_row(number, one, found, id(one) in front) for number, one in enumerate(machines)]
@@ -241,7 +238,7 @@ def _row(number: int, one: Design, found: HardwareSearch, front: bool) -> dict[s
 
 
 def ends(name: str, result: Interval | None) -> dict[str, float | None]:
-    """The columns of a result and of the ends of its range."""
+    """Return the columns of a result and of the ends of its range."""
     typical, low, high = (result.typical, result.low, result.high) if result else (None, None, None)
     return {column(name): typical, column(name, "low"): low, column(name, "high"): high}
 
@@ -252,29 +249,29 @@ def _joined(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MixAnswer:
-    """A machine's answers to all workloads of a mix, as one that can be split."""
+    """A machine's answers to all workloads of a mix, in the form that :func:`attnsim.split` takes."""
 
     mix: Mix
     answers: tuple[Answered, ...]
 
     @property
     def time_s(self) -> float | None:
-        """Seconds of the mix's calls; None where one does not fit the memory."""
+        """Seconds of the mix's calls; None if one does not fit the memory."""
         times = [one.time_s for one in self.answers]
         pairs = zip(self.mix.calls, times, strict=True)
         return None if None in times else sum(number * (time or 0.0) for number, time in pairs)
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What makes the machine hypothetical."""
+        """The changes that make the machine hypothetical."""
         return self.answers[0].changes
 
     def speedup_over(self, other: MixAnswer) -> Ratio | None:
-        """How many times faster than another machine."""
+        """Return the speedup over another machine."""
         return compared(other.answers, self.answers, self.mix)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain types."""
+        """Return plain types."""
         return {"time_s": self.time_s, "changes": list(map(str, self.changes))}
 
 
@@ -286,19 +283,18 @@ def split_best(
 
     Parameters
     ----------
-    found : HardwareSearch
     algorithm, implementation, cache, launch, calibration
-        As the search had them. Tiles are the shipped ones.
+        As in the search. Tiles are the shipped ones.
 
     Returns
     -------
     Split or None
-        None where no machine keeps the limits, or the best one has fewer than two changed figures.
+        None if no machine keeps the limits, or the best one has fewer than two changed figures.
 
     Raises
     ------
     InputError
-        When it differs in more than `MOST`, or its figures cannot stand without one another.
+        If more than `MOST` figures differ, or the figures are not valid one by one.
     """
     if not found.feasible:
         return None

@@ -1,4 +1,4 @@
-"""The space of a search over hardware: which figures vary, what is not allowed, what is to be small."""
+"""The space of a hardware search: varied figures and limits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from attnsim.models.hardware.sections import FIELDS, changeable_alone
 from attnsim.units import parse_quantity
 
 FINE = 64
-"""Steps of a range that names none and does not count something."""
+"""Number of steps of a range without a given step, if its figure is no count."""
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A figure and the values it may take.
+    """A figure and its allowed values.
 
     Parameters
     ----------
-    key : str
     values : tuple of float
         Ascending, SI units.
     """
@@ -38,14 +37,10 @@ class Range:
     def parse(cls, text: str, gpu: Gpu) -> Range:
         """Read ``sm.count=100:200`` or ``sm.shared_memory=96KiB:256KiB:32KiB`` (low : high : step), or a list.
 
-        Values may be multiples of the GPU's, ``l2.bandwidth=1x:2x``, as where a figure is set.
+        Values may be multiples of the GPU's value: ``l2.bandwidth=1x:2x``.
 
-        Without a step, figures that count go in steps of one and others in `FINE` steps; ``hbm.bandwidth=3TB/s,6TB/s``
+        Without a step, counts vary in steps of one and other figures in `FINE` steps. ``hbm.bandwidth=3TB/s,6TB/s``
         lists values.
-
-        Raises
-        ------
-        InputError
         """
         key, equals, given = (part.strip() for part in text.partition("="))
         if not (key and equals and given):
@@ -78,26 +73,26 @@ class Range:
 
 
 def _step(text: str, unit: str, old: float) -> float:
-    """A step in the figure's unit, or in multiples of its present value."""
+    """Parse a step in the figure's unit, or in multiples of its present value."""
     match = TIMES.fullmatch(text)
     return float(match[1]) * old if match else parse_quantity(text, unit)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a machine may not exceed, or must reach: ``power<=700 W``, ``area<=1.1x``.
+    """An upper or lower limit for machines: ``power<=700 W``, ``area<=1.1x``.
 
     Parameters
     ----------
     name : str
-        Of `RESULTS` or a figure's key.
+        A name of `RESULTS`, or a figure's key.
     sign : {"<=", ">="}
     value : float
-        SI units, or times the unchanged machine's.
+        SI units, or a multiple of the unchanged machine's value.
     text : str
         As given.
     times : bool
-        Whether the value is a multiple.
+        True if `value` is a multiple.
     """
 
     name: str
@@ -108,12 +103,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read a limit.
-
-        Raises
-        ------
-        InputError
-        """
+        """Read a limit."""
         match = re.fullmatch(r"\s*([a-z0-9_.]+)\s*(<=|>=)\s*(.+?)\s*", text)
         if match is None:
             raise InputError(f"--limit {shown(text)} is not NAME<=VALUE or NAME>=VALUE; write --limit 'power<=700 W'")
@@ -132,7 +122,7 @@ class Limit:
         return cls(name, sign, value, f"{name} {sign} {given}", times=bool(multiple))
 
     def over(self, unchanged: float) -> Limit:
-        """The limit as a value, where it is a multiple of the unchanged machine's."""
+        """Return the limit with a multiple of the unchanged machine's result turned into a value."""
         if not self.times:
             return self
         value = self.value * unchanged
@@ -140,33 +130,26 @@ class Limit:
         return replace(self, value=value, text=f"{self.text} ({told})", times=False)
 
     def excess(self, value: float) -> float:
-        """How far a value is beyond the limit, relative to it; 0 within."""
+        """Return the relative excess of a value over the limit, 0 within it."""
         if _OPERATORS[self.sign](value, self.value):
             return 0.0
         return abs(value - self.value) / max(abs(self.value), 1e-30)
 
 
 def check_name(name: str, flag: str) -> None:
-    """Refuse what is neither a result nor a figure.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError for a name that is neither a result nor a figure."""
     if name not in RESULTS and name not in FIELDS:
         raise InputError(f"{flag} {shown(name)} is not known; {nearest(name, (*RESULTS, *FIELDS))}")
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Machines to be searched.
+    """The machines of a search.
 
     Parameters
     ----------
     gpu : Gpu
-        From which they start.
-    ranges : tuple of Range
-    limits : tuple of Limit
+        The unchanged GPU.
     """
 
     gpu: Gpu
@@ -175,12 +158,12 @@ class Space:
 
     @classmethod
     def read(cls, gpu: Gpu, vary: Sequence[str], limits: Sequence[str]) -> Space:
-        """From the words of a question.
+        """Parse the space from text.
 
         Raises
         ------
         InputError
-            Also when a limit on a figure leaves no value.
+            For a range or limit that cannot be read, or if a limit leaves no value of a figure.
         """
         ranges = tuple(Range.parse(text, gpu) for text in vary)
         keys = [one.key for one in ranges]
@@ -203,27 +186,27 @@ class Space:
         return math.prod(len(one.values) for one in self.ranges)
 
     def values(self, index: Sequence[int]) -> dict[str, float]:
-        """The figures of a machine by its place in each range."""
+        """Return the figures of a machine, given its index in each range."""
         return {one.key: one.values[at] for one, at in zip(self.ranges, index, strict=True)}
 
     def machine(self, index: Sequence[int]) -> Gpu:
-        """The machine.
+        """Return the machine at an index.
 
         Raises
         ------
         InputError
-            When figures contradict each other.
+            If figures contradict each other.
         """
         return with_figures(self.gpu, self.values(index))
 
 
 def with_figures(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
-    """The GPU with these figures changed, in this order.
+    """Return the GPU with these figures changed, in this order.
 
     Raises
     ------
     InputError
-        When figures contradict each other.
+        If figures contradict each other.
     """
     for key, value in values.items():
         gpu = gpu.replace(key, value)

@@ -1,7 +1,7 @@
-"""What a closed form has to know of a kernel besides lengths and rates: its tile, its occupancy, its work a visit.
+"""Plans: the kernel properties that a closed form needs besides lengths and rates (tile, occupancy, work per visit).
 
 Points that differ only in lengths, batch, heads and rates run the same kernels on the same tile. They share a plan,
-read from one small schedule of the implementation.
+which is read from one small schedule of the implementation.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from attnsim.models.schedule.schedule import Kernel
 from attnsim.studies.points import Point, changed
 
 PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192
-"""Sizes of the small schedule: tiles do not ask for them, but keys are split where heads are few and keys many, so
-that a prefill call gets many heads and a decode call few."""
+"""Sizes of the small schedule. They do not affect tiles, but keys are split if heads are few and keys many. So
+a prefill call gets many heads, and a decode call few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joules:
-    """Energy of one FLOP, what it takes more on data, of one FP32-lane instruction, exponential and byte."""
+    """Energy in joules of one FLOP, its extra on data, one FP32-lane instruction, one exponential, and one byte."""
 
     flops: float
     useful: float
@@ -51,46 +51,44 @@ class Joules:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One group's kernels.
+    """The kernels of one group of points.
 
     Parameters
     ----------
-    record : Implementation
     gpu : Gpu
-        For which kernels and tiles are chosen.
+        GPU for which kernels and tiles are chosen.
     numbers : Numbers
         Fitted numbers of the implementation and the GPU.
     law : ClockLaw
-        What the clock of long calls follows from.
+        Determines the clock of long calls.
     joules : Joules
-        Energy of a unit of each kind of work.
+        Energy per unit of each kind of work.
     main : Kernel
-        Of the small schedule, the one with most FLOPs.
+        The kernel of the small schedule with most FLOPs.
     rows, keys : int
         Its tile; 0 for unfused attention.
     packed : bool
-        Whether the query heads of a group share the rows of a tile.
+        True if the query heads of a group share the rows of a tile.
     split : bool
-        Whether its keys are shared out over blocks until the chip is full.
+        True if keys are split over blocks until the chip is full.
     vectorised : bool
-        Whether :func:`attnsim.models.closed_forms.columns.costs` has its closed form.
+        True if :func:`attnsim.models.closed_forms.columns.costs` has its closed form.
     w : Workload
-        Of the small schedule: its mask and its number format are the group's.
+        Workload of the small schedule, with the group's mask and number format.
     kernels : int
         Launches of a call.
     host_s : float
-        What they take the host from Python.
+        Host time of the launches from Python.
     is_eager : bool
-        Whether Python calls each operation.
-    blocks_per_sm : int
+        True if Python calls each operation.
     smem_per_flop, lanes_per_exp, steps_per_flop : float
-        Of the main kernel: bytes of operands from shared memory, FP32-lane instructions of the softmax, and waits for
-        an inner step, over the work that the closed form counts.
+        For the main kernel: operand bytes from shared memory, FP32-lane instructions of the softmax, and waits for an
+        inner step, per unit of the work that the closed form counts.
     counted_per_flop : mapping of str to float
-        Of the main kernel, counted work of the schedulers and the pipes behind them, by amount; 0 if nobody counted.
+        For the main kernel: counted instructions of the schedulers and their pipes per FLOP; 0 if not counted.
     pass_exps, pass_fp32, pass_int32 : float
-        Vector work of kernels that multiply nothing, over the bytes that they ask of the L2; 0 where all work is
-        counted from the schedule, which has theirs.
+        Vector work of kernels without products, per byte that they request from the L2; 0 if all work is counted from
+        the schedule.
     """
 
     record: Implementation
@@ -119,17 +117,17 @@ class Plan:
 
     @property
     def stall(self) -> float:
-        """Share of a product for which vector work of the same SM stalls."""
+        """Share of a product's time during which vector work of the same SM stalls."""
         return MMA_SYNC_STALL if self.main.path == "mma_sync" else 0.0
 
     @property
     def own_path(self) -> float:
-        """Part of the vector work that a warpgroup runs one pipe after another, where products run beside it."""
+        """Part of the vector work that a warpgroup runs serially, pipe by pipe, while products run asynchronously."""
         return 1 / self.main.in_step if self.main.path in BESIDE else 0.0
 
     @property
     def groups(self) -> int:
-        """Warpgroups on an SM."""
+        """Resident warpgroups per SM."""
         return self.blocks_per_sm * self.main.warpgroups
 
 
@@ -143,12 +141,12 @@ def _joules(capability: int, dtype: str) -> Joules:
 
 
 def plan(asked: Point) -> Plan:
-    """The plan of the group that a point belongs to.
+    """Return the plan of a point's group.
 
     Raises
     ------
     InputError
-        When it cannot be answered: no such kernels, a tile that does not fit or that replays have to choose.
+        If there are no such kernels, or the tile does not fit or can only be chosen by replays.
     """
     # A figure may decide which kernels run, and on what tile, as a limit or as a number format that the GPU lacks.
     limits = {key for key, field in FIELDS.items() if field.read == "limit"}
@@ -160,7 +158,7 @@ def plan(asked: Point) -> Plan:
 
 
 def _small(w: Workload, mechanism: Mechanism) -> Workload:
-    """The workload cut down to what decides its kernels and their tile."""
+    """Reduce a workload to the parts that determine its kernels and their tile."""
     if w.passes == "decode":
         return replace(w, batch=1, heads_q=2, heads_kv=1, seq_q=1, seq_kv=DECODE_KEYS)
     queries = w.seq_q if mechanism.splits else PREFILL_TOKENS  # which is refused where there are many

@@ -1,4 +1,4 @@
-"""What the points of a study ask: one of them as a question, all of them as columns of figures and sizes."""
+"""Points of a study: one as a question, or all as columns of figures and sizes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from attnsim.studies.axes import COUNTS, Values
 from attnsim.studies.study import Column, Points
 
 RATES = tuple(key for key, field in FIELDS.items() if field.read == "rate")
-"""Figures that a closed form reads."""
+"""Figures that closed forms read."""
 
 TILE_FREE = tuple(key for key, field in FIELDS.items() if field.read != "limit")
-"""Figures on which no tile depends. Points that differ in another one are grouped, and the tile is asked for once a
-group."""
+"""Figures that no tile depends on. Points that differ in other figures form separate groups, and each group's
+tile is determined once."""
 
 Changes = tuple[tuple[str, float, bool], ...]
-"""(key, value in SI units or factor, whether it is a factor) in the order of the study."""
+"""Tuples (key, value in SI units or factor, True for a factor), in the order of the study."""
 
 
 @lru_cache(maxsize=4096)
 def changed(gpu: Gpu, changes: Changes) -> Gpu:
-    """A GPU with these changes, one after the other.
+    """Return a GPU with these changes applied in order.
 
     Raises
     ------
     InputError
-        When a figure leaves its range or contradicts another.
+        If a figure leaves its range or contradicts another.
     """
     for key, value, multiple in changes:
         if multiple and not gpu.get(key):
@@ -57,36 +57,29 @@ class Changed:
     Parameters
     ----------
     base : Gpu
-        Unchanged.
+        The unchanged GPU.
     changes : tuple
-        Figures changed, see `changed`.
+        Changed figures, see `changed`.
     """
 
     base: Gpu
     changes: Changes
 
     def gpu(self) -> Gpu:
-        """The GPU with its changes.
-
-        Raises
-        ------
-        InputError
-        """
+        """Return the GPU with its changes."""
         return changed(self.base, self.changes)
 
 
 @dataclass(frozen=True, slots=True)
 class Point(Changed):
-    """What one point asks, of its GPU.
+    """The question of one point, with its GPU.
 
     Parameters
     ----------
-    algorithm : str
-    implementation : str or None
     tile : str
         "shipped", "retuned" or rows x keys.
     fields : dict
-        Fields of the workload that the study gives.
+        Fields of the workload that the study sets.
     """
 
     algorithm: str
@@ -95,12 +88,7 @@ class Point(Changed):
     fields: dict[str, Any]
 
     def workload(self) -> Workload:
-        """The workload; `seq_q` may be left out: one query a sequence of a decode call, else as many as keys.
-
-        Raises
-        ------
-        InputError
-        """
+        """Return the workload; the default of `seq_q` is 1 for decode, else `seq_kv`."""
         fields = self.fields
         if fields.get("lengths"):
             lengths = read_lengths(fields["lengths"], fields.get("passes") == "decode")
@@ -110,48 +98,38 @@ class Point(Changed):
         return Workload(**fields)
 
     def tiles(self) -> dict[str, Any]:
-        """The tile as the arguments `tiles` and `tile` of :func:`attnsim.api.predict`."""
+        """Return the tile as the arguments `tiles` and `tile` of :func:`attnsim.api.predict`."""
         named = self.tile in ("shipped", "retuned")
         return {"tiles": self.tile} if named else {"tile": self.tile}
 
     def ask(self, cache: str, launch: str) -> Question:
-        """The question under these conditions.
-
-        Raises
-        ------
-        InputError
-        """
+        """Return the question under these conditions."""
         w, gpu, conditions = self.workload(), self.gpu(), read_conditions(**self.tiles(), cache=cache, launch=launch)
         return ask(w, gpu, self.algorithm, self.implementation, conditions)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelPoint(Changed):
-    """What one point asks of a kernel file, which stands in place of an algorithm and its workload.
-
-    Parameters
-    ----------
-    kernel : LiftedCall
-    """
+    """The question of one point of a kernel file, which replaces algorithm and workload."""
 
     kernel: LiftedCall
 
 
 def point(points: Points, row: int) -> Point:
-    """One point of several."""
+    """Return one of the points."""
     changes, found = _asked(points, row)
     base, algorithm, tile = (found.pop(name) for name in ("gpu", "algorithm", "tile"))
     return Point(base, changes, algorithm, found.pop("implementation", None), tile, found)
 
 
 def kernel_point(points: Points, row: int) -> KernelPoint:
-    """One point of several of a study of kernel files."""
+    """Return one of the points of a study of kernel files."""
     changes, found = _asked(points, row)
     return KernelPoint(found["gpu"], changes, found["kernel"])
 
 
 def _asked(points: Points, row: int) -> tuple[Changes, dict[str, Any]]:
-    """The changed figures of a point, and its values of all other axes by name."""
+    """Return a point's changed figures, and its values of all other axes by name."""
     found: dict[str, Any] = {}
     changes = []
     for column in points.columns.values():
@@ -166,7 +144,7 @@ def _asked(points: Points, row: int) -> tuple[Changes, dict[str, Any]]:
 
 
 def field_values(points: Points, name: str, default: Any) -> tuple[Values, Ints]:
-    """Values of a field of the workload and the code of each point, whether an axis or the shapes give it."""
+    """Return the values of a workload's field and the code of each point, from an axis or from the shapes."""
     if name in points.columns:
         return points.columns[name].values, points.columns[name].codes
     shape = points.columns.get("shape")
@@ -176,7 +154,7 @@ def field_values(points: Points, name: str, default: Any) -> tuple[Values, Ints]
 
 
 def counts(points: Points) -> dict[str, Ints]:
-    """The sizes of every point's workload, a column each, with what `Workload` fills in."""
+    """Return the sizes of every point's workload as columns, including the defaults of `Workload`."""
     found: dict[str, Ints] = {}
     for name in COUNTS:
         values, codes = field_values(points, name, 0)
@@ -195,7 +173,7 @@ def counts(points: Points) -> dict[str, Ints]:
 
 
 def _sizes(lengths: Values, which: Ints, decode: NDArray[np.bool_]) -> dict[str, Ints]:
-    """Batch and longest sequence of every point's lengths, which depend on the pass where they are drawn."""
+    """Return batch and longest sequences of every point's lengths; drawn lengths depend on the pass."""
     table = np.array(
         [
             [
@@ -211,11 +189,7 @@ def _sizes(lengths: Values, which: Ints, decode: NDArray[np.bool_]) -> dict[str,
 
 
 def figures(points: Points) -> dict[str, Floats]:
-    """The figures of `RATES`, and those that the study changes, at each point: `Gpu.replace` for whole arrays.
-
-    Parameters
-    ----------
-    points : Points
+    """Return the figures of `RATES` and the changed figures at each point: `Gpu.replace` on arrays.
 
     Returns
     -------
@@ -240,7 +214,7 @@ def figures(points: Points) -> dict[str, Floats]:
 
 
 def _followers(key: str, moved: Bools, given: Mapping[str, Bools]) -> Iterator[tuple[str, Bools]]:
-    """Figures that keep their ratio to one, and at which of the points where it moved."""
+    """Yield the figures that keep their ratio to `key`, and the points where they follow it."""
     for other in IN_PROPORTION.get(key, ()):
         follows = moved & ~given[other]
         yield other, follows
@@ -248,7 +222,7 @@ def _followers(key: str, moved: Bools, given: Mapping[str, Bools]) -> Iterator[t
 
 
 def out_of_range(points: Points, found: Mapping[str, Floats]) -> NDArray[np.bool_]:
-    """Points at which a changed figure leaves what is allowed, as a multiple of another may."""
+    """Return the points where a changed figure leaves its allowed range."""
     wrong, changes = np.zeros(points.count, dtype=bool), _changes(points)
     for key in changes.keys() & set(RATES):
         wrong |= ~((FIELDS[key].low <= found[key]) & (found[key] <= FIELDS[key].high))

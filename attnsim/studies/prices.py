@@ -1,4 +1,4 @@
-"""Prices of a user's own: a sum of figures of a GPU, each times a number, ``sm.count*5 + l2.capacity*2/MiB``."""
+"""A user's prices: a sum of GPU figures, each times a number, ``sm.count*5 + l2.capacity*2/MiB``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Prices:
     Parameters
     ----------
     terms : tuple of (str, float)
-        Figure, or "area", and price per SI unit of it (area: per mm2).
+        Figure, or "area", and its price per SI unit (area: per mm2).
     text : str
         As given.
     """
@@ -33,12 +33,7 @@ class Prices:
 
     @classmethod
     def parse(cls, text: str) -> Prices:
-        """Read an expression; nothing but sums of products is understood, and nothing is evaluated.
-
-        Raises
-        ------
-        InputError
-        """
+        """Parse an expression; only sums of products are allowed, and nothing is evaluated."""
         terms = tuple(_term(part.strip(), text) for part in text.split("+"))
         names = [name for name, _ in terms]
         if len(set(names)) < len(names):
@@ -46,12 +41,12 @@ class Prices:
         return cls(terms, text)
 
     def cost(self, gpu: Gpu) -> Interval:
-        """What a GPU costs by these prices, in their currency; uncertain by its area alone.
+        """Return the cost of a GPU in the currency of the prices; its range comes from the area alone.
 
         Raises
         ------
         InputError
-            When the area is priced and the GPU's die is not known.
+            If the area has a price and the GPU's die is not known.
         """
         fixed = sum(gpu.get(name) * price for name, price in self.terms if name != AREA)
         per_mm2 = sum(price for name, price in self.terms if name == AREA)
@@ -60,7 +55,7 @@ class Prices:
 
 
 def _term(part: str, text: str) -> tuple[str, float]:
-    """A figure and its price per SI unit."""
+    """Parse a figure and its price per SI unit."""
     one, times, other = (word.strip() for word in part.partition("*"))
     if not times or "*" in other:
         raise InputError(f"--cost {shown(text)}: {shown(part)} is not FIGURE*NUMBER; {_HOW}")

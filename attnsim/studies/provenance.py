@@ -1,4 +1,4 @@
-"""What the results of a study depend on: the study, the code and its data, the fitted numbers, the GPUs."""
+"""Hashes of the inputs of a study: the study itself, code and data, fitted numbers, GPUs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from attnsim.models.schedule.kernel_file import digest_of
 from attnsim.studies.study import Study
 
 PACKAGES = ("models", "simulator", "validation", "api", "studies")
-"""Where a change may move an answer."""
+"""Packages in which a change may change an answer."""
 
 
 def inputs_of(study: Study) -> dict[str, Any]:
-    """Everything that decides the answers, hashed, and the plan of the chunks.
+    """Return the hashes of everything that decides the answers, and the plan of the chunks.
 
     Returns
     -------
     dict
-        ``study``, ``gpus`` (by id), ``kernels`` (by file, where the study has some), ``version``, ``code``,
-        ``calibrations`` (by file) and ``plan``; two runs whose inputs are equal write the same parts.
+        ``study``, ``gpus`` (by id), ``kernels`` (by file, if the study has any), ``version``, ``code``,
+        ``calibrations`` (by file) and ``plan``. Two runs with equal inputs write equal parts.
     """
     gpus = study.axes[0].values
     kernels = {name: digest_of(kernel) for name, kernel in study.kernels.items()}
@@ -46,7 +46,7 @@ def inputs_of(study: Study) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def calibration_digests() -> dict[str, str]:
-    """SHA-256 of each committed calibration, by file."""
+    """Return the SHA-256 of each committed calibration, by file."""
     root = Path(str(resources.files("attnsim.models"))) / "calibrations"
     files = sorted(root.rglob("*.yaml"))
     return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

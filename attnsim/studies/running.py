@@ -1,4 +1,4 @@
-"""Running a study: chunks through joblib, on this machine or on a cluster, each written as soon as it is there."""
+"""Runs a study: chunks are answered by joblib, locally or on a cluster, and written as they finish."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from attnsim.studies.study import Chunk, Study
 
 BACKENDS = ("local", "dask")
 CONNECT_S = 10.0
-"""Seconds that a scheduler is waited for."""
+"""Time limit for connecting to a scheduler, in seconds."""
 LOST_WORKER = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")
-"""Exceptions that say that a worker died: of loky and of Dask, whose classes need not be installed."""
+"""Names of exceptions for a dead worker, from loky and Dask, whose classes need not be installed."""
 RESTARTS = 2
-"""Times that a run goes on with new workers after one was killed, if chunks were finished meanwhile."""
+"""Number of restarts with new workers after one was killed, if chunks were finished in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a run did.
+    """Summary of a run.
 
     Parameters
     ----------
     points, chunks : int
-        Of the whole study.
+        Size of the whole study.
     found : int
         Chunks that an earlier run had finished.
     """
@@ -53,22 +53,21 @@ def run(
 
     Parameters
     ----------
-    study : Study
     out : str or Path
-        Folder of the results; made if it is missing, continued if it holds chunks of the same inputs.
+        Folder of the results; created if missing, continued if it holds chunks of the same inputs.
     jobs : int, optional
-        Worker processes on this machine; default: as many as it has processors. 1 starts none.
+        Worker processes on this machine; default: one per processor. 1 starts none.
     backend : {"local", "dask"}
-        Where chunks are answered. Those of a cluster come back here to be written.
+        Where chunks are answered. The chunks of a cluster are written here.
     scheduler : str
         Address of the cluster, ``tcp://host:8786``.
     told : callable
-        Called with the number of points whenever a chunk is there, finished earlier or now.
+        Called with the number of points of each finished chunk, whether finished earlier or now.
 
     Raises
     ------
     InputError
-        When the folder is another's or cannot be written, or workers keep dying.
+        If the folder has other inputs or cannot be written, or workers keep dying.
     """
     jobs = len(os.sched_getaffinity(0)) if jobs is None else jobs
     _check(jobs, backend, scheduler)
@@ -99,7 +98,7 @@ def run(
 
 
 def _answered(study: Study, pending: list[int], jobs: int, backend: str, scheduler: str) -> Iterator[tuple[int, Any]]:
-    """Chunks with their numbers, in the order in which they are finished."""
+    """Yield chunk numbers and answers in the order in which they finish."""
     if not pending or (backend == "local" and (jobs == 1 or len(pending) == 1)):
         for number in pending:
             yield _numbered(study, study.chunk(number))
@@ -119,7 +118,7 @@ def _numbered(study: Study, chunk: Chunk) -> tuple[int, Any]:
 
 @contextlib.contextmanager
 def _cluster(backend: str, scheduler: str) -> Iterator[None]:
-    """Choose joblib's backend for the block."""
+    """Set joblib's backend for a block of code."""
     from joblib import parallel_config
 
     if backend == "local":
@@ -140,7 +139,7 @@ def _cluster(backend: str, scheduler: str) -> Iterator[None]:
 
 
 def _check(jobs: int, backend: str, scheduler: str) -> None:
-    """Refuse a backend that is not there before anything is computed."""
+    """Raise InputError for a backend that is not available, before anything is computed."""
     from importlib.util import find_spec
 
     if jobs < 1:

@@ -1,4 +1,4 @@
-"""The best tile for a GPU and a question: every one that fits replayed, and what a short list would have missed."""
+"""Searches for the best tile for a question on a GPU: replays every fitting tile, and checks the short list."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay
 
 STAGES = (1, 2, 3, 4)
-"""Buffers of K and V that are tried beside the implementation's own number."""
+"""Numbers of K and V buffers to try besides the implementation's own."""
 SAMPLES = 30
 LIMIT_S = 0.4
-"""Of a measured tile: samples, and GPU time after which no further burst is begun."""
+"""Samples of a measured tile, and the GPU time in seconds after which no further burst begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One tile, replayed.
+    """One replayed tile.
 
     Parameters
     ----------
     tile : str
-        In words: rows x keys, warps, stages.
-    time_s : float
+        Description: rows x keys, warps, stages.
     blocks_per_sm : int
+        Resident blocks per SM.
     limited_by : str
-        What allows no more blocks on an SM.
-    waves : float
+        Resource that limits the resident blocks.
     busiest : str
+        Unit with the longest busy time.
     own_stages : bool
-        Whether the number of buffers is the implementation's.
+        True if the number of buffers is the implementation's own.
     listed : bool
-        Whether the short list of `--tiles retuned` holds it.
+        True if the short list of `--tiles retuned` has it.
     shipped : bool
+        True for the implementation's own choice.
     """
 
     tile: str
@@ -61,41 +62,35 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class TileSearch:
-    """All tiles that fit, the fastest first.
-
-    Parameters
-    ----------
-    implementation : str
-    tiles : tuple of Tile
-    """
+    """All fitting tiles, the fastest first."""
 
     implementation: str
     tiles: tuple[Tile, ...]
 
     @property
     def best(self) -> Tile:
-        """The fastest of all."""
+        """The fastest tile."""
         return self.tiles[0]
 
     @property
     def shipped(self) -> Tile | None:
-        """The implementation's own choice, None where it does not fit."""
+        """The implementation's own choice, None if it does not fit."""
         return next((one for one in self.tiles if one.shipped), None)
 
     @property
     def gain(self) -> Ratio | None:
-        """How many times faster the best is than the implementation's own choice; None where that is it."""
+        """Speedup of the best tile over the implementation's own choice; None if they are the same."""
         own = self.shipped
         return None if own is None or own is self.best else speedup_of_tiles(own.time_s, self.best.time_s)
 
     @property
     def regret(self) -> float:
-        """Relative time that the short list loses to the best tile with the implementation's stages."""
+        """Relative time loss of the short list against the best tile with the implementation's own stages."""
         return self._listed / min(one.time_s for one in self.tiles if one.own_stages) - 1
 
     @property
     def regret_with_stages(self) -> float:
-        """Relative time that the short list loses to the best of all."""
+        """Relative time loss of the short list against the best tile of all."""
         return self._listed / self.best.time_s - 1
 
     @property
@@ -115,18 +110,17 @@ def search_tiles(
     ----------
     w : Workload
         A forward pass or a decode call.
-    gpu : Gpu
     algorithm, implementation, cache, launch, mode, budget
-        As for `attnsim.predict`.
+        As in `attnsim.predict`.
     stages : sequence of int
-        Numbers of buffers tried where the implementation's loop can have another.
+        Numbers of buffers to try, if the implementation's loop supports them.
     done : callable
         Called after each replay.
 
     Raises
     ------
     InputError
-        When the implementation has no tile to choose, or none fits.
+        If the implementation has no choice of tiles, or none fits.
     """
     conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget)
     question = ask(w, gpu, algorithm, implementation, conditions)
@@ -162,7 +156,7 @@ def search_tiles(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTile:
-    """A compiled tile of our own flash kernel: predicted and measured seconds, kernel alone, L2 warm."""
+    """A compiled tile of our flash kernel: predicted and measured seconds, kernel only, L2 warm."""
 
     tile: str
     predicted_s: float
@@ -171,37 +165,36 @@ class MeasuredTile:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTiles:
-    """The compiled tiles on the GPU of this machine, the fastest measured first."""
+    """The compiled tiles on this machine's GPU, the fastest measured first."""
 
     gpu: str
     tiles: tuple[MeasuredTile, ...]
 
     @property
     def choice(self) -> MeasuredTile:
-        """The one that the model takes."""
+        """The tile that the model chooses."""
         return min(self.tiles, key=lambda one: one.predicted_s)
 
     @property
     def regret(self) -> float:
-        """Relative time that the model's choice loses to the fastest measured."""
+        """Relative time loss of the model's choice against the fastest measured tile."""
         return self.choice.measured_s / self.tiles[0].measured_s - 1
 
 
 def measure_tiles(w: Workload, bench: Bench | None = None, seed: int = 0) -> MeasuredTiles:
-    """Time every compiled tile of our own flash kernel on the GPU that is here, and predict each.
+    """Time every compiled tile of our flash kernel on this machine's GPU, and predict each.
 
     Parameters
     ----------
-    w : Workload
     bench : Bench, optional
-        By default the GPU of this machine.
+        Default: the GPU of this machine.
     seed : int
-        Of the inputs.
+        Of the random inputs.
 
     Raises
     ------
     InputError
-        Without CuPy or a GPU, or where no tile is compiled for the question.
+        Without CuPy or a GPU, or if no tile is compiled for the question.
     """
     from attnsim.kernels.flash import flash_forward
     from attnsim.kernels.gpu.bench import attached_bench

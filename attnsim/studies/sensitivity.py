@@ -1,8 +1,8 @@
-"""What a time is sensitive to: local elasticities by the replay, Sobol indices over ranges by the closed form.
+"""Sensitivity of a time to GPU figures: local elasticities by replay, Sobol indices over ranges in closed form.
 
-An elasticity is ``d log time / d log figure``: -1 where a figure alone decides (twice the bandwidth, half the time), 0
-where it does not matter. Over all rates and bandwidths, and with latencies in clocks following the clock, elasticities
-add up to about -1: a machine twice as fast in everything takes half the time.
+An elasticity is ``d log time / d log figure``: -1 if the figure alone determines the time (twice the bandwidth, half
+the time), 0 if it does not matter. Elasticities of all rates and bandwidths (latencies in clocks follow the clock) sum
+to about -1: a machine twice as fast in everything takes half the time.
 """
 
 from __future__ import annotations
@@ -29,40 +29,39 @@ from attnsim.studies.points import RATES, changed
 from attnsim.studies.study import Column, Points
 
 STEP = 0.05
-"""Relative step of the central differences. Smaller ones fall among the replay's scheduling anomalies, which are of up
-to 2 % (docs/design/what-if.md); larger ones smear the kinks where another unit takes over."""
+"""Relative step of the central differences. Smaller steps are dominated by the replay's scheduling anomalies of up
+to 2 % (docs/design/what-if.md); larger steps smooth the kinks at which another unit becomes the bound."""
 KINK = 0.25
-"""Difference between the elasticities downwards and upwards from which on a kink is reported."""
+"""Smallest difference between downward and upward elasticity that is reported as a kink."""
 SPREAD = 2.0
-"""Factor by which Sobol indices vary each figure, up and down."""
+"""Factor by which Sobol indices vary each figure up and down."""
 
 FIGURES = (
     "sm.count", "clock.sustained", "clock.free", "power.limit", "tensor.mma_sync_fraction",
     *(unit.figure for unit in UNITS.values()), "l2.capacity", "l2.latency", "hbm.latency", "launch.{launch}",
 )  # fmt: skip
-"""Figures that a replay on shipped tiles depends on, the rate of every unit among them. Left out: what a block may
-hold (shared memory, registers, threads), which moves nothing until a tile no longer fits, and `clock.tensor`, which the
+"""Figures that a replay on shipped tiles depends on, including every unit's rate. Left out are the limits of a block
+(shared memory, registers, threads), which change nothing until a tile no longer fits, and `clock.tensor`, which the
 other clocks follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """How a time answers to one figure.
+    """Elasticity of a time with respect to one figure.
 
     Parameters
     ----------
-    figure : str
     value : float
         SI units.
     elasticity : float
         ``d log time / d log figure``, central difference.
     down, up : float or None
-        One-sided, over the step below and above; None where the step leaves the allowed range.
+        One-sided elasticities, below and above; None if the step leaves the allowed range.
     step : float
         The figure was divided and multiplied by ``1 + step``.
     timing : float
-        Half-width of `elasticity` by the sensitivity of its replays to timing, as resident blocks fall into step or not
-        (:attr:`attnsim.simulator.replay.Replay.spread`); 0 where they are not sensitive.
+        Half-width of `elasticity` due to the timing sensitivity of its replays: resident blocks may fall into step or
+        not (:attr:`attnsim.simulator.replay.Replay.spread`). 0 if they are not sensitive.
     """
 
     figure: str
@@ -75,12 +74,12 @@ class Elasticity:
 
     @property
     def upward(self) -> float:
-        """What more of the figure brings: the elasticity above, where that is known."""
+        """The elasticity for an increase of the figure: `up` if known, else the central one."""
         return self.elasticity if self.up is None else self.up
 
     @property
     def kink(self) -> bool:
-        """Whether the two sides differ by more than timing may: another unit takes over here, or a wave is added."""
+        """True if the two sides differ by more than timing explains: the bound or the number of waves changes here."""
         return self.down is not None and self.up is not None and abs(self.up - self.down) > max(KINK, 4 * self.timing)
 
 
@@ -90,11 +89,10 @@ class Index:
 
     Parameters
     ----------
-    figure : str
     first : float
-        Of the figure alone.
+        Share of the figure alone.
     total : float
-        With all its interactions.
+        Share with all its interactions.
     """
 
     figure: str
@@ -103,12 +101,12 @@ class Index:
 
 
 def replayed(question: Question) -> Replay:
-    """The replay of a question.
+    """Replay a question.
 
     Raises
     ------
     InputError
-        When the question cannot be answered, or does not fit the memory.
+        If the question cannot be answered, or does not fit the memory.
     """
     played = play(question)
     if played.replay is None:
@@ -117,7 +115,7 @@ def replayed(question: Question) -> Replay:
 
 
 def _figures(question: Question) -> list[str]:
-    """The figures of `FIGURES` that this GPU and launch have."""
+    """Return the figures of `FIGURES` that this GPU and launch have."""
     names = [name.format(dtype=question.w.dtype, launch=question.conditions.launch) for name in FIGURES]
     return [name for name in names if name in FIELDS and question.gpu.get(name) > 0]
 
@@ -133,18 +131,14 @@ def sensitivity(
     launch: str = "stream",
     step: float = STEP,
 ) -> list[Elasticity]:
-    """How the time of a question answers to each figure of the GPU, the largest first.
+    """Return the elasticity of a question's time for each GPU figure, the largest effect first.
 
     Parameters
     ----------
     workload, gpu, algorithm, implementation, tile, cache, launch
-        As for :func:`attnsim.predict`.
+        As in :func:`attnsim.predict`.
     step : float
         Each figure is multiplied and divided by ``1 + step``.
-
-    Raises
-    ------
-    InputError
 
     Examples
     --------
@@ -158,20 +152,19 @@ def sensitivity(
 
 
 def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
-    """Elasticities of the replayed time, those first of whose figures more moves it most.
+    """Return elasticities of the replayed time, sorted by the effect of an increase.
 
-    Beside a kink the central difference is no slope, and large where less of a figure costs another wave.
+    Next to a kink, the central difference is not a slope; it is large if a decrease adds a wave.
 
     Parameters
     ----------
-    question : Question
     step : float
-        Each figure is multiplied and divided by ``1 + step``, whole numbers to the nearest.
+        Each figure is multiplied and divided by ``1 + step``; counts are rounded to the nearest.
 
     Raises
     ------
     InputError
-        When the question cannot be answered, or the step is not between 0.001 and 1.
+        If the question cannot be answered, or the step is not between 0.001 and 1.
     """
     if not 0.001 <= step <= 1:
         raise InputError(f"step is {step:g}; allowed: 0.001 to 1, such as {STEP}")
@@ -205,23 +198,22 @@ def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
 
 
 def sobol(question: Question, samples: int, seed: int = 0, spread: float = SPREAD) -> list[Index]:
-    """Sobol indices of log time, in closed form, each figure log-uniform between its value over and times `spread`.
+    """Compute Sobol indices of log time in closed form.
+
+    Each figure is log-uniform between its value divided by and multiplied by `spread`.
 
     First-order and total indices by Saltelli et al. (Comput. Phys. Commun. 181(2), 2010), as in
     `scipy.stats.sobol_indices`; ``samples (d + 2)`` closed forms for d figures.
 
     Parameters
     ----------
-    question : Question
     samples : int
         A power of two.
-    seed : int
-    spread : float
 
     Raises
     ------
     InputError
-        When the question has no closed form, or `samples` is not a power of two.
+        If the question has no closed form, or `samples` is not a power of two.
     """
     from scipy import stats
 
@@ -243,12 +235,12 @@ def sobol(question: Question, samples: int, seed: int = 0, spread: float = SPREA
 
 
 def times(question: Question, figures: Sequence[str], factors: Floats) -> Floats:
-    """Closed-form times on GPUs whose figures are multiplied by factors of shape [figures, points].
+    """Return closed-form times on GPUs whose figures are multiplied by factors of shape [figures, points].
 
     Raises
     ------
     InputError
-        When a point has none.
+        If a point has no closed form.
     """
     w = question.w
     if w.lengths or w.page_size or w.prefix or w.tree or w.options:

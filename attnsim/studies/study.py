@@ -1,4 +1,4 @@
-"""A study: axes, how their values are combined to points, and how points are answered."""
+"""A study: axes, the combination of their values to points, and the method that answers points."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Method = Literal["closed-form", "replay", "auto"]
 
 MOST_POINTS = 10**9
 CLOSED_CHUNK, REPLAYED_CHUNK = 1 << 16, 1 << 7
-"""Points of a chunk, which is what an interruption may lose: a second of closed forms or replays."""
+"""Points of a chunk, about one second of closed forms or replays: the loss if a run is interrupted."""
 MOST_DIMENSIONS = 21_201
-"""Of SciPy's Sobol sequence (Joe and Kuo's direction numbers)."""
+"""Largest dimension of SciPy's Sobol sequence (Joe and Kuo's direction numbers)."""
 NEEDED = ("batch", "heads_q", "head_dim")
 
 
@@ -36,7 +36,7 @@ class Column:
     codes: Ints
 
     def array(self) -> NDArray[Any]:
-        """One number a point."""
+        """Return one number per point."""
         return np.asarray(self.values)[self.codes]
 
 
@@ -47,9 +47,7 @@ class Points:
     Parameters
     ----------
     first : int
-        Number of the first in the study.
-    count : int
-    columns : mapping of str to Column
+        Number of the first point in the study.
     """
 
     first: int
@@ -59,15 +57,14 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one process answers at a time.
+    """The unit of work of one process.
 
     Parameters
     ----------
-    number : int
     first, stop : int
-        Its points, `stop` not among them.
+        Its range of points, `stop` excluded.
     replays : int or None
-        Replays at most.
+        Largest number of replays.
     """
 
     number: int
@@ -83,32 +80,31 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Study:
-    """Axes over GPUs, their figures, algorithms and workloads or kernel files, and what is computed at their points.
+    """Axes over GPUs, figures, algorithms and workloads (or kernel files), and the method that answers their points.
 
     Parameters
     ----------
     axes : tuple of Axis
-        The one that varies slowest first.
+        The slowest-varying axis first.
     combine : {"cartesian", "list", "sobol"}
-        Every combination; the first values, the second values, ... (axes of equal length); a scrambled Sobol sample
-        (Owen, J. Complexity 14(4), 1998, as in SciPy).
+        Every combination; the first values, then the second values, ... (axes of equal length); or a scrambled Sobol
+        sample (Owen, J. Complexity 14(4), 1998, as in SciPy).
     sample : int or None
         Points of the sample, a power of two.
     seed : int
         Of the sample.
     method : {"closed-form", "replay", "auto"}
-        Closed forms alone, replays alone, or replays where the closed form is uncertain
+        Closed forms only, replays only, or replays for points whose closed form is uncertain
         (:mod:`attnsim.studies.uncertainty`).
     replays : int or None
-        Of "auto": replays at most, the most uncertain points of each chunk first.
+        For "auto": largest number of replays; the most uncertain points of each chunk come first.
     cache, launch : str
-        Conditions, as for `attnsim.api.predict`.
-    title : str
+        Conditions, as in `attnsim.api.predict`.
 
     Raises
     ------
     InputError
-        When the axes cannot be combined so.
+        If the axes cannot be combined so.
     """
 
     axes: tuple[Axis, ...]
@@ -164,7 +160,7 @@ class Study:
             raise InputError("tile retuned takes replays, but method is closed-form; write method: auto or replay")
 
     def _takes(self, name: str, value: str) -> bool:
-        """Whether an axis, or a field of a shape, has a value."""
+        """True if an axis, or a field of a shape, has a value."""
         own = [item for axis in self.axes if axis.name == name for item in axis.values]
         return value in own or any(
             shape.get(name) == value for axis in self.axes if axis.kind == "shape" for shape in axis.values
@@ -187,7 +183,7 @@ class Study:
 
     @property
     def kernels(self) -> dict[str, LiftedCall]:
-        """Kernel files by name, which stand in place of algorithms and workloads; empty where the study has none."""
+        """Kernel files by name, which replace algorithms and workloads; empty if the study has none."""
         return {
             name: value
             for one in self.axes
@@ -197,7 +193,7 @@ class Study:
 
     @property
     def varying(self) -> tuple[Axis, ...]:
-        """Axes of more than one value."""
+        """Axes with more than one value."""
         return tuple(axis for axis in self.axes if axis.varies)
 
     def __len__(self) -> int:
@@ -210,7 +206,7 @@ class Study:
         return math.prod(lengths)
 
     def columns(self, first: int, stop: int) -> Points:
-        """The points from `first` to before `stop`, as columns; nothing of the others is made."""
+        """Return the points from `first` to `stop` (excluded) as columns; other points are not generated."""
         index = np.arange(first, stop, dtype=np.int64)
         sampled = {} if self.sample is None else self._sampled(first, stop)
         made, stride = {}, 1
@@ -227,7 +223,7 @@ class Study:
         return Points(first, stop - first, {axis.name: made[axis.name] for axis in self.axes})
 
     def _sampled(self, first: int, stop: int) -> dict[str, Floats]:
-        """Of each axis that varies, how far along it each point of the sample lies, 0 to 1."""
+        """Return the relative position, 0 to 1, of each sample point on each varying axis."""
         from scipy.stats import qmc
 
         names = [axis.name for axis in self.varying]
@@ -240,7 +236,7 @@ class Study:
 
     @property
     def chunk_points(self) -> int:
-        """Points of a chunk, a power of two: about `REPLAYED_CHUNK` replays among them, at most `CLOSED_CHUNK`."""
+        """Points of a chunk, a power of two: about `REPLAYED_CHUNK` replays, and at most `CLOSED_CHUNK` points."""
         if self.method == "closed-form" or self.replays == 0:
             return CLOSED_CHUNK
         if self.replays is None or self.replays >= len(self):
@@ -249,18 +245,18 @@ class Study:
         return 1 << (wanted.bit_length() - 1)
 
     def chunks(self) -> int:
-        """Number of chunks."""
+        """Return the number of chunks."""
         return -(-len(self) // self.chunk_points)
 
     def chunk(self, number: int) -> Chunk:
-        """One of the chunks, with the replays it may use: `replays` shared out by points."""
+        """Return a chunk, with its share of `replays` by points."""
         size, every = self.chunk_points, len(self)
         first, stop = number * size, min(every, (number + 1) * size)
         shared = None if self.replays is None else self.replays * stop // every - self.replays * first // every
         return Chunk(number, first, stop, shared)
 
     def digest(self) -> str:
-        """SHA-256 of everything that decides the points and how they are answered, the title left out."""
+        """Return the SHA-256 of everything that decides the points and their answers, without the title."""
         gpus = [gpu.content() for gpu in self.axes[0].values]
         kernels = {name: digest_of(kernel) for name, kernel in self.kernels.items()}  # repr shortens long arrays
         decides = (replace(self, title=""), self.chunk_points, gpus, kernels)

@@ -1,4 +1,4 @@
-"""The study file: YAML in, a checked :class:`~attnsim.studies.study.Study` out."""
+"""Reads a study file: YAML to a checked :class:`~attnsim.studies.study.Study`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from attnsim.studies.axes import COLUMNS, Axis, T, change_axis, check_keys, read
 from attnsim.studies.study import Study
 
 MODEL_FIELDS = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask", "latent")
-"""What a model (:class:`attnsim.models.llm.model.Model`) says of a workload."""
+"""Fields of a workload that a model (:class:`attnsim.models.llm.model.Model`) sets."""
 
 
 class StudyEntry(BaseModel):
-    """A study file as it is written."""
+    """Schema of a study file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,8 +56,7 @@ def read_study(path: str | Path) -> Study:
     Parameters
     ----------
     path : str or Path
-        A YAML file; GPU and kernel files that it names are looked for from the working directory, as on the command
-        line.
+        A YAML file; GPU and kernel files in it are relative to the working directory, as on the command line.
 
     Returns
     -------
@@ -66,19 +65,19 @@ def read_study(path: str | Path) -> Study:
     Raises
     ------
     InputError
-        One line naming the file, the key, what was given and what is allowed.
+        For an unknown key or a bad value, with the file and the key.
     """
     path = Path(path)
     return read_at(f"{path.name}:", study_of, read_yaml(path, "study"))
 
 
 def study_of(content: object) -> Study:
-    """The study that the content of a file describes.
+    """Build the study from the content of a file.
 
     Raises
     ------
     InputError
-        As `read_study`, without the file's name.
+        As in `read_study`, without the file's name.
     """
     if not isinstance(content, Mapping):
         held = "nothing" if content is None else shown(content)
@@ -103,13 +102,16 @@ def study_of(content: object) -> Study:
 
 
 def _decodes_of_models(workload: Mapping[str, Any] | None) -> bool:
-    """Whether a study has decode of models, whose other layers leave nothing in the L2 (`attnsim.models.llm.asked`)."""
+    """True if a study has decode of models.
+
+    The other layers of a model then leave nothing in the L2 (`attnsim.models.llm.asked`).
+    """
     given = _of_record(workload or {})
     return isinstance(given.get("shape"), (str, list)) and "decode" in (given.get(COLUMNS["passes"]) or "")
 
 
 def _kernels(entry: StudyEntry, given: str | list[str]) -> Axis:
-    """Kernel files, which hold what other studies say of algorithms and workloads."""
+    """Read the axis of kernel files, which replace algorithms and workloads."""
     for key in ("algorithm", "implementation", "tile", "workload"):
         if key in entry.model_fields_set:
             raise InputError(f"{key} is not for kernel, whose file holds shapes, tile and fitted numbers; keep one")
@@ -121,7 +123,7 @@ def _kernels(entry: StudyEntry, given: str | list[str]) -> Axis:
 
 
 def _questions(entry: StudyEntry, workload: Mapping[str, Any]) -> list[Axis]:
-    """Every key of algorithms and workloads as an axis, the one that varies slowest first."""
+    """Read the axes of algorithms and workloads, the slowest-varying first."""
     choices: tuple[tuple[str, str | list[str] | None, Callable[[str], str]], ...] = (
         ("algorithm", entry.algorithm, lambda name: read_algorithm(name).name),
         ("implementation", entry.implementation, settled_name),
@@ -141,7 +143,7 @@ def _questions(entry: StudyEntry, workload: Mapping[str, Any]) -> list[Axis]:
 
 
 def _of_record(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields under their names of record (:mod:`attnsim.models.question.words`).
+    """Return the fields under their canonical names (:mod:`attnsim.models.question.words`).
 
     Raises
     ------
@@ -158,7 +160,7 @@ def _of_record(workload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _models(given: str | list[Any], beside: Mapping[str, Any]) -> Axis:
-    """The shapes of models by id, without the fields that the study gives itself."""
+    """Read the shapes of models by id, without the fields that the study sets itself."""
     if not all(isinstance(name, str) for name in given):
         raise InputError(f"workload.shape is {shown(given)}; write ids of models, or names with fields")
     models = _read("workload.shape", given, lambda name: asked_layers(load_model(name), name))
@@ -174,7 +176,7 @@ def _checked_tile(name: str) -> str:
 
 
 def _read(where: str, given: str | list[str], read: Callable[[str], T]) -> tuple[T, ...]:
-    """What one name or several stand for."""
+    """Read one name or several; raises InputError for an empty list or a repeated name."""
     names = [given] if isinstance(given, str) else given
     if not names:
         raise InputError(f"{where} is an empty list; give one name or several")
@@ -185,7 +187,7 @@ def _read(where: str, given: str | list[str], read: Callable[[str], T]) -> tuple
 
 
 def _reworded(error: ValidationError) -> str:
-    """The first fault in one line: pydantic's own text runs over several and names its classes."""
+    """Describe the first fault in one line; pydantic's own text has several lines and names its classes."""
     first = error.errors(include_url=False)[0]
     parts = [str(part) for part in first["loc"] if str(part) not in ("str", "list[str]")]
     where, given = ".".join(parts), shown(first["input"])

@@ -1,17 +1,17 @@
-"""Where a closed form is not to be believed, so that a replay takes its place.
+"""Rates the uncertainty of closed forms, so that replays can replace the uncertain ones.
 
-A closed form knows how much work each unit has and not when: it is good where one unit decides and everything else
-hides behind it. It is doubtful where
+A closed form knows how much work each unit has, but not when. It is good if one unit determines the time and the others
+overlap with it. It is uncertain if
 
-- the second of compute, L2 and HBM would take nearly as long as the first (`BALANCED`): how far they overlap then
-  decides, and only playing the blocks shows that;
-- the grid is few waves long (`FEW_WAVES`): the last wave, and how few blocks share an SM, decide;
-- launches and the fixed time of the call are a good part of the answer (`LAUNCH_SHARE`): small calls, in which
-  latencies that the closed form adds up may overlap or not.
+- the second longest of compute, L2 and HBM takes nearly as long as the longest (`BALANCED`): their overlap then
+  matters, and only a replay shows it;
+- the grid has few waves (`FEW_WAVES`): the last wave and the occupancy of the SMs then matter;
+- launches and the fixed time of the call are a large part of the answer (`LAUNCH_SHARE`): in small calls, latencies
+  that the closed form adds up may overlap.
 
 Against the replay, on 256 points each of prefill, decode and unfused attention (A100 and H100 with bandwidth, SMs and
-tensor rate scaled by 0.5 to 2; benchmarks/sweep_speed.py prints them), points that none of these marks are within 10 %
-in 74 to 81 % (of unfused attention in 67 %), the others in 24 to 27 % (85 %).
+tensor rate scaled by 0.5 to 2; benchmarks/sweep_speed.py prints them): of the points without any of these marks, 74 to
+81 % are within 10 % (67 % for unfused attention); of the other points, 24 to 27 % (85 %).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAUNCH_SHARE = by_hand(0.1, "share of launches and the call's fixed time from wh
 
 
 def uncertainty(closed: Closed) -> Floats:
-    """How doubtful each closed form is: above 1 a replay should take its place, more so the higher."""
+    """Return the uncertainty of each closed form, ``[points]``; above 1, a replay should replace it."""
     found = closed.estimate
     parts = np.sort(np.stack([found.compute_s, *found.units_s[[BOUNDS.index("l2"), BOUNDS.index("hbm")]]]), axis=0)
     balance = parts[-2] / np.maximum(parts[-1], 1e-300)

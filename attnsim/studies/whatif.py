@@ -1,7 +1,7 @@
-"""What each of several changes of a GPU brings to each of several cases: a table of changes by cases.
+"""What-if tables: the effect of each of several GPU changes on each of several cases.
 
-A row is a changed GPU, a column a call, a whole layer, or a mix of them. All of a row are answered on tiles chosen as
-those of the unchanged GPU are: retuned is held against retuned (`attnsim.api.comparing.ratios`).
+A row is a changed GPU; a column is a call, a whole layer, or a mix of them. A changed GPU and the unchanged GPU choose
+their tiles in the same way: retuned is compared with retuned (`attnsim.api.comparing.ratios`).
 """
 
 from __future__ import annotations
@@ -39,47 +39,41 @@ if TYPE_CHECKING:
 Change = Mapping[str, str | float]
 UNCHANGED, TOGETHER = "unchanged", "all together"
 OF_CALLS = ("time", "energy", "power")
-"""Results that differ from case to case; the others are the machine's."""
+"""Results that differ between cases; the others belong to the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A case, or several that are mixed by their weights.
-
-    Parameters
-    ----------
-    name : str
-    cases : tuple of Case
-    """
+    """A case, or a weighted mix of several."""
 
     name: str
     cases: tuple[Case, ...]
 
     @property
     def of(self) -> str:
-        """What is asked about: "attention", "layer" or "model"."""
+        """Scope of the column: "attention", "layer" or "model"."""
         return self.cases[0].of
 
     @property
     def called(self) -> str:
-        """In a sentence: "layer, seq=8k"."""
+        """Name in sentences: "layer, seq=8k"."""
         return ", ".join(filter(None, (self.of, self.name)))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A column on one machine.
+    """The result of a column on one machine.
 
     Parameters
     ----------
     answer : MachineAnswer or None
-        Times, watts, and the speedup over the unchanged GPU on tiles chosen in the same way; None where there is none.
+        Times, watts, and the speedup over the unchanged GPU on tiles chosen in the same way; None without an answer.
     alike : LikeForLike or None
-        With retuned tiles: what of the gain is the tile's.
+        With retuned tiles: the parts of the gain that are due to the tile and to the change.
     bound : str
-        What bounds a call; of a layer what is busiest; empty of a mix.
+        The bound of a call, or the busiest unit of a layer; "" for a mix.
     refused : str
-        Why there is no answer.
+        Reason why there is no answer.
     """
 
     answer: MachineAnswer | None
@@ -95,14 +89,13 @@ class Row:
     Parameters
     ----------
     name : str
-        Its settings as they were given, "unchanged" or "all together".
+        Its settings as given, or "unchanged" or "all together".
     change : mapping
-        The settings; empty of these two.
-    gpu : Gpu
+        The settings; empty for "unchanged" and "all together".
     cells : tuple of Cell
         One for each column.
     broken : tuple of (str, str)
-        The name of each limit that it breaks, and the limit with what the machine has.
+        Name of each limit that it breaks, and the limit with the machine's value.
     """
 
     name: str
@@ -113,20 +106,18 @@ class Row:
 
     @property
     def area(self) -> Interval | None:
-        """The die in mm2, None where it is not known."""
+        """The die area in mm2, None if it is not known."""
         return known(area_mm2, self.gpu)
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The table.
+    """A what-if table.
 
     Parameters
     ----------
-    columns : tuple of Column
-    unchanged : Row
     rows : tuple of Row
-        One for each change, in the order given; then all together, where every change is of another figure.
+        One for each change, in the order given; then all changes together, if each changes a different figure.
     tiles : {"shipped", "retuned"}
     """
 
@@ -137,7 +128,7 @@ class WhatIf:
 
     @property
     def remarks(self) -> list[str]:
-        """What moves no time, what makes a call slower, limits that are broken, and cases without an answer."""
+        """Remarks: changes without effect on time, changes that slow a call, broken limits, cases without an answer."""
         found: dict[str, dict[str, None]] = {}
         for row in (self.unchanged, *self.rows):
             pairs = list(zip(self.columns, self.unchanged.cells, row.cells, strict=True))
@@ -151,7 +142,7 @@ class WhatIf:
         return [f"{'; '.join(names)}: {text}" for text, names in found.items()]
 
     def records(self) -> list[dict[str, Any]]:
-        """One plain record for each row and column, SI units."""
+        """Return one plain record per row and column, SI units."""
         return [
             _record(row, column, cell)
             for row in (self.unchanged, *self.rows)
@@ -159,7 +150,7 @@ class WhatIf:
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """The records as a frame."""
+        """Return the records as a frame."""
         import pandas as pd
 
         return pd.DataFrame(self.records())
@@ -170,7 +161,7 @@ def _time(cell: Cell) -> float | None:
 
 
 def _calls(cell: Cell) -> list[Outcome]:
-    """The attention calls of a cell."""
+    """Return the attention calls of a cell."""
     answers = cell.answer.predictions if cell.answer else ()
     return [call for one in answers for call in (one.attention if isinstance(one, LayerAnswer) else (one,))]
 
@@ -180,30 +171,29 @@ def whatif(
     implementation: str | None = None, tiles: str = "shipped", limits: Sequence[str] = (), mixed: bool = False,
     cache: str = "warm", launch: str = "stream", done: Callable[[], None] = lambda: None,
 ) -> WhatIf:  # fmt: skip
-    """What each change of a GPU brings to each case, with range, bound, watts and die.
+    """Compute the effect of each GPU change on each case, with range, bound, watts and die area.
 
     Parameters
     ----------
     cases : Workload or sequence of Case
         Calls, whole layers or steps of whole models (`attnsim.studies.hardware_case`).
-    gpu : Gpu or str
     changes : sequence of mapping
-        Each a row: figures and their values, as `Gpu.replace` takes them.
+        One row each: figures and their values, as `Gpu.replace` takes them.
     algorithm, implementation, cache, launch
-        As for :func:`attnsim.predict`; a case may have a cache of its own.
+        As in :func:`attnsim.predict`; a case may have its own cache state.
     tiles : {"shipped", "retuned"}
-        Retuned tiles are those of the unchanged GPU too, so that a change is never credited with what a tile gains.
+        With "retuned", the unchanged GPU is retuned too, so that a change is never credited with the gain of a tile.
     limits : sequence of str
-        Such as "area<=1.1x" or "power<=700 W"; a row says which it breaks.
+        Such as "area<=1.1x" or "power<=700 W"; each row lists the limits that it breaks.
     mixed : bool
-        Whether all calls, all layers and all models have a column more: the mix of them by their weights.
+        Add a column for the weighted mix of all calls, of all layers, and of all models.
     done : callable
         Called after each machine.
 
     Raises
     ------
     InputError
-        For a change that changes nothing, one that is given twice, or where no case can be answered.
+        For a change that changes nothing or is given twice, or if no case can be answered.
 
     Examples
     --------
@@ -251,13 +241,13 @@ def whatif(
 
 
 Answers = Mapping[int, Answered | InputError]
-"""Of every case, by its identity, or why it has none."""
+"""The answer to every case by its identity, or the reason why there is none."""
 
 
 def _answer(
     case: Case, gpu: Gpu, algorithm: str | None, implementation: str | None, conditions: Conditions
 ) -> Answered | InputError:
-    """What a machine answers to a case, or why it does not."""
+    """Return a machine's answer to a case, or the InputError that prevents it."""
     try:
         named = algorithm or playing(case.workload).name
         found = case.answered(gpu, named, implementation, conditions, whole=True)
@@ -267,7 +257,7 @@ def _answer(
 
 
 def _known(column: Column, answers: Answers) -> tuple[Answered, ...] | InputError:
-    """The answers to a column's cases, or the first reason that there are none."""
+    """Return the answers to a column's cases, or the first error."""
     found: list[Answered] = []
     for case in column.cases:
         one = answers[id(case)]
@@ -278,7 +268,7 @@ def _known(column: Column, answers: Answers) -> tuple[Answered, ...] | InputErro
 
 
 def _cell(gpu: Gpu, column: Column, shipped: Answers | None, before: Answers, now: Answers) -> Cell:
-    """A column on a machine, beside the same on the unchanged one."""
+    """Build the cell of a column on a machine, compared with the unchanged machine."""
     mine, base, first = _known(column, now), _known(column, before), _known(column, shipped or before)
     if isinstance(mine, InputError):
         return Cell(None, refused=str(mine))
@@ -295,7 +285,7 @@ def _cell(gpu: Gpu, column: Column, shipped: Answers | None, before: Answers, no
 
 
 def _bound(answers: Sequence[Answered]) -> str:
-    """What bounds a call, or what is busiest in a layer, in a word; nothing of a mix."""
+    """Return the bound of a call, or the busiest unit of a layer; "" for a mix."""
     one, *others = answers
     if others:
         return ""
@@ -303,12 +293,7 @@ def _bound(answers: Sequence[Answered]) -> str:
 
 
 def _machines(base: Gpu, changes: Sequence[Change], joined: bool) -> dict[str, Gpu]:
-    """The changed GPUs by their names; only of several joined GPUs what joins them.
-
-    Raises
-    ------
-    InputError
-    """
+    """Return the changed GPUs by name; figures of links may change only if a case has several GPUs."""
     if not changes:
         raise InputError("nothing is changed; give changes, such as hbm.bandwidth=6TB/s, each of which is a row")
     if isinstance(changes, (str, Mapping)) or not all(isinstance(one, Mapping) and one for one in changes):
@@ -334,12 +319,12 @@ def _machines(base: Gpu, changes: Sequence[Change], joined: bool) -> dict[str, G
 
 
 def _judged(row: Row, unchanged: Row, columns: Sequence[Column], limits: Sequence[Limit]) -> Row:
-    """The row with the limits that it breaks; what a call takes or draws is judged in each column.
+    """Return the row with the limits that it breaks; time, energy and power are judged in each column.
 
     Raises
     ------
     InputError
-        Where a limit is a multiple of what the unchanged GPU does not answer.
+        If a limit is a multiple of a result that the unchanged GPU does not have.
     """
     broken: dict[tuple[str, str], None] = {}
     for limit, (column, cell, base) in product(limits, zip(columns, row.cells, unchanged.cells, strict=True)):
@@ -356,14 +341,14 @@ def _judged(row: Row, unchanged: Row, columns: Sequence[Column], limits: Sequenc
 
 
 def _value(limit: Limit, gpu: Gpu, cell: Cell) -> float | None:
-    """What a machine has of what is limited, None where it has no answer."""
+    """Return a machine's value of a limited quantity, None without an answer."""
     if limit.name in FIELDS:
         return gpu.get(limit.name)
     return cell.answer.values()[limit.name] if cell.answer else None
 
 
 def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
-    """A row of the tidy table."""
+    """Return a record of the tidy table."""
     answer, alike = cell.answer, cell.alike
     predictions = answer.predictions if answer else ()
     ratios = {

@@ -1,4 +1,4 @@
-"""The work of many points: closed forms of whole columns where there are some, of a schedule otherwise."""
+"""Work of many points: vectorised closed forms if there are some, else counts of a schedule."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from attnsim.studies.closed_form import Work, kept
 from attnsim.studies.plans import Plan
 
 MOST_FLOPS = 2.0**59
-"""Dense FLOPs beyond which 64-bit counts may overflow, see :func:`attnsim.models.closed_forms.columns.costs`."""
+"""Dense FLOPs above which 64-bit counts may overflow, see :func:`attnsim.models.closed_forms.columns.costs`."""
 GEMM_TILE = 128
-"""Rows and columns of a GEMM's tile, as in :mod:`attnsim.models.closed_forms.columns`."""
+"""Rows and columns of a GEMM tile, as in :mod:`attnsim.models.closed_forms.columns`."""
 
 
 def fill(
     work: Work, rows: Ints, same: Ints, sizes: Mapping[str, Ints], plans: Sequence[Plan], which: Ints,
     gpu: Mapping[str, Floats], warm: bool,
 ) -> None:  # fmt: skip
-    """Fill in the work of some points, all of plans that have a closed form of columns.
+    """Fill in the work of some points, whose plans all have a vectorised closed form.
 
     Parameters
     ----------
@@ -41,14 +41,13 @@ def fill(
     rows : ndarray of int
         The points to fill in.
     same : ndarray of int
-        Equal for points that differ in nothing but rates, whose work is counted once.
+        Group number; points that differ only in rates are in one group, whose work is counted once.
     sizes : mapping of str to ndarray
         From :func:`attnsim.studies.points.counts`.
     plans, which : sequence of Plan, ndarray of int
-        Plan of each point.
-    gpu : mapping of str to ndarray
+        Plans, and the index of each point's plan.
     warm : bool
-        Whether the L2 holds what the same call left there.
+        True if the L2 holds the data that the same call left there.
     """
     _, first, back = np.unique(same[rows], return_index=True, return_inverse=True)
     distinct = rows[first]
@@ -61,7 +60,7 @@ def fill(
 
 
 def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Work of points whatever the rates, and the bytes of their tensors (:func:`_moves`)."""
+    """Return the rate-independent work of points, and the bytes of their tensors (:func:`_moves`)."""
 
     def of(values: Sequence[float]) -> Any:
         return np.array(values)[which]
@@ -108,7 +107,7 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
 def _gemms(
     plans: Sequence[Plan], which: Ints, rows: NDArray[np.bool_], batch: Ints, m: Ints, n: Ints, k: Ints, e: Ints
 ) -> Ints:
-    """The products of unfused attention at some points, on the tiles that cuBLAS has for their GPUs."""
+    """Count the products of unfused attention at some points, on the tiles that cuBLAS has for their GPUs."""
     found, own = np.zeros((3, len(m)), np.int64), which[rows]
     for number in np.unique(own):
         some, one = np.flatnonzero(own == number), plans[number]
@@ -118,7 +117,7 @@ def _gemms(
 
 
 def _moves(t: ShapeTable, found: CostTable, unfused: NDArray[np.bool_]) -> dict[str, Floats]:
-    """Bytes of a call's tensors: read from outside, written, and of unfused attention what its passes move.
+    """Return the bytes of a call's tensors: inputs, outputs, and for unfused attention the bytes of its passes.
 
     Unfused attention copies Q, K and V, then passes over the scores: the mask and the softmax read S, the second GEMM
     reads P.
@@ -141,10 +140,11 @@ def _moves(t: ShapeTable, found: CostTable, unfused: NDArray[np.bool_]) -> dict[
 
 
 def _through_hbm(moves: Mapping[str, Floats], capacity: Floats, warm: bool) -> dict[str, Floats]:
-    """Bytes through the HBM, and those of the passes of unfused attention.
+    """Return the bytes through the HBM, and those of the passes of unfused attention.
 
-    Each tensor from outside is read once; a matrix that a later kernel reads again goes to HBM as far as the L2 has not
-    kept it since it was written; on a warm cache neither inputs nor outputs do as far as they are still there.
+    - Each input is read once.
+    - A matrix that a later kernel re-reads goes to HBM as far as the L2 has evicted it since it was written.
+    - With a warm cache, inputs and outputs do not go to HBM as far as the L2 still holds them.
     """
     outside, stores, copies, scores = (moves[name] for name in ("outside", "stores", "copies", "scores"))
     passes = scores * moves["score passes"]
@@ -164,7 +164,7 @@ def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
     Raises
     ------
     InputError
-        When the schedule does not fit the GPU.
+        If the schedule does not fit the GPU.
     """
     w, gpu = question.w, question.gpu
     least = peak_bytes(item.record, w)
