@@ -1,1 +1,1 @@
-"""Prediction, measurement and publication held against each other: fits, error tables, trust."""
+"""Compares predictions with measurements and publications: fits, error tables, trust."""

@@ -1,1 +1,1 @@
-"""Errors of the fitted model, their ranges, and the gaps that are known."""
+"""Errors of the fitted model, their ranges, and the known gaps."""

@@ -1,7 +1,8 @@
-"""How wrong predictions are that the fit did not see: by measurements, by chapter, a few of every kind; and constants.
+"""Held-out accuracy: errors of predictions on rows that the fit did not see, as tables and samples; and all constants.
 
-All rows are some thousand predictions, more than a minute; those of one GPU, implementation or source (`select`) take
-seconds, and so does a picture, which has a few of every line, by a rule that looks at no error (`sampled`).
+All rows are some thousand predictions and take more than a minute. The rows of one GPU, implementation or source
+(`select`) take seconds. A picture takes seconds too: it has a few rows of every line, chosen without regard to errors
+(`sampled`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from attnsim.wording import share_text
 
 DENSE = "dense"
 PASSES = {"decode": "decode", "fwd": "forward"}
-"""What a line calls a pass; the others are training."""
+"""Names of passes in lines; all others are training."""
 
 
 NAMED: dict[str, Callable[[Row], str]] = {
@@ -46,25 +47,20 @@ NAMED: dict[str, Callable[[Row], str]] = {
     "implementation": lambda row: row.record.name,
     "source": lambda row: row.case.source,
 }
-"""What rows can be chosen by."""
+"""Properties by which rows can be selected."""
 
 Wanted = Mapping[str, Sequence[str]]
-"""Names, or how they begin, by what of `NAMED` they are the names of; none: all rows."""
+"""Wanted names, or prefixes of names, by property of `NAMED`; without any, all rows."""
 
 
 def every_row() -> list[Row]:
-    """Every row with an error that can be shown: of a fit, of our own runs, and of the two chapters."""
+    """Return every row that has an error: rows of fits, our own runs, and the sparse and linear chapters."""
     found = (*published_rows(), *own_rows(), *family_rows("sparse"), *family_rows("linear"))
     return list({(row.case, row.record.name): row for row in found}.values())
 
 
 def check_wanted(wanted: Wanted) -> None:
-    """Refuse names that no row has, and names that no row has together.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError for a name that no row has, and for names that no row has together."""
     if not any(wanted.values()):
         return
     every = every_row()
@@ -79,7 +75,7 @@ def check_wanted(wanted: Wanted) -> None:
 
 
 def select(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
-    """The rows that carry, of each kind, one of the wanted names, or a name that begins so."""
+    """Return the rows that match, for each property, one of the wanted names or prefixes."""
     asked = [(kind, words) for kind, words in wanted.items() if words]
     return [
         row
@@ -89,14 +85,14 @@ def select(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
 
 
 def _begins(kind: str, name: str, word: str) -> bool:
-    """Whether a name begins with a word; a GPU's with a whole one: an a100 is no a10."""
+    """True if a name begins with a word; for GPUs, with a whole word ("a10" does not match an a100)."""
     return name.startswith(word) and not (kind == "gpu" and name[len(word) : len(word) + 1].isalnum())
 
 
 def evidence(wanted: Wanted) -> tuple[list[HeldOut], dict[str, list[dict[str, Any]]]]:
-    """Rows predicted with numbers that were fitted without them, and every table of their errors by its kind.
+    """Return held-out rows with their predictions, and every table of their errors by kind.
 
-    The constants are of all owners, or, where rows are chosen, of the implementations of these.
+    The constants are those of all owners; if rows are selected, those of their implementations.
     """
     held = held_out_predictions(select((*published_rows(), *own_rows()), wanted))
     runs = {one.calibration for one in held}
@@ -110,23 +106,23 @@ def evidence(wanted: Wanted) -> tuple[list[HeldOut], dict[str, list[dict[str, An
 
 
 def group_of(implementation: str) -> str:
-    """What kind of attention an implementation runs: "dense", "sparse", "linear" or "sharing"."""
+    """Return the kind of attention that an implementation runs: "dense", "sparse", "linear" or "sharing"."""
     runs = IMPLEMENTATIONS[implementation].runs
     return ALGORITHMS[runs].group if runs in ALGORITHMS else DENSE
 
 
 def line_of(row: Row) -> str:
-    """The line of a row: whose kernels, what kind where it is not dense, and which pass, "vllm linear, decode"."""
+    """Return the line of a row: library, kind unless dense, and pass: "vllm linear, decode"."""
     group = group_of(row.record.name)
     kind = "" if group == DENSE else f" {group}"
     return f"{row.record.library}{kind}, {PASSES.get(row.case.passes, 'training')}"
 
 
 def sampled(each: int) -> list[HeldOut]:
-    """Published rows and our own, at most so many of a line, predicted by every fold that did not see them.
+    """Return at most `each` rows per line, published ones and our own, predicted by every fold that did not see them.
 
-    The rows of a line are put in order of their measured time, cut into `each` equal parts, and the one in the middle
-    of each part is taken.
+    The rows of a line are sorted by measured time and cut into `each` equal parts; the middle row of each part is
+    taken.
     """
     lines = grouped((*published_rows(), *own_rows()), line_of)
     return held_out_predictions([row for rows in lines.values() for row in _spaced(rows, each)])
@@ -144,7 +140,7 @@ UNSEEN, LEFT_OUT = "no row of this GPU or table fitted", "a GPU left out"
 
 
 def family_rows(group: Group) -> list[Row]:
-    """Published rows of the mechanisms of a chapter, whatever they may be used for, but those that time launches."""
+    """Return the published rows of a chapter's mechanisms, of every role, without rows that time launches."""
     cases = published_cases("fit", "choose", "test")
     rows = [
         row_of(case) for case in cases if case.algorithm in MECHANISMS and MECHANISMS[case.algorithm].group == group
@@ -153,15 +149,17 @@ def family_rows(group: Group) -> list[Row]:
 
 
 def family_table(group: Group, wanted: Wanted) -> list[dict[str, Any]]:
-    """Errors of a chapter by mechanism, implementation, pass and what was left out of the fit.
+    """Return errors of a chapter by mechanism, implementation, pass, and what was left out of the fit.
 
     Returns
     -------
     list of dict
         ``mechanism, implementation, pass, left_out, gpus, rows, mean, median, p90, worst``; errors are fractions of the
-        measured time. `left_out`: a band of lengths or a head_dim of a fit's own rows; `LEFT_OUT`, where the numbers
-        are those that would be taken if the row's GPU did not exist; or `UNSEEN`, for rows of tables that nothing was
-        fitted on.
+        measured time. `left_out` is one of:
+
+        - a band of lengths, or a head_dim, of the fit's own rows;
+        - `LEFT_OUT`: the numbers are those for a GPU that does not exist;
+        - `UNSEEN`: nothing was fitted on the row's table.
     """
     tasks = [
         (row, split, numbers) for row in select(family_rows(group), wanted) for split, numbers in numbers_without(row)
@@ -180,7 +178,7 @@ def family_table(group: Group, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def numbers_without(row: Row) -> list[tuple[str, Numbers]]:
-    """What was left out, and the numbers that were fitted without it."""
+    """Return pairs of what was left out, and the numbers that were fitted without it."""
     own = calibrations().get((row.record.name, row.gpu.architecture))
     if own is None or row.case.source not in own.sources:
         return [(UNSEEN, choose(row.record, row.gpu).numbers)]
@@ -192,22 +190,22 @@ def numbers_without(row: Row) -> list[tuple[str, Numbers]]:
 
 LONGEST = 1 << 40
 LENGTHS = ((0, 511), (512, 1023), (1024, 4095), (4096, LONGEST))
-"""Length bands of the table, by the longer of seq_q and seq_kv."""
+"""Length bands of the table, by the larger of seq_q and seq_kv."""
 
 _SERVING = {"vllm": "vLLM", "sglang": "SGLang"}
-"""Libraries whose errors before Blackwell are summed up by framework, GPU and call, from `SHORTEST` tokens up."""
+"""Libraries whose errors before Blackwell are summarised by framework, GPU and call, from `SHORTEST` tokens on."""
 
 
 def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
-    """Errors by source, implementation, GPU, pass, split and length band, each from rows the fit did not see.
+    """Return held-out errors by source, implementation, GPU, pass, split and length band.
 
     Returns
     -------
     list of dict
         ``source, implementation, gpu, pass, split, band, rows, mean, median, p90, worst``; errors are fractions of
-        the measured time, ``|predicted / measured - 1|``. `split` says what was left out of the fit: a "band" of
-        lengths and heads, a whole "head_dim", or "never fitted" for implementations without a calibration of their
-        own, which borrow the nearest. `band` "all" is the total of the lines above it.
+        the measured time, ``|predicted / measured - 1|``. `split` is what was left out of the fit: a "band" of lengths
+        and heads, a whole "head_dim", or "never fitted" for implementations without a calibration of their own, which
+        borrow the nearest one. `band` "all" is the total over bands.
     """
 
     def cell(one: HeldOut) -> tuple[str, ...]:
@@ -224,7 +222,7 @@ def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
 
 
 def overview(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
-    """The errors in ten lines: of all rows, by pass and by architecture."""
+    """Return the errors in about ten lines: all rows, by pass, and by architecture."""
     once = _once(found)
     lines = {"all": once}
     for key in (lambda one: PASSES.get(one.row.case.passes, "training"), lambda one: one.row.gpu.architecture):
@@ -233,12 +231,12 @@ def overview(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
 
 
 def _once(found: Sequence[HeldOut]) -> list[HeldOut]:
-    """Each row once: with its band of lengths left out, and else as it was predicted."""
+    """Return each row once, preferably with its band of lengths left out."""
     return list({id(one.row): one for one in sorted(found, key=lambda one: one.split != "head_dim")}.values())
 
 
 def sentence(found: Sequence[HeldOut]) -> str:
-    """What one cites: how many rows of what, and how large their errors are."""
+    """Return a sentence to cite: the number of rows and sources, and the size of the errors."""
     once = _once(found)
     gpus, runs, tables = (len({name(one.row) for one in once}) for name in NAMED.values())
     all_of_them = error_summary(one.error for one in once)
@@ -250,7 +248,7 @@ def sentence(found: Sequence[HeldOut]) -> str:
 
 
 def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
-    """The same errors summed up by what a user asks for: one line a kind of prediction and split."""
+    """Return the errors by what a user asks for: one line per kind of prediction and split."""
     kinds = grouped((one for one in found if kind_of(one.row)), lambda one: (kind_of(one.row), one.split))
     return [
         {"what": kind, "split": split} | _summary([one.error for one in mine])
@@ -262,11 +260,11 @@ _PAPERS = {
     "flash-attn.2": ("FlashAttention-2", "papers' tables"),
     "flash-attn.3": ("FlashAttention-3", "paper's table"),
 }
-"""What a user calls an implementation that its papers measured, and whose tables those are."""
+"""Names of implementations that their papers measured, and of those papers' tables."""
 
 
 def kind_of(row: Row) -> str:
-    """What a user would call the row, "" for rows that no line sums up."""
+    """Return a user's name for the kind of a row, "" for rows that no line covers."""
     case, record, length = row.case, row.record, max(row.case.seq_q, row.case.seq_kv)
     if record.name in _PAPERS and case.source.startswith("fa"):
         title, tables = _PAPERS[record.name]
@@ -290,18 +288,18 @@ def _summary(errors: Sequence[float]) -> dict[str, Any]:
 
 
 def constants(of: Collection[tuple[str, str]] | None = None) -> list[dict[str, Any]]:
-    """Every constant that is neither a datasheet figure nor a fact of public source: fitted, or chosen by hand.
+    """Return every constant that is neither a datasheet figure nor a fact of public code: fitted, or chosen by hand.
 
     Parameters
     ----------
     of : collection of (str, str), optional
-        Implementations and architectures whose fitted constants alone are asked for.
+        Implementations and architectures: return only their fitted constants.
 
     Returns
     -------
     list of dict
         ``owner, number, value, low, high, fitted, unit, meaning``; `low` and `high` are the 95 % confidence interval.
-        `fitted` is "yes", "open" for a number at its prior because the rows do not determine it, or "by hand".
+        `fitted` is "yes", "open" (the number is at its prior because the rows do not determine it), or "by hand".
     """
     out = []
     for (owner, architecture), calibration in calibrations().items():

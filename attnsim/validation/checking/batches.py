@@ -1,8 +1,8 @@
-"""How wrong predictions of batches are whose sequences differ: prefill with decodes, skewed decode, packed calls.
+"""Errors of predictions for batches of unequal sequences: prefill with decodes, skewed decode, packed calls.
 
-Nothing is fitted here but what belongs to the GPU (its clock, the fixed time of a call) or to the kernel on its
-architecture (the latency of a block), and never on the rows that are judged: mixed calls leave out a band of chunks or
-of caches. No prediction uses them.
+Only properties of the GPU (its clock, the fixed time of a call) and of the kernel on its architecture (the latency of a
+block) are fitted here, and never on the rows that are judged: mixed calls leave out a band of chunks or caches. No
+prediction of the model uses these fits.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from attnsim.validation.measured.sources import batch_sources
 
 MIXED, SKEWED, PACKED = "mixed_rtx4090", "skewed_decode_rtx_pro_6000", "varlen_a6000"
 CHUNKS, CACHES = (65, 513), (129, 1025, 4097)
-"""Where the bands of mixed calls begin: queries of the prefill, and keys of the decodes."""
+"""Lower ends of the bands of mixed calls: queries of the prefill, and keys of the decodes."""
 CLOCKS = by_hand(
     (0.9, 1.06), "shares of the clock in the GPU's file at which mixed calls are played; between them by 1/clock"
 )
 BLOCKS = by_hand((0.4, 1.0), "shares of a block's latency at which they are played; between them in proportion")
 FORWARDS = 3
-"""Forwards that LLMServingSim's profiler times together (``measurement_iterations``). A later version says of other
-layers that an earlier one gave the sum as the time of one (``profiler/core/hooks/timings.py``, `extract_samples`). That
-skewed decode has the same fault is inferred: as they stand no call reads faster than a third of the HBM's bandwidth."""
+"""Forward passes that LLMServingSim's profiler times together (``measurement_iterations``). A later version says that an
+earlier one reported, for other layers, their sum as the time of one (``profiler/core/hooks/timings.py``,
+`extract_samples`). We infer the same fault for skewed decode: as reported, no call reads faster than a third of the
+HBM's bandwidth."""
 SKEWED_FROM = 1.1
-"""Ratio of times from which a batch counts as one that skew slows."""
+"""Smallest ratio of times at which a batch counts as slowed by skew."""
 
 Line = dict[str, Any]
 
 
 def batch_tables() -> dict[str, list[Line]]:
-    """Each table of measured batches: ``mean, median, p90`` of ``|predicted / measured - 1|`` by what.
+    """Return each table of measured batches: ``mean, median, p90`` of ``|predicted / measured - 1|`` by kind.
 
-    ``role`` is what its source is used for in ``split.yaml``: rows that are "choose" are no test.
+    ``role`` is the source's use in ``split.yaml``; "choose" rows are no test.
     """
     found = {"mixed": (MIXED, mixed()), "skewed decode": (SKEWED, skewed()), "packed": (PACKED, packed())}
     roles = {table: source.role for source in batch_sources().values() for table in source.tables}
@@ -51,9 +52,9 @@ def batch_tables() -> dict[str, list[Line]]:
 
 
 def mixed() -> list[Line]:
-    """One prefill chunk and decodes in a call: unfitted, and held out by chunk and by cache; beside two guesses.
+    """Return errors of calls with one prefill chunk and decodes: unfitted, held out by chunk or cache, and two guesses.
 
-    The guesses are predictions of the parts as calls of their own, added up, or the longest of them.
+    The guesses predict the parts as separate calls, and take their sum or the longest.
     """
     rows = batches(MIXED)
     measured = np.array([row.measured_s for row in rows])
@@ -82,11 +83,11 @@ def mixed() -> list[Line]:
 
 
 Numbers3 = tuple[float, float, float]
-"""Share of the file's clock, share of a block's latency, seconds a call."""
+"""Share of the file's clock, share of a block's latency, fixed seconds per call."""
 
 
 def _numbers(row: Row) -> Numbers:
-    """The fitted numbers that a question on the row's GPU has."""
+    """Return the fitted numbers for a question on the row's GPU."""
     return choose(row.record, row.gpu).numbers
 
 
@@ -97,7 +98,7 @@ def _changed(row: Row, clock: float, block: float) -> tuple[Gpu, Numbers]:
 
 
 def _play_mixed(row: Row, schedules: Sequence[Schedule]) -> Callable[[float, float], Floats]:
-    """Times at a clock and a block latency, from plays at their ends."""
+    """Return a function for the times at a clock and a block latency, interpolated between replays at the ends."""
     ends = {
         (clock, block): np.array([played_s(one, *_changed(row, clock, block)) for one in schedules])
         for clock, block in product(CLOCKS, BLOCKS)
@@ -114,7 +115,7 @@ def _play_mixed(row: Row, schedules: Sequence[Schedule]) -> Callable[[float, flo
 
 
 def _fitted(play: Callable[[float, float], Floats], measured: Floats, chosen: Any) -> Numbers3:
-    """The three numbers with the least mean log error on the chosen rows."""
+    """Return the three numbers with the smallest mean log error on the chosen rows."""
     clocks, blocks = np.linspace(0.85, 1.1, 26), np.linspace(0.1, 1.3, 13)
     fixed = np.arange(0, 6.1e-6, 0.5e-6)
     best: tuple[float, Numbers3] = (np.inf, (1.0, 1.0, 0.0))
@@ -133,10 +134,10 @@ def _held_out(play: Callable[[float, float], Floats], measured: Floats, bands: I
 
 
 def skewed() -> list[Line]:
-    """Decode steps of unequal lengths: the ratio of their time to that of as many equal ones, and absolute times.
+    """Return errors of decode steps of unequal lengths: of their time over that of equal ones, and of the time itself.
 
-    Nothing is fitted. Times are taken as those of three forwards together, each with a cold cache: the weights of the
-    model, more than the L2 holds, are read between two calls.
+    Nothing is fitted. Times are taken to be those of three forward passes together, each with a cold cache: the model's
+    weights, which exceed the L2, are read between two calls.
     """
     rows = batches(SKEWED)
     measured = np.array([row.measured_s for row in rows])
@@ -161,7 +162,7 @@ def skewed() -> list[Line]:
 
 
 def packed() -> list[Line]:
-    """Calls of `flash_attn_varlen_func` on an RTX A6000, of sequences of one length each; nothing fitted."""
+    """Return errors of `flash_attn_varlen_func` on an RTX A6000, with sequences of one length; nothing is fitted."""
     rows = batches(PACKED)
     numbers = _numbers(rows[0])
     predicted = np.array([played_s(timed(row), row.gpu, numbers) for row in rows])

@@ -1,4 +1,4 @@
-"""Every constant of the package that is declared as chosen by hand (:mod:`attnsim.by_hand`)."""
+"""Lists every constant of the package that is declared as chosen by hand (:mod:`attnsim.by_hand`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import attnsim
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A constant: its module below `attnsim`, its name there, its value and what it means."""
+    """A constant: its module in `attnsim`, its name, value and meaning."""
 
     module: str
     name: str
@@ -23,14 +23,14 @@ class Chosen:
 
     @property
     def shown(self) -> bool | int | float | str:
-        """The value, in words where it is no number; of a long one how many entries it has."""
+        """The value; as text if it is no number, and as the number of entries if it is long."""
         if isinstance(self.value, bool | int | float):
             return self.value
         return str(self.value) if len(str(self.value)) <= 48 else f"{len(cast(Sized, self.value))} entries"
 
 
 def chosen() -> Iterator[Chosen]:
-    """The declarations, file by file; only modules that hold one are imported."""
+    """Yield the declarations, file by file; only modules with declarations are imported."""
     root = Path(attnsim.__file__).parent
     for path in sorted(root.rglob("*.py")):
         source = path.read_text(encoding="utf-8")

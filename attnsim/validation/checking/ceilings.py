@@ -1,7 +1,7 @@
-"""Feasibility: no measured row needs more of a unit than its GPU has, by what its schedule counts.
+"""Feasibility check: finds measured rows that are faster than the peak rate of a unit allows.
 
 Ceilings are the GPU file's figures at the rated boost clock: the tensor cores' rate of the instruction path, the
-exponential units, the L2 in full for all that is asked of it, and HBM for what has to come and go once.
+exponential units, the L2 for all requested bytes, and the HBM for compulsory bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attnsim.validation.measured.sources import BATCHES, MEASUREMENTS, ROLES
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Rows of a source on a GPU that lie above the ceiling of a unit, and why."""
+    """Rows of a source on a GPU that are known to exceed a unit's ceiling, and the reason."""
 
     source: str
     gpu: str
@@ -31,9 +31,9 @@ class Known:
 
 
 def least_s(schedule: Schedule, gpu: Gpu, cache: str) -> Mapping[str, float]:
-    """Seconds that each unit needs at least for what a schedule counts.
+    """Return the least seconds that each unit needs for a schedule's work.
 
-    A warm L2 holds what is read, and an L2 what was written last, up to its capacity.
+    Up to its capacity, a warm L2 holds the inputs, and any L2 holds the last written data.
     """
     clks, l2 = gpu.sm.count * gpu.clock.boost_hz, gpu.l2.bandwidth_bytes_per_s
     found = dict.fromkeys(("tensor", "exp", "l2", "hbm"), 0.0)
@@ -56,7 +56,7 @@ def _flops_per_clk(kernel: Kernel, gpu: Gpu) -> float:
 
 
 def measured_rows() -> Iterator[Row]:
-    """Every measured row that has a schedule: published ones of every role, batches, and a sample of serving tables."""
+    """Yield every measured row with a schedule: published rows of every role, batches, a sample of serving tables."""
     yield from (
         row for table in sorted(BATCHES.glob("*.csv")) if table.stem != "sources" for row in batches(table.stem)
     )
@@ -67,13 +67,13 @@ def measured_rows() -> Iterator[Row]:
 
 
 def above(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """The rows that lie above a ceiling.
+    """Return the rows that exceed a ceiling.
 
     Returns
     -------
     list of dict
-        ``source, gpu, implementation, question, unit, least_s, measured_s, reason``: the longest of what its units need
-        at least, and why it is known to lie above; "" where it is not.
+        ``source, gpu, implementation, question, unit, least_s, measured_s, reason``: `unit` is the unit with the
+        largest least time; `reason` is the known reason, or "".
     """
     reasons = {(one.source, one.gpu, one.unit): one.reason for one in known()}
     table = []
@@ -93,5 +93,5 @@ def above(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def known() -> tuple[Known, ...]:
-    """The committed rows above a ceiling, with their reasons."""
+    """Return the committed rows above a ceiling, with their reasons."""
     return read_typed(MEASUREMENTS / "above.yaml", "rows above a ceiling", tuple[Known, ...])

@@ -1,4 +1,4 @@
-"""Figures that papers state, set beside what the replay counts: bytes from real passes, times from calibrations."""
+"""Compares figures stated in papers with the replay: bytes by count, times by calibration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnsim.simulator.replay import Replay, replay
 
 PAPER, CLAIMING = "FlashAttention, arXiv 2205.14135", "flash-attn.1"
 GPT2_GPU = "a100-sxm4-40gb"
-"""The paper says A100; its appendix tables name the 40 GB card, so that one is taken."""
+"""The paper says A100; its appendix tables name the 40 GB card, which is assumed here."""
 
 GPT2_PUBLISHED = {"naive": (40.3e9, 41.7e-3), "flash-1": (4.4e9, 7.3e-3)}
 """HBM bytes and time of GPT-2 medium attention, forward and backward (FlashAttention, arXiv 2205.14135, figure 2)."""
@@ -28,7 +28,7 @@ GPT2_FORMS = (
     ("naive", "torch.eager", "mask in a pass of its own", False),
     ("flash-1", "flash-attn.1", "", True),
 )
-"""Algorithm, implementation, how the mask is applied, and whether that is taken to be the paper's."""
+"""Algorithm, implementation, application of the mask, and whether that is assumed to be the paper's."""
 GPT2 = Workload(64, 16, 1024, 64, dtype="fp16", passes="fwd+bwd")
 
 
@@ -39,15 +39,14 @@ class Speedup:
     Parameters
     ----------
     claim, source, setting : str
-        What is stated, where, and what is known of how it was measured.
-    gpu : str
+        The statement, its place, and what is known of the measurement.
     low, high : float
-        The stated range, both ends the same where it is one figure.
+        The stated range; both ends are equal for a single figure.
     passes : {"fwd", "fwd+bwd"}
     batch, heads : int
-        Of head_dim 64 in fp16, without mask and dropout.
+        Shape, with head_dim 64 in fp16, without mask and dropout.
     lengths : tuple of int
-        Sequence lengths that it is stated for.
+        Sequence lengths of the statement.
     """
 
     claim: str
@@ -63,15 +62,15 @@ class Speedup:
 
 
 SPEEDUPS = read_typed(Path(__file__).with_name("speedups.yaml"), "speedup", tuple[Speedup, ...])
-"""What the first FlashAttention paper states, with the setting of each."""
+"""Speedups stated in the first FlashAttention paper, with their settings."""
 
 
 def gpt2_medium() -> list[dict[str, Any]]:
-    """GPT-2 medium attention, forward + backward: batch 64, 16 heads, 1,024 tokens, head_dim 64, fp16.
+    """Compare GPT-2 medium attention, forward + backward: batch 64, 16 heads, 1,024 tokens, head_dim 64, fp16.
 
-    The paper leaves open whether the figure is causal, has dropout, and how the mask is applied. Taken: causal, dropout
-    on, the mask added inside the first GEMM (as its C operand), so that it costs no pass over the N x N matrix. The
-    other readings stand beside it.
+    The paper leaves open whether the figure is causal and has dropout, and how the mask is applied. We assume: causal,
+    with dropout, and the mask added inside the first GEMM (as its C operand), so that it costs no pass over the N x N
+    matrix. The table has the other readings too.
 
     Returns
     -------
@@ -104,16 +103,16 @@ def gpt2_medium() -> list[dict[str, Any]]:
 
 
 def speedups() -> list[dict[str, Any]]:
-    """FlashAttention-1 over standard attention (PyTorch, a pass an operation) where its paper states a speedup.
+    """Compare stated speedups of FlashAttention-1 over standard attention (PyTorch, one pass per operation).
 
-    Papers' figures are with or without mask and dropout, often unsaid: the plain call and the causal one with dropout
-    stand side by side.
+    The paper often does not say whether mask and dropout are included. So the table has the plain call, and the causal
+    call with dropout.
 
     Returns
     -------
     list of dict
         ``claim, source, setting, gpu, seq, low, high``, and ``full, causal`` (speedups, dropout with causal) with
-        ``full_error, causal_error``: 0 inside the stated range, else the share by which it is missed.
+        ``full_error, causal_error``: 0 inside the stated range, else the relative distance from it.
     """
     out = []
     for item in SPEEDUPS:
@@ -129,7 +128,7 @@ def speedups() -> list[dict[str, Any]]:
 
 
 def counts() -> list[dict[str, Any]]:
-    """Figures that follow from shapes and datasheets alone: clocks of the units by head_dim, size of the scores.
+    """Compare figures that follow from shapes and datasheets alone: unit clocks by head_dim, size of the scores.
 
     Returns
     -------
@@ -143,11 +142,11 @@ def counts() -> list[dict[str, Any]]:
 
 
 _Count = tuple[str, str, float, float]
-"""Claim, source, stated figure and ours."""
+"""Claim, source, stated figure and our figure."""
 
 
 def _unit_clocks() -> Iterator[_Count]:
-    """Tensor-core clocks over exponential-unit clocks of the forward: 4 d FLOPs and one exponential a score."""
+    """Yield tensor-core over exponential-unit clocks of the forward pass: 4 d FLOPs and one exponential per score."""
     source = "FlashAttention-3, arXiv 2407.08608, section 3.1 (3.9 T exp/s beside 989 TFLOP/s); datasheets"
     for gpu_id, name, head_dim, stated in (
         ("h100-sxm5-80gb", "flash-attn.3", 64, 1.0),
@@ -186,5 +185,5 @@ def _replayed(w: Workload, gpu_id: str, implementation: str) -> Replay:
 
 
 def _outside(value: float, low: float, high: float) -> float:
-    """Signed share by which a value misses a range, 0 inside."""
+    """Return the signed relative distance of a value from a range, 0 inside."""
     return min(0.0, value / low - 1) + max(0.0, value / high - 1)

@@ -1,18 +1,20 @@
-"""How far predictions err by what separates the question from the measurements: the components of trust, measured.
+"""Measures the components of trust: how far predictions err by what separates the question from the measurements.
 
-The rows of one source, GPU, kernel and pass are a *group*, predicted with numbers that saw none of them, and a group
-carries components (`attnsim.api.trust`); the farthest is its *category*. Errors are logs of measured over predicted
-time.
+A *group* is the rows of one source, GPU, kernel and pass, predicted with numbers that were fitted without them. A group
+has components (`attnsim.api.trust`); the farthest component is its *category*. Errors are logs of measured over
+predicted time.
 
-The square of a group's half-width is the sum of squares of one half-width for each component that it carries, and of a
-multiple of the mean error that its calibration states of itself. All are found together as what holds nine rows in ten:
-by quantile regression (Koenker and Bassett, 1978), whose loss, of the logarithm of the error's size over the
-half-width, is least where that share lies inside. No shape of the errors is assumed, and one that is far off counts no
-more than one that is just outside. Every group has one vote; so have, of ratios, the steps of a kernel's pass.
+- The square of a group's half-width is a sum of squares: one half-width for each of its components, and a multiple of
+  the mean error that its calibration states.
+- All half-widths are fitted together so that nine rows in ten lie inside, by quantile regression (Koenker and Bassett,
+  1978) on the logarithm of |error| / half-width. No distribution of the errors is assumed, and a far outlier counts no
+  more than a row just outside.
+- Every group has one vote. For ratios, all steps of a kernel's pass share one vote.
+- Few sources determine a component only weakly. Its logarithm is therefore drawn towards the components' mean, with
+  standard deviation `OPEN`, against a loss in units of its own mean (that of an asymmetric Laplace distribution). A
+  component that no source shows gets the general width.
 
-Few sources say little about a component: its logarithm is drawn to the components' mean, `OPEN` either way, against a
-loss in units of its own mean size (that of an asymmetric Laplace distribution). One that no source shows is as wide as
-components are in general. The check leaves a laboratory or a chip out, finds the half-widths anew and counts.
+The check leaves out a laboratory or a chip, fits the half-widths again, and counts the rows inside.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.components import COMPONENTS, NORMAL_90, RMS_OVER_MEAN, Widths
 
 SHARE = 0.9
-"""Share of the measured times that an interval is meant to hold."""
+"""Share of the measured times that an interval should hold."""
 
 OPEN = by_hand(
     1.0, "standard deviation of the logarithm of a component's variance about the components' mean, before data"
@@ -41,7 +43,7 @@ ROUNDED = by_hand(
 )
 
 HOME = "home"
-"""Category of groups that carry nothing: their own calibration, with the group left out."""
+"""Category of groups without components: predicted by their own calibration, with the group left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,18 +52,17 @@ class Group:
 
     Parameters
     ----------
-    source, laboratory, gpu, kernel, passes : str
     carried : tuple of str
         Components, the nearest first.
     logs : ndarray
         ``[rows]``, log of measured over predicted time.
     spread : float
-        Mean size of the log errors that the calibration states of itself; 0 for priors.
+        Mean size of the log errors that the calibration states; 0 for priors.
     sizes : mapping of str to float
-        By how much of a component they are separated, where that is not 1.
+        Multiples of components that are not 1.
     known : float
-        Half-width that their range has whatever the components: of a ratio the farthest alternative's on the side on
-        which the measured one lies.
+        Half-width that the range has besides the components: for a ratio, the distance of the farthest alternative on
+        the side of the measured ratio.
     """
 
     source: str
@@ -76,7 +77,7 @@ class Group:
     known: float = 0.0
 
     def sd(self, widths: Widths) -> float:
-        """Standard deviation of log time that widths state for the group."""
+        """Return the standard deviation of log time that widths state for the group."""
         parts = widths.parts(self.spread, self.carried)
         return math.hypot(self.known / NORMAL_90, *(sd * self.sizes.get(name, 1.0) for name, sd in parts.items()))
 
@@ -92,28 +93,27 @@ class Group:
 
     @property
     def vote(self) -> tuple[object, ...]:
-        """What it shares a vote with: the same source's GPU, kernel and pass as far from the numbers."""
+        """Key of its vote, shared by groups with equal source, GPU, kernel, pass and components."""
         return self.source, self.gpu, self.kernel, self.passes, self.carried
 
     @property
     def scatter(self) -> float:
-        """Standard deviation of the logs about their mean; of a single row what its calibration states."""
+        """Standard deviation of the logs about their mean; for a single row, the calibration's stated one."""
         return float(self.logs.std(ddof=1)) if len(self.logs) > 1 else RMS_OVER_MEAN * self.spread
 
 
 def measured(groups: Sequence[Group], names: Collection[str] = COMPONENTS) -> Widths:
-    """The widths that the groups give.
+    """Fit the widths to groups.
 
     Parameters
     ----------
-    groups : sequence of Group
     names : collection of str
         The components.
 
     Returns
     -------
     Widths
-        Half-widths stand in it as standard deviations of normal errors: over `NORMAL_90`.
+        Its standard deviations are half-widths divided by `NORMAL_90`, as of normal errors.
     """
     from scipy.optimize import minimize
 
@@ -127,22 +127,22 @@ def measured(groups: Sequence[Group], names: Collection[str] = COMPONENTS) -> Wi
 
 
 _START = 2 * math.log(0.15)
-"""Logarithm of a squared half-width to start at."""
+"""Start value: logarithm of a squared half-width."""
 _ROUNDS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """What the loss is made of.
+    """The terms of the loss.
 
     Parameters
     ----------
     carries : ndarray
-        ``[groups, 1 + components]``: squares of the calibration's own mean error and of the components' sizes.
+        ``[groups, 1 + components]``: squares of the calibration's mean error and of the components' sizes.
     known : ndarray
-        ``[groups]``: squares of the half-widths that stand without them.
+        ``[groups]``: squares of the half-widths besides the components.
     of, logs, weights : ndarray
-        ``[rows]``: a row's group, the logarithm of its error's size, its part of a vote.
+        ``[rows]``: group of a row, logarithm of its error's size, its share of a vote.
     """
 
     carries: NDArray[np.float64]
@@ -168,7 +168,7 @@ class _Rows:
         )
 
     def loss(self, logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """The quantile loss of squared half-widths with these logarithms, and its slope."""
+        """Return the quantile loss of squared half-widths with these logarithms, and its gradient."""
         parts = self.carries * np.exp(logs)
         square = parts.sum(axis=1) + self.known + _EXACT**2
         off = self.logs - np.log(square)[self.of] / 2
@@ -178,18 +178,18 @@ class _Rows:
         return float((self.weights * value).sum()), slope @ parts
 
     def cost(self, logs: NDArray[np.float64], scale: float) -> tuple[float, NDArray[np.float64]]:
-        """The loss in units of its scale, and what the components lie apart."""
+        """Return the loss in units of its scale plus the prior on the components' spread, and its gradient."""
         value, slope = self.loss(logs)
         apart = np.concatenate([[0.0], logs[1:] - logs[1:].mean()]) / OPEN
         return value / scale + float((apart**2).sum()) / 2, slope / scale + apart / OPEN
 
 
 _EXACT = 1e-4
-"""Size of an error below which it counts as this."""
+"""Smallest error size; smaller errors count as this."""
 
 
 def needed(groups: Sequence[Group]) -> float:
-    """The half-width that holds `SHARE` of the rows of some groups, every group counting as much."""
+    """Return the half-width that holds `SHARE` of the rows of some groups; groups have equal weight."""
     sizes = np.concatenate([np.abs(group.logs) for group in groups])
     weights = np.concatenate([np.full(len(group.logs), 1 / len(group.logs)) for group in groups])
     order = np.argsort(sizes)
@@ -203,14 +203,14 @@ def _half(widths: Widths, group: Group) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Groups judged by widths that were set without them: share of the rows inside, and half-width of each group."""
+    """Result of a check with widths that were fitted without a group: share of its rows inside, and its half-width."""
 
     inside: Mapping[Group, float]
     half: Mapping[Group, float]
 
 
 def left_out(groups: Sequence[Group], key: Callable[[Group], str], names: Collection[str] = COMPONENTS) -> Check:
-    """Judge the groups of each laboratory (or chip: `key`) by widths from all others."""
+    """Check the groups of each laboratory (or chip, by `key`) with widths from all others."""
     inside: dict[Group, float] = {}
     half: dict[Group, float] = {}
     for value in sorted({key(group) for group in groups}):
@@ -223,16 +223,16 @@ def left_out(groups: Sequence[Group], key: Callable[[Group], str], names: Collec
 
 
 def components_table(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The components with their estimate and its check: one line a category.
+    """Return the components with their estimates and checks, one line per category.
 
     Returns
     -------
     list of dict
         ``component, sources, laboratories, groups, within, sd, half_width, needed, ratio, held, held_chip``:
-        `within` is the standard deviation of log time inside the groups, `sd` what trust adds; `half_width` the median
-        stated one of the category's groups, `needed` the one that would hold 90 % of their rows, `ratio` the first over
-        the second; `held` and `held_chip` the share of rows inside, every group counting as much, with widths from
-        other laboratories and from other chips.
+        `within` is the standard deviation of log time inside the groups, `sd` the component's. `half_width` is the
+        median stated half-width of the category's groups, `needed` the one that would hold 90 % of their rows, `ratio`
+        the first over the second. `held` and `held_chip` are the shares of rows inside, with equal weight of groups,
+        with widths from other laboratories and from other chips.
     """
     widths = measured(groups)
     laboratories, chips = left_out(groups, lambda group: group.laboratory), left_out(groups, lambda group: group.gpu)

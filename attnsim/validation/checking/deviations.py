@@ -1,4 +1,4 @@
-"""The known gaps: their sizes as written down, and as they are."""
+"""The known gaps: their recorded sizes and their present sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attnsim.validation.measured.groups import usable
 BAND = by_hand(0.2, "share by which the size of a known gap may move where its entry does not say otherwise")
 
 SAMPLE = 40
-"""Rows of the large tables behind a size."""
+"""Rows of the large tables to measure a size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,16 @@ class Deviation:
     Parameters
     ----------
     id : str
-        Short and unique, for other lines and tests to point at.
-    name : str
+        Short and unique, for references.
     check : mapping
-        Which line of which table its size is.
+        The table and line that its size comes from.
     wanted, size : float
-        Mean error that is wanted, and the one written down; for trust the width of the intervals over the one needed,
-        for a number at its bound its prior and its value.
+        Wanted and recorded mean error. For trust: width of the intervals over the needed width. For a number at its
+        bound: its prior and its value.
     cause : str
-        As far as known, in at most 15 words.
+        Cause as far as known, in at most 15 words.
     band : float
-        Share of the size by which the measured size may differ from it.
+        Relative tolerance of the size.
     """
 
     id: str
@@ -60,11 +59,11 @@ class Deviation:
 
     @property
     def needs_datasets(self) -> bool:
-        """Whether it can only be measured with the extra `datasets`."""
+        """True if the gap can only be measured with the extra `datasets`."""
         return bool(self.check["table"] == "serving")
 
     def verdict(self, now: float) -> str:
-        """What is wrong with the list when the gap is `now`; "" when nothing is."""
+        """Return the complaint about the list if the gap is now `now`; "" if there is none."""
         if now > self.size * (1 + self.band):
             return f"{self.name}: grown from {self.size:.3f} to {now:.3f}"
         if now < self.size * (1 - self.band):
@@ -74,19 +73,19 @@ class Deviation:
 
 @lru_cache(maxsize=1)
 def deviations() -> tuple[Deviation, ...]:
-    """The list, in its order."""
+    """Return the known gaps, in order."""
     return read_typed(Path(__file__).with_name("deviations.yaml"), "known gap", tuple[Deviation, ...])
 
 
 def sizes(held: Sequence[HeldOut], transfers: Sequence[Outcome]) -> dict[str, float]:
-    """The present size of every gap that can be measured here, by name.
+    """Return the present size of every gap that can be measured here, by name.
 
     Parameters
     ----------
     held : sequence of HeldOut
         From `held_out_predictions`.
     transfers : sequence of Outcome
-        From `hypothetical.outcomes`, at least of the published tables.
+        From `hypothetical.outcomes`, at least for the published tables.
     """
     targets = {(row["what"], row["split"]): row["mean"] for row in targets_table(held)}
     moved = {
@@ -122,13 +121,13 @@ def _width_over_needed(check: Mapping[str, Any]) -> float:
 
 
 def _claim(check: Mapping[str, Any]) -> float:
-    """How far a speedup lies outside what its paper states."""
+    """Return the relative distance of a speedup from its paper's range."""
     (row,) = (row for row in speedups() if (row["gpu"], row["high"], row["seq"]) == tuple(check["row"]))
     return abs(float(row[f"{check['reading']}_error"]))
 
 
 def _family(check: Mapping[str, Any]) -> float:
-    """Mean error of a kernel of a chapter where something was left out, of all passes."""
+    """Return the mean error of a chapter's kernel over all passes, with something left out of the fit."""
     rows = [row for row in family_rows(check["group"]) if row.record.name == check["implementation"]]
     tasks = [(row, numbers) for row in rows for split, numbers in numbers_without(row) if split == check["left_out"]]
     return float(np.mean(errors_of(tasks)))
@@ -141,7 +140,7 @@ def _serving(check: Mapping[str, Any]) -> float:
 
 
 def markdown() -> str:
-    """The list as the table of DEVIATIONS.md."""
+    """Return the list as the table of DEVIATIONS.md."""
     lines = ["| id | gap | now | wanted | cause |", "|---|---|---:|---:|---|"]
     for one in deviations():
         size, wanted = (f"{100 * value:.1f} %" for value in (one.size, one.wanted))

@@ -1,12 +1,12 @@
-"""Predictions whose measured time is known and was not used: the groups that the components of trust are measured on.
+"""Evidence: predictions of measured rows that were not used for them; the components of trust are measured on these.
 
-Four kinds of rows make them:
+There are four kinds:
 
-- *Off home*: sources that no fit has seen, predicted as a question would be; GPUs on which nothing is fitted among
-  them.
-- *Own numbers hidden*: published rows with their kernel's numbers of another architecture, with those of the kernel
-  that it is `like`, and with the priors.
-- *Nothing fitted*: off-home rows of borrowed numbers once more, with the priors.
+- *Off home*: rows of sources that no fit has seen, predicted as a user's question would be. Some are on GPUs on which
+  nothing is fitted.
+- *Own numbers hidden*: published rows, predicted with their kernel's numbers from another architecture, with those of
+  the kernel that it is `like`, and with the priors.
+- *Nothing fitted*: off-home rows with borrowed numbers, predicted again with the priors.
 - *Home*: held-out rows of the calibrations.
 """
 
@@ -31,21 +31,19 @@ from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import KNOWN, ROLES, laboratory_of, role_of, software_of, source_of, sources
 
 SERVING_SAMPLE = 24
-"""Rows of the large tables for each GPU, kernel and pass."""
+"""Sample size of the large tables, for each GPU, kernel and pass."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """A measured row, predicted with numbers that did not see it.
+    """A measured row, predicted with numbers that were fitted without it.
 
     Parameters
     ----------
-    row : Row
     calibration : Calibration or None
-        Whose numbers, None for priors.
+        Calibration of the numbers, None for priors.
     carried : tuple of str
-        Components that separate the two.
-    predicted_s : float
+        Components that separate row and calibration.
     """
 
     row: Row
@@ -61,7 +59,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A measured row that gets no prediction, and why."""
+    """A measured row without a prediction, and the reason."""
 
     source: str
     gpu: str
@@ -70,7 +68,7 @@ class Refused:
 
 
 def separation(row: Row, calibration: Calibration | None) -> tuple[str, ...]:
-    """The components that separate a measured row from a calibration: whose machine it ran on is known."""
+    """Return the components that separate a measured row from a calibration; the row's laboratory is known."""
     known, library = calibration.sources if calibration else (), row.record.library
     same = laboratory_of(row.case.source) in {laboratory_of(source) for source in known}
     version = row.case.version or software_of(row.case.source, library)
@@ -83,7 +81,7 @@ def separation(row: Row, calibration: Calibration | None) -> tuple[str, ...]:
 
 
 def serving_rows(sample: int, seed: int = 0) -> list[Row]:
-    """Rows of the large tables, evenly from each GPU, kernel and pass; none without that package."""
+    """Return rows of the large tables, evenly from each GPU, kernel and pass; none without their package."""
     return [
         row
         for gpu, name, passes in aiconfigurator.cells()
@@ -93,7 +91,7 @@ def serving_rows(sample: int, seed: int = 0) -> list[Row]:
 
 
 def off_home(sample: int = SERVING_SAMPLE) -> tuple[list[Predicted], list[Refused]]:
-    """Rows of sources that their calibration has not seen, predicted as a question would be, and those refused.
+    """Return rows of sources that their calibration has not seen, predicted as a user's question, and the refused rows.
 
     Parameters
     ----------
@@ -119,7 +117,7 @@ def off_home(sample: int = SERVING_SAMPLE) -> tuple[list[Predicted], list[Refuse
 
 
 def _at_home(row: Row) -> bool:
-    """Whether a row's own calibration was fitted on its source, or on a sample of its table."""
+    """True if a row's own calibration was fitted on its source, or on a sample of its table."""
     found = choose(row.record, row.gpu)
     if found.calibration is None or not found.own:
         return False
@@ -129,7 +127,7 @@ def _at_home(row: Row) -> bool:
 
 
 def hidden(away: Sequence[Predicted]) -> list[Predicted]:
-    """Published rows with their own calibration hidden; and off-home rows of borrowed numbers with the priors."""
+    """Return published rows with their own calibration hidden, and off-home rows of borrowed numbers with priors."""
     tasks = [task for row in published_rows() if usable(row) for task in _without_own(row)]
     for one in away:
         if one.calibration is not None and {"kernel", "architecture"} & {*one.carried} and usable(one.row):
@@ -156,7 +154,7 @@ def _without_own(row: Row) -> Iterable[tuple[Row, Calibration | None, Numbers]]:
 
 
 def home(found: Sequence[HeldOut] | None = None) -> list[Predicted]:
-    """Held-out rows of the calibrations, each separated from what its calibration is without the row's group."""
+    """Return held-out rows of the calibrations, with the components to their calibration without the row's group."""
     held = [one for one in (held_out_predictions() if found is None else found) if one.split != NEVER]
     by_split = grouped((one for one in held if usable(one.row)), lambda one: (one.calibration, one.split))
     points = []
@@ -170,7 +168,7 @@ def home(found: Sequence[HeldOut] | None = None) -> list[Predicted]:
 
 
 def groups_of(points: Iterable[Predicted]) -> list[Group]:
-    """The usable points by source, GPU, kernel, pass and components."""
+    """Group the usable points by source, GPU, kernel, pass and components."""
 
     def cell(one: Predicted) -> tuple[object, ...]:
         case, whose = one.row.case, one.calibration.implementation if one.calibration else "priors"
@@ -200,8 +198,7 @@ class Evidence:
     Parameters
     ----------
     away, hidden, home : list of Predicted
-        Off home; with their own numbers hidden, or nothing fitted; held-out rows.
-    refused : list of Refused
+        Rows off home; rows with their own numbers hidden or nothing fitted; held-out rows.
     """
 
     away: list[Predicted]
@@ -211,12 +208,12 @@ class Evidence:
 
     @property
     def groups(self) -> list[Group]:
-        """Their groups, strangers' left out."""
+        """Groups of all rows, without the role "strangers"."""
         every = (*self.away, *self.hidden, *self.home)
         return groups_of(one for one in every if role_of(one.row.case.source) in KNOWN)
 
 
 def evidence(sample: int = SERVING_SAMPLE, found: Sequence[HeldOut] | None = None) -> Evidence:
-    """All rows whose predictions are judged, with so many rows of the large tables for each GPU, kernel and pass."""
+    """Return all evidence, with a sample of the large tables for each GPU, kernel and pass."""
     away, refused = off_home(sample)
     return Evidence(away, hidden(away), home(found), refused)

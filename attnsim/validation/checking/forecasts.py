@@ -1,8 +1,8 @@
-"""Forecasts before measuring: times, ranges and ratios that stand at a commit until somebody times the calls.
+"""Forecasts: times, ranges and ratios that were committed before anybody measured the calls.
 
 ``measurements/forecasts`` has a table for each release, ``DATE.csv``, and ``releases.csv`` with the commit of each.
-``benchmarks/forecasts.py`` adds one; an old one is never written again, and a test holds its hash. They are of chips
-and kernels (`unseen`) of which no row entered a fit or a choice.
+``benchmarks/forecasts.py`` adds a release; an old one is never changed, and a test checks its hash. Forecasts are for
+chips and kernels (`unseen`) whose rows entered no fit and no choice.
 """
 
 from __future__ import annotations
@@ -40,26 +40,25 @@ KERNELS = (
     "flash-attn.2", "flash-attn.3", "flash-attn.4", "nvidia.cudnn", "flashinfer.fa2", "triton.tutorial", "torch.flex",
     "xformers.cutlass", "vllm.flash-attn-2", "vllm.flash-attn-3", "torch.baddbmm",
 )  # fmt: skip
-"""Kernels that are forecast: those that people's benchmarks time."""
+"""Kernels to forecast: those that public benchmarks time."""
 BASES = ("h100-sxm5-80gb", "b200-sxm-180gb", "a100-sxm4-80gb")
-"""Chips that ratios are over: the first on which rows of the kernel are at hand."""
+"""Base chips of ratios: the first one with rows of the kernel."""
 CACHE, LAUNCH = "cold", "stream"
-"""As `triton.testing.do_bench` times a call, which most public benchmarks use."""
+"""Conditions of `triton.testing.do_bench`, which most public benchmarks use."""
 PREFILL = tuple((16384 // seq, 2048 // dim, seq, dim) for seq in (2048, 8192) for dim in (64, 128))
-"""Batch, heads, length, head_dim: 16 k tokens and a width of 2048, of the grid of FlashAttention's benchmark."""
+"""Batch, heads, length, head_dim: 16 k tokens and width 2048, from the grid of FlashAttention's benchmark."""
 TRAINED = PREFILL[-1]
-"""Of these the one that is forecast backward, too."""
+"""The shape that is forecast for the backward pass too."""
 DECODE = ((8, 8192), (64, 8192))
-"""Batch and cached keys of 32 query heads on 8 of 128."""
+"""Batch and cached keys, for 32 query heads and 8 key/value heads of width 128."""
 Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A call that nobody had timed, and what was said of it.
+    """The forecast of a call that nobody had timed.
 
-    `ratio` is how many times faster it is than the same call of the same kernel on the chip `over`; "" and 0 where that
-    has no rows.
+    `ratio` is its speedup over the same call and kernel on the chip `over`; "" and 0 if no base chip has rows.
     """
 
     gpu: str
@@ -83,7 +82,7 @@ class Forecast:
 
     @property
     def key(self) -> Key:
-        """What a measured row must share, beside its chip."""
+        """Key that a measured row must share, besides the chip."""
         return astuple(self)[1:10]
 
 
@@ -91,7 +90,7 @@ COLUMNS = tuple(one.name for one in fields(Forecast))
 
 
 def seen() -> set[tuple[str, str]]:
-    """Chips and kernels of which a row is at hand, or a table or a step was looked at, whatever it is used for."""
+    """Return (chip, kernel) pairs with a row, a table or a step in the repository, for whatever use."""
     rows: list[Row] = [row for path in BATCHES.glob("*.csv") if path.stem != "sources" for row in batches(path.stem)]
     for case in published_cases(*ROLES):
         with suppress(InputError):
@@ -105,7 +104,7 @@ def seen() -> set[tuple[str, str]]:
 
 
 def unseen(gpus: Iterable[Gpu] = ()) -> list[tuple[Gpu, Implementation]]:
-    """The chips and kernels that are forecast, of all chips or these: those of which nothing was seen."""
+    """Return the (chip, kernel) pairs to forecast, of all chips or of these: pairs that were never seen."""
     known = seen()
     return [
         (gpu, record)
@@ -116,7 +115,7 @@ def unseen(gpus: Iterable[Gpu] = ()) -> list[tuple[Gpu, Implementation]]:
 
 
 def questions(record: Implementation) -> Iterator[Workload]:
-    """What is forecast of a kernel."""
+    """Yield the workloads to forecast for a kernel."""
     for size in PREFILL:
         for mask in (Mask.full(), Mask.causal()):
             w = Workload(*size, mask=mask)
@@ -129,7 +128,7 @@ def questions(record: Implementation) -> Iterator[Workload]:
 
 
 def forecasts(gpu: Gpu, record: Implementation) -> Iterator[Forecast]:
-    """What is said today; calls that the kernel does not take, or that fit no memory, are left out."""
+    """Yield today's forecasts; calls that the kernel does not support, or that fit no memory, are left out."""
     known = seen()
     bases = [load_gpu(name) for name in BASES if name != gpu.id and (name, record.name) in known]
     for w in questions(record):
@@ -150,7 +149,7 @@ def _predicted(w: Workload, gpu: Gpu, record: Implementation) -> Outcome:
 
 
 def releases() -> dict[str, str]:
-    """The commit of each release by its date, oldest first."""
+    """Return the commit of each release by date, the oldest first."""
     if not RELEASES.exists():
         return {}
     with RELEASES.open(encoding="utf-8", newline="") as file:
@@ -158,26 +157,26 @@ def releases() -> dict[str, str]:
 
 
 def fixed(date: str) -> list[Forecast]:
-    """The forecasts of a release, as they were fixed."""
+    """Read the committed forecasts of a release."""
     with (FOLDER / f"{date}.csv").open(encoding="utf-8", newline="") as file:
         kinds = {one.name: {"int": int, "float": float}.get(str(one.type), str) for one in fields(Forecast)}
         return [Forecast(**{name: kinds[name](text) for name, text in row.items()}) for row in csv.DictReader(file)]
 
 
 def score(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Rows that somebody has measured since, held against what was forecast.
+    """Compare a table of later measurements with the forecasts.
 
     Returns
     -------
     dict of str to list of dict
         "time" and "ratio", by ``release, gpu, implementation, pass``: ``rows, mean, median, p90`` of ``|forecast /
-        measured - 1|``, ``bias``, and the share that the range ``held``. A ratio needs a row of the other chip, too.
+        measured - 1|``, ``bias``, and ``held``, the share inside the range. A ratio needs a row of the base chip too.
         "not scored": ``rows, why``.
 
     Raises
     ------
     InputError
-        Where the table cannot be read, or none of its rows was forecast.
+        If the table cannot be read, or none of its rows was forecast.
     """
     measured, why = _measured(path)
     every = {date: {(one.gpu, *one.key): one for one in fixed(date)} for date in releases()}
@@ -203,7 +202,7 @@ def score(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _measured(path: Path) -> tuple[dict[Key, float], list[str]]:
-    """The times of a table by what was asked, means where a call is there twice, and why rows have none."""
+    """Return the times of a table by call (mean over repeated calls), and the reasons why rows have none."""
     frame, columns = read(path)
     found: dict[Key, list[float]] = {}
     why = []
@@ -226,7 +225,7 @@ def _key(row: Row) -> Key:
 
 
 def _shape(w: Workload) -> tuple[str, int, int, int, int, int, int, int]:
-    """What tells calls apart; one new token sees all keys under either mask."""
+    """Return the key of a call; one new token sees all keys under either mask."""
     causal = int(w.mask.is_causal and w.seq_q > 1)
     return w.passes, w.batch, w.heads_q, w.heads_kv, w.seq_q, w.seq_kv, w.head_dim, causal
 

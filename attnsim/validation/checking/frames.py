@@ -1,7 +1,7 @@
-"""Published measurements as frames, and what is predicted for them by numbers that did not see them.
+"""Published measurements as pandas frames, with predictions by numbers that were fitted without them.
 
-``attnsim.evidence`` is this module. `rows` gives a table that :func:`attnsim.predict_table` and :func:`attnsim.check`
-take; `held_out` and `unbuilt` put beside each row a prediction in which it had no part.
+``attnsim.evidence`` is this module. `rows` returns a table that :func:`attnsim.predict_table` and :func:`attnsim.check`
+accept; `held_out` and `unbuilt` add predictions that the rows had no part in.
 
 Examples
 --------
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["held_out", "rows", "sources", "unbuilt"]
 
 Names = str | Sequence[str] | None
-"""What a table is narrowed to: a name, several, or everything."""
+"""Filter of a table: one name, several, or None for everything."""
 
 _CASE = (
     "source", "gpu", "implementation", "algorithm", "dtype", "batch", "heads_q", "heads_kv", "seq_q", "seq_kv",
@@ -41,24 +41,24 @@ _CASE = (
 
 
 def sources() -> pd.DataFrame:
-    """The published sources by key: who measured what with which software, where it stands, and how it was read."""
+    """Return the published sources by key: laboratory, software, place of publication, and how it was read."""
     import pandas as pd
 
     return pd.read_csv(PUBLISHED / "sources.csv", index_col="source", keep_default_na=False)
 
 
 def rows(source: Names = None, gpu: Names = None, implementation: Names = None) -> pd.DataFrame:
-    """The published measurements, a case table of one row each.
+    """Return the published measurements as a case table.
 
     Parameters
     ----------
     source, gpu, implementation : str or sequence of str, optional
-        Keys of `sources`, GPUs and implementations to narrow it to.
+        Keys of `sources`, GPUs and implementations to select.
 
     Returns
     -------
     pandas.DataFrame
-        The columns of a case table; `implementation` is the record that a row's own name stands for.
+        The columns of a case table; `implementation` is the name of the record that the row's own name resolves to.
 
     Raises
     ------
@@ -70,17 +70,17 @@ def rows(source: Names = None, gpu: Names = None, implementation: Names = None) 
 
 
 def held_out(source: Names = None, gpu: Names = None, implementation: Names = None) -> pd.DataFrame:
-    """Rows that were fitted on, each predicted with numbers that were fitted without its group.
+    """Return the rows of fits, each predicted with numbers that were fitted without its group.
 
     Parameters
     ----------
     source, gpu, implementation : str or sequence of str, optional
-        As for `rows`.
+        As in `rows`.
 
     Returns
     -------
     pandas.DataFrame
-        As of `rows`, a row once for each group that it is in, with ``left_out`` (a band of lengths and heads or a
+        The columns of `rows`, one row for each of its groups, with ``left_out`` (a band of lengths and heads, or a
         head_dim), ``group``, ``predicted_s``, ``predicted_low_s``, ``predicted_high_s`` (the 90 % range),
         ``error_percent`` and ``in_range``.
 
@@ -104,22 +104,25 @@ def held_out(source: Names = None, gpu: Names = None, implementation: Names = No
 
 
 def unbuilt(older: str, newer: str, source: Names = None, implementation: Names = None) -> pd.DataFrame:
-    """Rows of a GPU, each predicted from an older one as if it did not exist.
+    """Return rows of a GPU, each predicted from an older GPU as if the newer one did not exist.
 
     Parameters
     ----------
     older, newer : str
-        A pair of `attnsim.validation.checking.hypothetical`, as ids or names.
+        A pair of `attnsim.validation.checking.hypothetical`, by ids or names.
     source, implementation : str or sequence of str, optional
-        As for `rows`.
+        As in `rows`.
 
     Returns
     -------
     pandas.DataFrame
-        As of `rows`, each row twice, with ``figures_from`` ("datasheet": the newer GPU as it was announced, the rest as
-        the older one's; "gpu file": with its public microbenchmarks), ``numbers_from`` (whose the kernel's are),
-        ``predicted_s``, ``error_percent``, and ``step``, predicted over measured speedup where the older GPU has the
-        row too.
+        The columns of `rows`, each row twice, with these columns:
+
+        - ``figures_from``: "datasheet" (the newer GPU as announced, other figures from the older one) or "gpu file"
+          (with its public microbenchmarks);
+        - ``numbers_from``: origin of the kernel's numbers;
+        - ``predicted_s``, ``error_percent``;
+        - ``step``: predicted over measured speedup, if the older GPU has the row too.
 
     Raises
     ------

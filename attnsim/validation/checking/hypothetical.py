@@ -1,17 +1,17 @@
-"""Real GPUs treated as if they did not exist: predicted from an older GPU's calibration, then looked up.
+"""Predicts real GPUs as if they did not exist, from an older GPU's calibration, and compares with measurements.
 
 `errors` answers "may I believe a prediction for hardware that is not built?". A pair of GPUs has an older one, which
-exists, and a newer one, which is taken not to. Nothing is used that was fitted on a GPU outside `Pair.known`: `choose`
-is told which GPUs exist. The kernels' numbers come from the older GPU's calibrations. The newer chip's figures are
-those of one of two views:
+exists, and a newer one, which is treated as not existing. Nothing that was fitted on a GPU outside `Pair.known` is
+used: `choose` gets the set of existing GPUs. The kernels' numbers come from the older GPU's calibrations. The newer
+chip's figures come from one of two views:
 
-- "datasheet": what a vendor announces (SMs, tensor and exponential rates, capacities, HBM bandwidth, clocks). Figures
-  that only a microbenchmark tells are the older chip's: latencies in clocks, L2 bytes per clock and SM, and the reached
+- "datasheet": the vendor's announcement (SMs, tensor and exponential rates, capacities, HBM bandwidth, clocks). Figures
+  that need a microbenchmark are the older chip's: latencies in clocks, L2 bytes per clock and SM, and the achieved
   fractions of bandwidth and tensor rate.
 - "gpu file": the committed file of the newer chip with its public microbenchmarks, none of which timed attention.
 
-Where both chips ran the same shape with the same software, `errors` also judges the *step*, the predicted over the
-measured speedup. An error that a kernel's model makes on both chips cancels in it.
+If both chips ran the same shape with the same software, `errors` also judges the *step*: predicted over measured
+speedup. An error that a kernel's model makes on both chips cancels in it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ View = Literal["datasheet", "gpu file"]
 VIEWS: tuple[View, ...] = ("datasheet", "gpu file")
 
 SAMPLE = 48
-"""Rows of the large tables taken for each kernel, pass and kind of mask."""
+"""Sample size of the large tables, for each kernel, pass and kind of mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An older GPU and a newer one that is taken not to exist.
+    """An older GPU, and a newer one that is treated as not existing.
 
     Parameters
     ----------
-    older, newer : str
     known : frozenset of str
-        GPUs that exist; nothing fitted on others is used.
+        GPUs that exist; numbers fitted on others are not used.
     """
 
     older: str
@@ -74,14 +73,10 @@ class Outcome:
 
     Parameters
     ----------
-    pair : Pair
-    view : View
-    row : Row
-    predicted_s : float
     numbers_from : str
-        Whose numbers the kernel has, in words.
+        Description of the origin of the kernel's numbers.
     step : float or None
-        Predicted over measured speedup from the older GPU; None where that one has no such row.
+        Predicted over measured speedup from the older GPU; None if the older GPU has no such row.
     older : float or None
         Predicted over measured time of that row on the older GPU.
     """
@@ -101,7 +96,7 @@ class Outcome:
 
 
 def as_announced(newer: Gpu, older: Gpu) -> Gpu:
-    """The newer GPU as its datasheet describes it; what a datasheet leaves out is the older GPU's."""
+    """Return the newer GPU as its datasheet describes it; other figures are the older GPU's."""
     values = {key: older.get(key) for key in _ASKED.same_in_clocks}
     per_clk_sm = older.l2.bandwidth_bytes_per_s / (older.sm.count * older.clock.boost_hz)
     values["l2.bandwidth"] = per_clk_sm * newer.sm.count * newer.clock.boost_hz
@@ -110,21 +105,20 @@ def as_announced(newer: Gpu, older: Gpu) -> Gpu:
 
 
 def numbers_for(row: Row, gpu: Gpu, pair: Pair) -> tuple[Numbers, str]:
-    """The numbers to predict a row with, none of them fitted on a GPU that does not exist yet, and whose they are."""
+    """Return numbers to predict a row, none of them fitted on a GPU that does not exist yet, and their origin."""
     chosen = choose(row.record, gpu, pair.known)
     return chosen.numbers, chosen.whose
 
 
 def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE, only: Sequence[Row] | None = None) -> list[Outcome]:
-    """Every row of the newer GPUs, in both views.
+    """Predict every row of the newer GPUs in both views.
 
     Parameters
     ----------
-    pairs : iterable of Pair
     sample : int
-        Rows of the large tables for each kernel, pass and kind of mask; without that package, the papers' rows alone.
+        Rows of the large tables for each kernel, pass and kind of mask; without that package, only the papers' rows.
     only : sequence of Row, optional
-        Published rows to predict, in place of all and of the large tables.
+        Published rows to predict, instead of all published rows and the large tables.
     """
     asked = [(pair, row, twin) for pair in pairs for row, twin in _rows(pair, sample, only)]
     twins_s = _predicted((pair, twin, "gpu file") for pair, _, twin in asked if twin is not None)
@@ -140,7 +134,7 @@ def outcomes(pairs: Iterable[Pair] = PAIRS, sample: int = SAMPLE, only: Sequence
 
 
 def _predicted(asked: Iterable[tuple[Pair, Row, View]]) -> list[tuple[Row, float, str]]:
-    """Each row with its time in seconds, as if the pair's newer GPU did not exist, and whose numbers predict it."""
+    """Predict each row as if the pair's newer GPU did not exist: (row, seconds, origin of the numbers)."""
     tasks, sources = [], []
     for pair, row, view in asked:
         gpu = as_announced(row.gpu, load_gpu(pair.older)) if view == "datasheet" else row.gpu
@@ -151,7 +145,7 @@ def _predicted(asked: Iterable[tuple[Pair, Row, View]]) -> list[tuple[Row, float
 
 
 def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row, Row | None]]:
-    """Rows of the newer GPU, each with the same question's on the older one."""
+    """Return the rows of the newer GPU, each with the row of the same question on the older one, or None."""
     published = [row for row in published_rows() if _wanted(row)]
     older = {question(row): row for row in published if row.gpu.base_id == pair.older}
     # Rows at a clock of their own are of a locked card, the same design.
@@ -167,7 +161,7 @@ def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row
 
 
 def _carries(row: Row, pair: Pair) -> bool:
-    """Whether a kernel runs on the older GPU, and it or another of its library was fitted on a GPU that exists."""
+    """True if a kernel runs on the older GPU, and it or another kernel of its library was fitted on an existing GPU."""
     found = choose(row.record, row.gpu, pair.known).calibration
     kin = found is not None and found.implementation.partition(".")[0] == row.record.library
     return kin and runs_on(row.record, load_gpu(pair.older))
@@ -182,7 +176,7 @@ def _sampled(gpu: str, implementation: str, passes: str, windowed: bool, sample:
 
 @lru_cache(maxsize=4)
 def twins(gpu: str, implementation: str, passes: str) -> dict[tuple[object, ...], Row]:
-    """Rows of the large tables by their `question`; empty where the implementation does not run on the GPU."""
+    """Return rows of the large tables by `question`; empty if the implementation does not run on the GPU."""
     if not runs_on(IMPLEMENTATIONS[implementation], load_gpu(gpu)):
         return {}
     return {question(row): row for row in aiconfigurator.rows(gpu=gpu, implementation=implementation, passes=passes)}
@@ -193,7 +187,7 @@ def _wanted(row: Row) -> bool:
 
 
 def question(row: Row) -> tuple[object, ...]:
-    """What two rows have in common that may be compared: shape, kernel, who called it, cache and launch."""
+    """Return the key of comparable rows: shape, kernel, caller, cache and launch."""
     case = row.case
     caller = (case.version or "").partition(" ")[0]
     w = replace(row.workload, dtype="bf16") if row.workload.element_bytes == 2 else row.workload
@@ -201,14 +195,15 @@ def question(row: Row) -> tuple[object, ...]:
 
 
 def errors(found: Sequence[Outcome] | None = None) -> list[dict[str, Any]]:
-    """The errors by pair, kernel and pass.
+    """Return the errors by pair, kernel and pass.
 
     Returns
     -------
     list of dict
         ``older, newer, implementation, pass, numbers, view, rows, mean, median, p90, bias, pairs, step, at_home``:
-        errors of the time as fractions, `bias` the geometric mean of predicted over measured, `pairs` rows that the
-        older GPU has too, `step` the mean error of the speedup over them, `at_home` the mean error there.
+        errors of the time as fractions. `bias` is the geometric mean of predicted over measured; `pairs` the number of
+        rows that the older GPU has too, `step` the mean error of their speedup, `at_home` their mean error on the older
+        GPU.
     """
 
     def cell(one: Outcome) -> tuple[str, ...]:
@@ -222,7 +217,7 @@ def errors(found: Sequence[Outcome] | None = None) -> list[dict[str, Any]]:
 
 
 def pass_of(row: Row) -> str:
-    """The pass of a row, and whether it is one of a window."""
+    """Return the pass of a row, with ", window" for a sliding window."""
     return row.case.passes + (", window" if row.workload.mask.is_windowed else "")
 
 

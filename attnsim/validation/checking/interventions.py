@@ -1,7 +1,7 @@
-"""Interventions: measured pairs in which one thing differs, whose predicted step says whether causes are right.
+"""Interventions: measured pairs of rows that differ in one thing, whose predicted step tests the model's causes.
 
-Errors that a kernel's model makes on both sides cancel in a step; what a figure, a mask or an order of operations is
-worth does not. Each pair is a field wider than its rows: `use` says what the numbers that predict it have seen.
+Errors that a kernel's model makes on both sides cancel in a step; the effect of a figure, a mask or an order of
+operations does not. `use` says which of the rows the predicting numbers have seen.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import MEASUREMENTS, ROLES
 
 Use = Literal["held out", "left out", "fit"]
-"""Of a pair's numbers: no number rests on both of its rows' sources; numbers do, and it is predicted by a fold that was
-fitted without either row; or its numbers have seen them."""
+"""Use of a pair's rows by the numbers that predict it:
+
+- "held out": no number rests on the sources of both rows;
+- "left out": numbers do, but the pair is predicted by a fold that was fitted without either row;
+- "fit": the numbers have seen the rows."""
 
 MOVES = by_hand(0.05, "log of a measured step up to which its direction is two cards' noise")
-"""SGLang's prefill on H100 and H200, whose one difference it does not use, differs so much (docs/hypothetical.md)."""
+"""SGLang's prefill on H100 and H200 differs by so much, though it does not use the memory, their one difference
+(docs/hypothetical.md)."""
 
 ONE_FIELD = {
     "head_dim": ("head_dim", "head_dim_v"),
@@ -50,12 +54,12 @@ ONE_FIELD = {
     "window": ("window",),
     "clock": ("clock_mhz",),
 }
-"""Steps within one table: the cells in which two of its rows differ; "one width" has as many heads times head_dim."""
+"""Steps within one table: the columns in which two rows differ; "one width" keeps heads times head_dim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """Two implementations of a source, of which one lacks what the other brings."""
+    """Two implementations of a source; one of them `lacks` what the other `has`."""
 
     source: str
     brings: str
@@ -65,7 +69,7 @@ class Ablation:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Two sources whose rows differ in the GPU, and in the batch at most."""
+    """Two sources whose rows differ in the GPU, and at most in the batch."""
 
     older: str
     newer: str
@@ -73,7 +77,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The file: steps that nothing finds by itself."""
+    """Schema of the file of declared steps, which cannot be found automatically."""
 
     ablations: tuple[Ablation, ...]
     between: tuple[Between, ...]
@@ -81,7 +85,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two measured rows that differ in one thing: `kind` and, of several of a kind, `what` it goes from and to."""
+    """Two measured rows that differ in one thing: `kind`; `what` describes the change, if a kind has several."""
 
     kind: str
     what: str
@@ -90,17 +94,17 @@ class Pair:
 
     @property
     def rows(self) -> tuple[Row, Row]:
-        """Both."""
+        """Both rows."""
         return self.one, self.two
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Those of both."""
+        """Sources of both rows."""
         return self.one.case.source, self.two.case.source
 
     @property
     def whose(self) -> str:
-        """Whose kernels, those of a chapter together, and of which width where the step is between GPUs."""
+        """Owner of the kernels for a line: the chapter, or the kernel, with head_dim for steps between GPUs."""
         name = self.two.record.name
         if self.group != DENSE:
             return self.group
@@ -108,13 +112,13 @@ class Pair:
 
     @property
     def group(self) -> str:
-        """What kind of attention they run."""
+        """Kind of attention that the rows run."""
         return group_of(self.two.record.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A pair's step: how many times faster its second row was measured, and is predicted, with the range stated."""
+    """A pair's step: the measured and the predicted speedup of its second row over its first, with the stated range."""
 
     kind: str
     what: str
@@ -127,17 +131,17 @@ class Stepped:
 
 @lru_cache(maxsize=1)
 def declared() -> Declared:
-    """The committed steps that nothing finds by itself."""
+    """Return the committed steps, which cannot be found automatically."""
     return read_typed(MEASUREMENTS / "steps.yaml", "steps", Declared)
 
 
 def interventions(sample: int = SERVING_SAMPLE) -> list[Stepped]:
-    """Every measured step, predicted as a user would be told it.
+    """Predict every measured step as a user's question.
 
     Parameters
     ----------
     sample : int
-        Pairs of a kernel at most, for each pair of sources and kind of step.
+        Largest number of pairs of a kernel, for each pair of sources and kind of step.
     """
     cells = grouped(_pairs(sample), lambda pair: (pair.kind, pair.what, pair.whose, *pair.sources))
     pairs = [pair for mine in cells.values() for pair in mine[:: -(-len(mine) // sample)]]
@@ -168,7 +172,7 @@ def _pairs(sample: int) -> Iterator[Pair]:
 
 
 def _rows() -> Iterator[Row]:
-    """Published rows of every role that have a schedule; those of an ablation have that of its kernel."""
+    """Yield published rows of every role that have a schedule; an ablation gets the schedule of its kernel."""
     for case in published_cases(*ROLES):
         with suppress(InputError):
             row = row_of(case)
@@ -179,7 +183,7 @@ def _rows() -> Iterator[Row]:
 
 
 def _medians(rows: Iterable[Row]) -> list[Row]:
-    """Rows with the median of the times that one source gives one question."""
+    """Merge the rows of one source for one question into one row with their median time."""
     return [
         replace(mine[0], case=replace(mine[0].case, time_s=float(np.median([row.measured_s for row in mine]))))
         for mine in grouped(rows, lambda row: _beside(row, ())).values()
@@ -187,7 +191,7 @@ def _medians(rows: Iterable[Row]) -> list[Row]:
 
 
 def _beside(row: Row, cells: tuple[str, ...]) -> tuple[object, ...]:
-    """All that a row says of its question and conditions beside some cells; at one width where the heads are free."""
+    """Return the key of rows that differ only in some columns; at one width if the number of heads is free."""
     case = row.case
     free = {*cells, "time_s", "assumed", "options"}
     width = (case.heads_q * case.head_dim, case.heads_q / case.heads_kv) if "heads_q" in cells else ()
@@ -205,7 +209,7 @@ def _text(row: Row, cell: str) -> str:
 
 
 def _between(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-    """The pairs of `Between`."""
+    """Yield the pairs of `Between`."""
     for asked in declared().between:
         older, newer = (
             {
@@ -229,7 +233,7 @@ def _numbers(pair: Pair) -> tuple[Use, Numbers, Numbers]:
 
 
 def _told(row: Row, numbers: Numbers) -> Answer[Question]:
-    """What a user is told of a row with these numbers; an ablation is a kernel that nobody ships."""
+    """Return the prediction of a row with these numbers; an ablation is a kernel that nobody ships."""
     case, schedule, played = row.case, row.schedule, row.replay(numbers)
     conditions = Conditions(cache=case.cache, launch=case.launch)  # type: ignore[arg-type]
     asked = Question(row.workload, row.gpu, MECHANISMS[case.algorithm], row.record, conditions)
@@ -241,7 +245,7 @@ def _told(row: Row, numbers: Numbers) -> Answer[Question]:
 
 
 def _of_stated(row: Mapping[str, Any]) -> Stepped:
-    """A step of which the speedup alone is known."""
+    """Return a step for which only the speedup is known."""
     ratio = Ratio(row["predicted"], row["low"], row["high"])
     measured = math.sqrt(row["measured_low"] * row["measured_high"])
     what, name = f"{row['older']} > {row['newer']}", row["implementation"]
@@ -249,14 +253,14 @@ def _of_stated(row: Mapping[str, Any]) -> Stepped:
 
 
 def steps_table(found: Iterable[Stepped]) -> list[dict[str, Any]]:
-    """The steps by kind, by what changes and by whose kernels; first all of them, by what their numbers have seen.
+    """Return the steps by kind, change and kernel; first all of them by use.
 
     Returns
     -------
     list of dict
         ``kind, step, implementation, use, pairs, measured, predicted, error, direction, held``: medians of the measured
-        and the predicted step, the mean size of the log of one over the other, the share of those that go the measured
-        way, of steps beyond `MOVES` (None where none is), and the share inside the stated range.
+        and the predicted step; mean size of the log of their ratio; share with the measured direction among steps
+        beyond `MOVES` (None if there are none); share inside the stated range.
     """
     found = list(found)
     lines: dict[tuple[str, str, str, str], list[Stepped]] = {}

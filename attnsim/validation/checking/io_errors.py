@@ -1,4 +1,4 @@
-"""Bytes that the replay predicts beside bytes that a profiler counted, for each implementation, shape and kernel."""
+"""Compares predicted bytes with a profiler's counts, for each implementation, shape and kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attnsim.validation.measuring.counters import Counted
 QUANTITIES = ("hbm_read_bytes", "hbm_write_bytes", "l2_bytes")
 
 ALL = "all"
-"""Name of the line that sums the kernels of a call."""
+"""Name of the line for the sum over a call's kernels."""
 
 Launches = tuple[tuple[str, int], ...]
 """Kernel and blocks of each launch of a call, in order."""
@@ -36,32 +36,31 @@ class _Asked:
 
 
 def compare_io(counted: Sequence[Counted], cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Predicted and counted bytes of every case, each kernel by itself from a cold L2.
+    """Return predicted and counted bytes of every case; each kernel starts with a cold L2.
 
-    ncu counts so: it empties the caches before every kernel unless ``--cache-control none`` is given.
+    ncu flushes the caches before every kernel, unless ``--cache-control none`` is given.
 
-    Launches are told apart by kernel and grid, and where those agree by their order: the profiled program must have run
-    the cases in the order of the table, each as often as the others that look like it. Kernels that no case launches
-    (fills, copies) are passed over.
+    Launches are matched by kernel and grid, and then by order: the profiled program must run the cases in the order of
+    the table, and cases with equal launches equally often. Kernels that no case launches (fills, copies) are ignored.
 
     Parameters
     ----------
     counted : sequence of Counted
         In launch order, from :func:`attnsim.validation.measuring.counters.read_counters`.
     cases : sequence of Case
-        With `implementation`, in the order in which they ran.
+        Cases with `implementation`, in the order in which they ran.
 
     Returns
     -------
     list of dict
-        ``implementation, workload, gpu, kernel, calls`` and for each of `QUANTITIES` the predicted value, the counted
-        one (median over the calls, ``..._counted``) and ``..._error``, predicted over counted less 1 (None where
-        nothing was counted). A call of several kernels has a line for each and one for all.
+        ``implementation, workload, gpu, kernel, calls``; and for each of `QUANTITIES` the predicted value, the counted
+        value (median over the calls, ``..._counted``), and ``..._error``: predicted over counted minus 1, None without
+        a count. A call of several kernels has one line for each, and one for all.
 
     Raises
     ------
     InputError
-        When launches and cases do not match.
+        If launches and cases do not match.
     """
     asked = [_asked(case) for case in cases]
     known = {name for one in asked for name, _ in one.launches}
@@ -75,7 +74,7 @@ def _asked(case: Case) -> _Asked:
 
 
 def _calls(launches: Sequence[Counted], asked: Sequence[_Asked]) -> list[list[Sequence[Counted]]]:
-    """The calls of each case, each a launch for every kernel of its schedule."""
+    """Return the calls of each case, with one launch for every kernel of its schedule."""
     found: list[list[Sequence[Counted]]] = []
     at = 0
     for wanted, group in itertools.groupby(asked, key=lambda one: one.launches):
@@ -116,7 +115,7 @@ def _named(launch: Counted) -> str:
 
 
 def _predicted(one: _Asked) -> list[dict[str, float]]:
-    """Bytes of each kernel."""
+    """Return the predicted bytes of each kernel."""
     gpu = one.row.gpu
     numbers = choose(one.row.record, gpu).numbers
     alone = [replace(one.schedule, kernels=(kernel,)) for kernel in one.schedule.kernels]

@@ -1,4 +1,4 @@
-"""What profilers read off a pipe, beside the share of the call that the replay keeps the unit busy."""
+"""Compares profilers' pipe utilisation with the share of the call that the replay keeps the unit busy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attnsim.validation.measured.sources import MEASUREMENTS
 
 
 def shares_table() -> list[dict[str, Any]]:
-    """The shares of ``measurements/shares.csv``, on which no number rests.
+    """Return the shares of ``measurements/shares.csv``, which no fitted number rests on.
 
     Returns
     -------
     list of dict
-        ``gpu, implementation, profiler, measured, predicted, off``: shares of a call; `predicted` is that of the
-        busiest of the units that the profiler's figure stands for, `off` its distance from the measured one.
+        ``gpu, implementation, profiler, measured, predicted, off``: shares of a call. `predicted` is the share of the
+        busiest unit among those that the profiler's figure covers; `off` is predicted minus measured.
     """
     table = []
     with (MEASUREMENTS / "shares.csv").open(encoding="utf-8", newline="") as file:

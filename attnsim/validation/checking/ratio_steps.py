@@ -1,8 +1,9 @@
-"""Measured steps: one kernel, timed on two GPUs by one laboratory with one version, predicted as a user would.
+"""Measured steps: the ratio of one kernel's times on two GPUs, by one laboratory with one version, and its prediction.
 
-Where the GPUs are of one architecture, or where the newer one's borrows from the older one's, the older GPU's numbers
-are *carried* over to the newer one as its datasheet describes it: a hypothetical GPU. Where the architectures differ,
-each is also predicted with its *own* numbers, which may be borrowed. Of some steps only the measured speedup is known.
+- If the GPUs have one architecture, or the newer one's borrows from the older one's, the newer GPU is predicted as its
+  datasheet describes it, with the older GPU's numbers ("carried"): as a hypothetical GPU.
+- If the architectures differ, each GPU is also predicted with its "own" numbers, which may be borrowed.
+- For some steps only the measured speedup is known.
 """
 
 from __future__ import annotations
@@ -47,17 +48,16 @@ class Step:
 
     Parameters
     ----------
-    older, newer : Row
     way : {"carried", "own"}
-        Whether the newer GPU is predicted with the older one's numbers.
+        "carried": the newer GPU is predicted with the older one's numbers.
     ratio : float
-        Predicted time on the older over that on the newer.
+        Predicted time on the older GPU over that on the newer.
     borrowed : bool
-        Whether any of the numbers are of another architecture or kernel.
+        True if any of the numbers are from another architecture or kernel.
     moved : float
-        As `attnsim.api.comparing.ratios.moved`.
+        As in `attnsim.api.comparing.ratios.moved`.
     beside : tuple of float
-        Logs of the ratio with each alternative of numbers that are carried, over the predicted one.
+        Logs of the ratio with each alternative calibration over the predicted ratio, for "carried".
     """
 
     older: Row
@@ -70,7 +70,7 @@ class Step:
 
     @property
     def known(self) -> float:
-        """How far the farthest alternative lies on the side on which the measured ratio does."""
+        """Log distance of the farthest alternative, on the side of the measured ratio."""
         side = math.copysign(1.0, self.log_error)
         return max(0.0, *(side * log for log in self.beside), 0.0)
 
@@ -81,12 +81,12 @@ class Step:
 
     @property
     def pair(self) -> str:
-        """The GPUs, the older first."""
+        """Both GPUs, the older first."""
         return f"{self.older.gpu.base_id} > {self.newer.gpu.base_id}"
 
     @property
     def components(self) -> tuple[str, ...]:
-        """What separates the two, of `attnsim.models.calibrations.components.RATIOS`."""
+        """Components between the two times, from `attnsim.models.calibrations.components.RATIOS`."""
         apart = self.older.gpu.architecture != self.newer.gpu.architecture
         found = {"machines": True, "change": self.way == "carried", "architectures": apart}
         found["borrowed"] = apart and self.borrowed
@@ -94,12 +94,12 @@ class Step:
 
 
 def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
-    """Every measured step that is known here.
+    """Return every known measured step.
 
     Parameters
     ----------
     sample : int
-        Rows of the large tables for each pair of GPUs, kernel and pass; without that package, the papers' alone.
+        Rows of the large tables for each pair of GPUs, kernel and pass; without that package, only the papers' rows.
     """
     asked: list[tuple[Row, Row, Way, bool]] = []
     tasks: list[Task] = []
@@ -126,13 +126,13 @@ def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
 
 
 Shared = tuple[Hashable, Calibration | None, Task, Task]
-"""A step's group, the calibration that both of its rows share, and the two with its numbers."""
+"""A step's group, the calibration that both of its rows share, and both rows with its numbers."""
 
 
 def beside(asked: Sequence[Shared]) -> list[tuple[float, ...]]:
-    """Of each step, logs of its ratio by each alternative of the shared calibration, over that by its own numbers.
+    """Return, for each step, the logs of its ratio by each alternative of the shared calibration over its own ratio.
 
-    Played for the first step of each group; the others have the same.
+    Only the first step of each group is replayed; the others in it get the same values.
     """
     first: dict[Hashable, Shared] = {}
     for one in asked:
@@ -154,7 +154,7 @@ def beside(asked: Sequence[Shared]) -> list[tuple[float, ...]]:
 
 
 def groups_of_steps(found: list[Step]) -> list[Group]:
-    """Every step as a group of its own: the source is a kernel's pass on a pair of GPUs, the laboratory the pair."""
+    """Return every step as its own group: the source is a kernel's pass on a pair of GPUs, the laboratory the pair."""
     return [
         Group(
             source=f"{one.pair}, {one.newer.record.name}, {one.newer.case.passes}", laboratory=one.pair,
@@ -167,19 +167,19 @@ def groups_of_steps(found: list[Step]) -> list[Group]:
 
 
 def _carries(older: Gpu, newer: Gpu) -> bool:
-    """Whether the newer GPU's architecture may have the older one's numbers."""
+    """True if the newer GPU's architecture may use the older one's numbers."""
     same = older.architecture == newer.architecture
     return same or older.architecture in architecture_of(newer.compute_capability_number).borrows
 
 
 def _in_order(one: Gpu, other: Gpu) -> tuple[Gpu, Gpu]:
-    """The two, the older one first: that of the lower compute capability."""
+    """Order two GPUs by compute capability, the older first."""
     older, newer = sorted((one, other), key=lambda gpu: (gpu.compute_capability_number, gpu.base_id))
     return older, newer
 
 
 def _published() -> Iterator[tuple[Row, Row]]:
-    """Pairs of published rows."""
+    """Yield pairs of published rows."""
     rows = []
     for case in published_cases(*KNOWN):
         with suppress(InputError):
@@ -190,7 +190,7 @@ def _published() -> Iterator[tuple[Row, Row]]:
 
 
 def pairs_of_gpus(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
-    """Rows of one question, laboratory and version on two GPUs, that on the older one first."""
+    """Yield pairs of rows of one question, laboratory and version on two GPUs, the older GPU first."""
     for mine in grouped(rows, lambda row: (laboratory_of(row.case.source), row.case.version, *question(row))).values():
         for one, other in combinations(mine, 2):
             if one.gpu.base_id != other.gpu.base_id:
@@ -198,7 +198,7 @@ def pairs_of_gpus(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
 
 
 def serving_pairs(sample: int) -> Iterator[tuple[Row, Row]]:
-    """Pairs of rows of the large tables; none without that package."""
+    """Yield pairs of rows of the large tables; none without their package."""
     alike = grouped(aiconfigurator.cells(), lambda cell: (cell[1], cell[2] == "decode"))
     for _, cells in sorted(alike.items()):
         for (one, name, passes), (other, _, _) in combinations(cells, 2):
@@ -212,14 +212,14 @@ def serving_pairs(sample: int) -> Iterator[tuple[Row, Row]]:
 
 LENGTHS = (2048, 4096, 8192)
 BATCH, HEADS = 4, 32
-"""Shapes of the predicted step, since the measured one is stated without: long enough that no launch counts."""
+"""Shapes for steps that are stated without a shape: long enough that launches do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatedStep:
-    """A measured speedup: that of the newer GPU over the older one lies between `low` and `high`.
+    """A measured speedup of the newer GPU over the older one, between `low` and `high`.
 
-    `length` of the sequences where it is stated; `LENGTHS` otherwise.
+    `length` is the stated sequence length; None stands for `LENGTHS`.
     """
 
     older: str
@@ -233,20 +233,20 @@ class StatedStep:
 
 
 def step_errors() -> list[dict[str, Any]]:
-    """The steps of ``steps.yaml``, in both views of the newer GPU, with nothing that was fitted on it.
+    """Return the errors of the steps of ``steps.yaml``, in both views of the newer GPU, without numbers fitted on it.
 
     Returns
     -------
     list of dict
         ``older, newer, implementation, head_dim, view, measured_low, measured_high, predicted, low, high, error``:
-        `predicted` is the geometric mean over its lengths, `low` to `high` the range that a ratio states, which no such
-        step has made, `error` how far the prediction lies outside of what was measured, as a fraction.
+        `predicted` is the geometric mean over its lengths; `low` to `high` is the range that a ratio states, which
+        rests on none of these steps; `error` is the relative distance of the prediction from the measured range.
     """
     return [_error(step, view) for step in stated_steps() for view in VIEWS]
 
 
 def stated_steps() -> tuple[StatedStep, ...]:
-    """The steps of ``steps.yaml``."""
+    """Return the steps of ``steps.yaml``."""
     return read_typed(Path(__file__).with_name("steps.yaml"), "step", tuple[StatedStep, ...])
 
 
@@ -273,7 +273,7 @@ def _error(step: StatedStep, view: View) -> dict[str, Any]:
 
 
 def _time(step: StatedStep, gpu: Gpu, seq: int) -> Time:
-    """A call with the numbers that were fitted on the older GPU."""
+    """Replay a call with the numbers that were fitted on the older GPU."""
     mask = Mask.causal() if step.causal else Mask.full()
     w = Workload(batch=BATCH, heads_q=HEADS, seq_q=seq, head_dim=step.head_dim, mask=mask)
     record = IMPLEMENTATIONS[step.implementation]

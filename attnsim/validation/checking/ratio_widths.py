@@ -1,8 +1,8 @@
-"""How wide the range of a ratio is: its components measured on steps, and checked with a pair of GPUs left out.
+"""Widths of the ranges of ratios: components measured on steps, and checked with a pair of GPUs left out.
 
-The components are measured as in `components.py`, every step a group of its own and every kernel's pass on a pair of
-GPUs one vote for each set of components. Of two kernels on one GPU nothing is estimated: the components of their times
-are summed up as `attnsim.api.comparing.ratios` does, and checked with the laboratory left out of them.
+The components are measured as in `components.py`. Every step is its own group; each kernel's pass on a pair of GPUs has
+one vote for each set of components. Nothing is estimated for two kernels on one GPU: the components of their times are
+summed as in `attnsim.api.comparing.ratios`, and checked with the laboratory left out.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from attnsim.validation.measured.sources import laboratory_of
 
 
 def ratio_widths(found: list[Step]) -> Widths:
-    """The widths that the steps give."""
+    """Fit the widths to steps."""
     return measured(groups_of_steps(found), RATIOS)
 
 
 def pairs_table(found: list[Step]) -> list[dict[str, Any]]:
-    """What the ranges hold, for each pair of GPUs with widths from all other pairs.
+    """Return the coverage of the ranges for each pair of GPUs, with widths from all other pairs.
 
     Returns
     -------
     list of dict
-        ``older, newer, numbers, steps, ratio, error, half_width, held``: `numbers` carried over or each GPU's own,
-        `ratio` the median predicted speedup, `error` the median size of the log of measured over predicted ratio,
-        `half_width` the median stated one, `held` the share of the steps inside.
+        ``older, newer, numbers, steps, ratio, error, half_width, held``: `numbers` is "carried" or "own", `ratio` the
+        median predicted speedup, `error` the median size of the log of measured over predicted ratio, `half_width` the
+        median stated half-width, `held` the share of steps inside.
     """
     groups = groups_of_steps(found)
     check = left_out(groups, lambda group: group.laboratory, RATIOS)
@@ -60,19 +60,19 @@ def _pair(mine: Sequence[tuple[Step, Group]], inside: Any, half: Any) -> dict[st
 
 
 def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The same for two kernels on one GPU, with widths from other laboratories than theirs.
+    """Return the coverage of the ranges for two kernels on one GPU, with widths from other laboratories.
 
     Parameters
     ----------
     points : sequence of Predicted
-        At home and off home.
+        Predicted rows, at home and off home.
     groups : sequence of Group
-        Those that the widths of times are measured on.
+        Groups that the widths of times are measured on.
 
     Returns
     -------
     list of dict
-        ``laboratory, gpu, kernels, steps, error, half_width, held``, `kernels` the number of pairs of kernels.
+        ``laboratory, gpu, kernels, steps, error, half_width, held``; `kernels` is the number of pairs of kernels.
     """
     widths: dict[str, Widths] = {}
     cells: dict[tuple[str, str], list[tuple[tuple[str, str], float, float]]] = {}
@@ -98,7 +98,7 @@ def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[
 
 
 def two_kernels(points: Sequence[Predicted]) -> Iterator[tuple[Predicted, Predicted]]:
-    """Rows of one question, GPU, clock and laboratory that two kernels answer, each row's first prediction."""
+    """Yield pairs of rows of one question, GPU, clock and laboratory by two kernels, each row's first prediction."""
     alike: dict[tuple[object, ...], dict[tuple[object, ...], Predicted]] = {}
     for one in points:
         row, case = one.row, one.row.case
@@ -113,9 +113,9 @@ def two_kernels(points: Sequence[Predicted]) -> Iterator[tuple[Predicted, Predic
 
 
 def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
-    """``component, sd, steps, pairs, error, half_width, held``: the components of ratios with their check.
+    """Return the components of ratios with their check: ``component, sd, steps, pairs, error, half_width, held``.
 
-    A step counts for the farthest of its components; `error`, `half_width` and `held` as of `pairs_table`, with the
+    A step counts for the farthest of its components. `error`, `half_width` and `held` are as in `pairs_table`, with the
     step's pair of GPUs left out.
     """
     groups = groups_of_steps(found)
@@ -136,7 +136,7 @@ def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
 
 
 def ratios_record(found: list[Step], points: Sequence[Predicted], groups: Sequence[Group]) -> dict[str, Any]:
-    """The section ``ratios`` of ``trust.yaml``: factor and components, and what they hold, pair by pair."""
+    """Return the section ``ratios`` of ``trust.yaml``: factor and components, and their coverage by pair."""
     table = {row.pop("component"): row for row in ratios_table(found)}
     kernels = kernels_table(points, groups)
     return {

@@ -1,7 +1,7 @@
-"""Write what is known about the committed calibrations anew, and check that it is still true.
+"""Records the errors of the committed calibrations, and checks that the record is still true.
 
-`record` keeps every number and recomputes what is said about them: held-out errors, residuals, rows and code they were
-computed with, and the widths of trust. `differences` compares the committed errors with those of the present code.
+`record` keeps every fitted number, and recomputes the statements about them: held-out errors, residuals, hashes of rows
+and code, and the widths of trust. `differences` compares the committed errors with those of the present code.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import KNOWN, sources
 
 TOLERANCE = 5e-4
-"""Difference of a recomputed error, as a share of the time, that rounding on another machine may make."""
+"""Allowed difference of a recomputed error, as a share of the time: rounding on another machine."""
 
 
 def differences(found: Sequence[HeldOut] | None = None) -> list[dict[str, Any]]:
-    """Every committed error beside the recomputed one.
+    """Return every committed error and its recomputed value.
 
     Returns
     -------
@@ -57,19 +57,19 @@ def _by_calibration(found: Sequence[HeldOut]) -> dict[tuple[str, str], list[Held
 
 
 def record(folder: Path, progress: Callable[[str], None] = lambda line: None) -> list[Path]:
-    """Write the record of every committed calibration and the widths of trust anew; no number changes.
+    """Rewrite the record of every committed calibration and the widths of trust; no fitted number changes.
 
     Parameters
     ----------
     folder : Path
         ``models/calibrations`` of the source tree.
     progress : callable
-        Told one line per step.
+        Called with one line per step.
 
     Raises
     ------
     InputError
-        Without the package that has the serving rows: the widths rest on them too.
+        Without the package of the serving rows, on which the widths rest too.
     """
     if not aiconfigurator.available():
         raise InputError(aiconfigurator.missing())
@@ -85,7 +85,7 @@ def record(folder: Path, progress: Callable[[str], None] = lambda line: None) ->
 
 
 def _renewed(path: Path, fresh: dict[str, Any]) -> Path:
-    """Write a calibration file with fresh values under their keys."""
+    """Rewrite a calibration file with new values under their keys."""
     import yaml
 
     data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def _widths(folder: Path, found: Sequence[HeldOut]) -> Path:
 
 
 def undetermined() -> list[dict[str, Any]]:
-    """Numbers at their priors because the rows of their fit leave them open: ``calibration, open, fitted, numbers``."""
+    """Return numbers that their fit does not determine, at their priors: ``calibration, open, fitted, numbers``."""
     return [
         {
             "calibration": ", ".join(name),

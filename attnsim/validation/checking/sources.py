@@ -1,4 +1,4 @@
-"""How wrong predictions are away from home: every source that no fit has seen, and the components of trust."""
+"""Errors away from home: every source that no fit has seen, and the components of trust."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ALL = "all"
 
 
 def sources_report() -> dict[str, list[dict[str, Any]]]:
-    """Errors away from home; without the package of the large tables their rows are left out.
+    """Return errors away from home; rows of the large tables are included if their package is installed.
 
     Returns
     -------
     dict of str to list of dict
-        "total" over all rows and those of each role; "group", `stated_table`; "source"; "component",
-        `components_table`; "ratio", "pair" and "kernels", of ratios of two times; "refused", rows that get no
-        prediction, by why.
+        "total" over all rows and by role; "group", `stated_table`; "source", `sources_table`; "component",
+        `components_table`; "ratio", "pair" and "kernels", for ratios of two times; "refused", rows without a
+        prediction by reason.
     """
     found = evidence()
     groups, stepped = found.groups, steps()
@@ -45,7 +45,7 @@ def sources_report() -> dict[str, list[dict[str, Any]]]:
 
 
 def totals(away: Sequence[Predicted]) -> list[dict[str, Any]]:
-    """``use, rows, mean, median, bias, held`` over all rows off home, and over those of each role."""
+    """Return ``use, rows, mean, median, bias, held`` over all rows off home, and by role."""
     table = [{"use": ALL} | _summary(away)]
     for role in ROLES:
         if mine := [one for one in away if role_of(one.row.case.source) == role]:
@@ -54,7 +54,7 @@ def totals(away: Sequence[Predicted]) -> list[dict[str, Any]]:
 
 
 def stated_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
-    """The same for strangers and for all others by ``use, level, pass, architecture``."""
+    """Return the same columns by ``use, level, pass, architecture``, for strangers and for all others."""
 
     def cell(one: Predicted) -> tuple[str, ...]:
         role, case = role_of(one.row.case.source), one.row.case
@@ -66,13 +66,13 @@ def stated_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
 
 
 def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
-    """Errors of each source off home, on each GPU.
+    """Return the errors of each source off home on each GPU.
 
     Returns
     -------
     list of dict
-        ``laboratory, source, use, gpu, rows, mean, median, bias, held``: size of ``predicted / measured - 1``, the mean
-        logarithm of predicted over measured, and the share of the rows inside the 90 % range that a user is told.
+        ``laboratory, source, use, gpu, rows, mean, median, bias, held``: `mean` and `median` of ``|predicted / measured
+        - 1|``; `bias`, the mean logarithm of predicted over measured; `held`, the share of rows inside the 90 % range.
     """
 
     def cell(one: Predicted) -> tuple[str, ...]:
@@ -97,14 +97,14 @@ def _summary(some: Sequence[Predicted]) -> dict[str, Any]:
 
 
 def stated(row: Row) -> Trust:
-    """What a user who asks for a row is told."""
+    """Return the trust that a user gets for a row."""
     found = choose(row.record, row.gpu)
     operations = "operations" in row.case.options
     return assess(row.workload, row.gpu, found, row.record, version=row.case.version or "", operations=operations)
 
 
 def refused_table(refused: Iterable[Refused]) -> list[dict[str, Any]]:
-    """``source, gpu, implementation, rows, why`` of rows that get no prediction."""
+    """Return the rows without a prediction as ``source, gpu, implementation, rows, why``."""
     counts = Counter(refused)
     return [
         {"source": one.source, "gpu": one.gpu, "implementation": one.implementation, "rows": rows, "why": one.why}

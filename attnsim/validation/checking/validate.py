@@ -1,4 +1,4 @@
-"""Everything recorded and published, set against what is predicted for it."""
+"""Validates the model: predicts everything that was recorded or published, and compares."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ TITLES = {
     "noise": "Noise of the data: one measured time over another, mean size of the log",
     "error_by_length": "Errors by source, implementation, pass and length",
 }
-"""The tables of a report, in the order of a page."""
+"""Tables of a report, in the order of a page."""
 SHARES = ("mean", "median", "p90", "worst", "step", "at_home", "coverage", "mean_error", "committed", "now")
-"""Columns of them that are shares."""
+"""Columns of the tables that are shares."""
 STEPS = 4
-"""Times that `validate` says it has got on."""
+"""Number of calls of `progress` by `validate`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A row of the large tables and its prediction with the numbers that would be used today."""
+    """A row of the large tables and its prediction with the present numbers."""
 
     row: Row
     numbers: str
@@ -54,23 +54,28 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `validate` found.
+    """The result of `validate`.
 
     Parameters
     ----------
     points : list of dict
         Every prediction with its measurement: ``kind, source, implementation, gpu, pass, split, seq_q, seq_kv,
-        head_dim, measured_s, predicted_s, ratio``. "held out" are published rows, each predicted without its group;
-        "serving" a sample of the large tables, none without that package; "own" our own kernels; "given" a user's.
+        head_dim, measured_s, predicted_s, ratio``. Kinds are "held out" (published rows, each predicted without its
+        group), "serving" (a sample of the large tables, none without that package), "own" (our kernels) and "given" (a
+        user's tables).
     tables : dict of str to list of dict
-        "error" by what is predicted and what was left out of the fit, "error_by_length" by source and length;
-        "serving", "own" and "given" with today's numbers; "dataset", the large tables' rows used and rejected;
-        "calibration", committed errors beside recomputed ones; "trust", the intervals' components and their check, and
-        "stated", the intervals as stated, on serving rows; "hypothetical", GPUs as if they did not exist;
-        "undetermined" numbers that their rows leave open; "assumed", what rows do not say of cache, launch and version,
-        and how it is taken; "noise" of the data, below which no error can be expected.
+        - "error": by what is predicted and what was left out of the fit; "error_by_length": by source and length;
+        - "serving", "own" and "given": with the present numbers;
+        - "dataset": used and rejected rows of the large tables;
+        - "calibration": committed and recomputed errors;
+        - "trust": the components of the intervals and their check; "stated": coverage of the stated intervals, on
+          serving rows;
+        - "hypothetical": GPUs as if they did not exist;
+        - "undetermined": numbers that their rows do not determine;
+        - "assumed": conditions (cache, launch, version) that rows do not state, and the assumption;
+        - "noise": noise of the data, a lower bound for errors.
     missing : str
-        What could not be checked; "" when everything was.
+        What could not be checked; "" if everything was.
     """
 
     points: list[dict[str, Any]]
@@ -79,12 +84,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every committed calibration still gives its committed errors."""
+        """True if every committed calibration still has its committed errors."""
         return all(row["same"] for row in self.tables["calibration"])
 
 
 def point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any]:
-    """A line of `Report.points`."""
+    """Return a line of `Report.points`."""
     case = row.case
     return {
         "kind": kind, "source": case.source, "implementation": row.record.name, "gpu": case.gpu, "pass": case.passes,
@@ -96,16 +101,16 @@ def point(kind: str, row: Row, split: str, predicted_s: float) -> dict[str, Any]
 def validate(
     sample: int, progress: Callable[[], None] = lambda: None, own: Sequence[Row] = (), given: Sequence[Row] = ()
 ) -> Report:
-    """Predict everything recorded and published, none of it with numbers that saw it where they were fitted.
+    """Predict everything recorded and published; rows of fits are predicted with numbers that were fitted without them.
 
     Parameters
     ----------
     sample : int
         Rows of the large tables for each GPU, kernel and pass.
     own : sequence of Row
-        Our own kernels' measured rows.
+        Measured rows of our own kernels.
     given : sequence of Row
-        Those of tables that a user gave.
+        Measured rows of a user's tables.
     progress : callable
         Called `STEPS` times.
     """
@@ -140,17 +145,17 @@ def validate(
 
 
 def assumed_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What measured rows leave open of their conditions, and what is taken: ``source, rows, assumed``."""
+    """Return the conditions that measured rows leave open, and the assumptions: ``source, rows, assumed``."""
     counts = Counter((row.case.source, "; ".join(row.assumed)) for row in rows if row.assumed)
     return [{"source": source, "rows": count, "assumed": text} for (source, text), count in sorted(counts.items())]
 
 
 SEED = 1
-"""Another sample than the one that set the widths of trust."""
+"""Seed of a sample other than the one that the widths of trust rest on."""
 
 
 def stated_table(served: Sequence[Served]) -> list[dict[str, Any]]:
-    """What the intervals hold as they are stated: ``level, rows, coverage, mean_error, width_over_error``."""
+    """Return the coverage of the stated intervals: ``level, rows, coverage, mean_error, width_over_error``."""
     table = []
     for level in LEVELS:
         mine = [one for one in served if one.trust.level == level]
@@ -171,7 +176,7 @@ def stated_table(served: Sequence[Served]) -> list[dict[str, Any]]:
 
 
 def predictions(rows: Sequence[Row]) -> list[Served]:
-    """Measured rows, predicted as a user's question would be."""
+    """Predict measured rows as a user's question."""
     chosen = [choose(row.record, row.gpu) for row in rows]
     times = predict_all([(row, found.numbers) for row, found in zip(rows, chosen, strict=True)])
     return [
@@ -181,7 +186,7 @@ def predictions(rows: Sequence[Row]) -> list[Served]:
 
 
 def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
-    """Errors by GPU, implementation and pass: ``gpu, implementation, pass, numbers, rows, mean, median, p90, over``."""
+    """Return errors as ``gpu, implementation, pass, numbers, rows, mean, median, p90, over``."""
 
     def cell(one: Served) -> tuple[str, ...]:
         return one.row.case.gpu, one.row.record.name, hypothetical.pass_of(one.row), one.numbers
@@ -196,7 +201,7 @@ def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
 
 
 def datasets_table() -> list[dict[str, Any]]:
-    """Rows of the large tables by GPU: ``gpu, rows, used, rejected, not_covered``; empty without that package."""
+    """Return counts of the large tables: ``gpu, rows, used, rejected, not_covered``; empty without their package."""
     if not aiconfigurator.available():
         return []
     counts: dict[str, Counter[str]] = {}
@@ -211,16 +216,17 @@ def datasets_table() -> list[dict[str, Any]]:
 
 
 NOISE_SAMPLE = 400
-"""Rows whose twins are looked for."""
+"""Number of rows whose twins are looked up."""
 
 COMPUTE_BOUND = 2048
-"""Prompts from here on hardly ask for the memory, in which H100 and H200 differ."""
+"""Prompts from this length on hardly use the memory, in which H100 and H200 differ."""
 
 
 def noise_table() -> list[dict[str, Any]]:
-    """Measured against measured: ``what, pairs, mean, median, p90`` of the size of the log; empty without the package.
+    """Return the noise of the data: ``what, pairs, mean, median, p90`` of the log of one measured time over another.
 
-    The same question asked twice of one GPU, and of H100 and H200 where their one difference, the memory, is not used.
+    Pairs are repeated questions on one GPU, and equal questions on H100 and H200 that do not use the memory, their only
+    difference. Empty without the package of the large tables.
     """
     if not aiconfigurator.available():
         return []

@@ -1,1 +1,1 @@
-"""Measurements: published tables, the datasets extra, runs of our own."""
+"""Measurements: published tables, the extra `datasets`, and our own runs."""

@@ -1,11 +1,11 @@
-"""The measured attention times of the package ``aiconfigurator-core``, read in place and ready to be predicted.
+"""Measured attention times of the package ``aiconfigurator-core``, read from its files.
 
-Over two million rows are of GPUs that have a file here: prefill, decode, sliding windows and encoders of vLLM, SGLang
-and TensorRT-LLM, and multi-head latent attention. The package comes with the extra ``datasets``; without it `available`
-says no, and `missing` what is not checked and how to get it.
+More than two million rows are on GPUs with a file here: prefill, decode, sliding windows and encoders of vLLM, SGLang
+and TensorRT-LLM, and multi-head latent attention. The package is part of the extra ``datasets``. Without it,
+`available` returns False, and `missing` says what is not checked and how to install it.
 
-Every row of a table is *kept* (it has a schedule), *rejected* by a rule of `attnsim.validation.measured.implausible`,
-or *not covered* for a stated reason; `tables` counts all three.
+Every row is *kept* (it has a schedule), *rejected* (by a rule of `attnsim.validation.measured.implausible`), or *not
+covered* (for a stated reason); `tables` counts all three.
 
 Examples
 --------
@@ -57,26 +57,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows of one kernel in one file, counted.
+    """Counts of the rows of one kernel in one file.
 
     Parameters
     ----------
     name : str
         The file: ``h100_sxm/attention/vllm/0.24.0/context_attention_perf``.
     gpu : str
-        Id of the GPU, "" where there is no file for it.
+        Id of the GPU, "" without a GPU file.
     framework, version, kernel : str
-        Who ran what, as the package says it.
+        Caller, its version and its kernel, in the package's words.
     kind : str
         "context", "generation", "encoder", "mla context", "mla generation" or "mla module".
     implementation : str
-        Whose schedule imitates it, "" if nobody's.
+        Implementation that models it, "" if none does.
     rows, kept : int
-        All rows, and those that `rows` may give.
+        All rows, and those that `rows` may return.
     rejected : mapping of str to int
-        Rows by the rule that rejects them.
+        Number of rows by the rule that rejects them.
     uncovered : mapping of str to int
-        Rows by the reason why they have no schedule.
+        Number of rows by the reason why they have no schedule.
     """
 
     name: str
@@ -93,12 +93,12 @@ class Table:
 
 
 def available() -> bool:
-    """Whether the package is installed, at the pinned version, with what reads Parquet."""
+    """Return True if the package is installed at the pinned version, with a Parquet reader."""
     return installed_folder() is not None and importlib.util.find_spec("pyarrow") is not None
 
 
 def missing() -> str:
-    """One line on what is not checked without the package and how to install it; "" when it is there."""
+    """Return one line on what is not checked without the package and how to install it; "" if it is installed."""
     if available():
         return ""
     return (
@@ -108,7 +108,7 @@ def missing() -> str:
 
 
 def tables(folder: Path | None = None) -> tuple[Table, ...]:
-    """Every table of attention times, with what is kept, rejected and not covered.
+    """Return every table of attention times, with its counts of kept, rejected and uncovered rows.
 
     Parameters
     ----------
@@ -118,13 +118,13 @@ def tables(folder: Path | None = None) -> tuple[Table, ...]:
     Raises
     ------
     InputError
-        When the package is not available.
+        If the package is not available.
     """
     return _tables(_folder(folder))
 
 
 def cells() -> list[tuple[str, str, str]]:
-    """GPU, implementation and pass of which there are rows, in order; none without the package."""
+    """Return (GPU, implementation, pass) with rows, in order; empty without the package."""
     files = tables() if available() else ()
     return sorted(
         {(one.gpu, one.implementation, "decode" if one.kind in DECODE else "fwd") for one in files if one.kept}
@@ -144,31 +144,31 @@ def rows(
     seed: int = 0,
     folder: Path | None = None,
 ) -> tuple[Row, ...]:
-    """Rows that have a schedule, in the files' order; schedules are built when first asked for.
+    """Return rows that have a schedule, in the files' order; schedules are built on first use.
 
     Parameters
     ----------
     gpu, implementation : str, optional
-        Only this GPU's, only those of this implementation.
+        Only rows of this GPU; only rows of this implementation.
     passes : {"fwd", "decode"}, optional
     kind : {"context", "generation", "encoder", "mla context", "mla generation"}, optional
     framework : {"vllm", "sglang", "trtllm"}, optional
-        Who called the kernel; one implementation may be called by several.
+        Caller of the kernel; several frameworks may call one implementation.
     dtype : {"bf16", "fp16", "fp8"}, optional
     windowed : bool, optional
         Only with, or only without, a sliding window.
     sample : int, optional
-        This many at most, evenly from the strata of `attnsim.validation.measured.groups`. The same arguments give
-        the same rows, and a larger sample contains a smaller one.
+        Largest number of rows, taken evenly from the strata of `attnsim.validation.measured.groups`. Equal arguments
+        give equal rows, and a larger sample contains a smaller one.
     seed : int
-        Another sample.
+        Selects another sample.
     folder : Path, optional
         A ``systems/data`` folder; the installed package's by default.
 
     Raises
     ------
     InputError
-        When the package is not available, it has nothing of a filter's name, or no implementation is called so.
+        If the package is not available, it has no rows for a filter, or an implementation is unknown.
     """
     parts = []
     for file in _wanted(folder, {"gpu": gpu, "passes": passes, "kind": kind, "framework": framework}):
@@ -189,7 +189,7 @@ def rows(
 
 
 def _wanted(folder: Path | None, filters: Mapping[str, str | None]) -> list[TableFile]:
-    """Files that the filters let through."""
+    """Return the files that pass the filters."""
     known = [file for file in table_files(_folder(folder)) if file.gpu and file.kind != MODULE]
     for name, value in filters.items():
         if value is None:
@@ -210,14 +210,14 @@ def _folder(folder: Path | None) -> Path:
 
 @lru_cache(maxsize=16)
 def _judged(file: TableFile) -> tuple[pd.DataFrame, NDArray[np.object_], NDArray[np.object_]]:
-    """A file's rows, the rule that rejects each, and why each has no schedule ("" where none, where it has)."""
+    """Return a file's rows, the rule that rejects each, and the reason why each has no schedule ("" for none)."""
     frame, gpu = read_shapes(file), load_gpu(file.gpu)
     verdict = rejected_by(Measured(frame, gpu, file.framework, file.version, file.kind))
     return frame, verdict, _uncovered(file, frame, gpu)
 
 
 def _uncovered(file: TableFile, frame: pd.DataFrame, gpu: Gpu) -> NDArray[np.object_]:
-    """Why a row has no schedule here, by row; "" where it has one."""
+    """Return the reason why each row has no schedule; "" if it has one."""
     reason = np.full(len(frame), "", dtype=object)
     dtype, kernels = frame["dtype"].astype(str).to_numpy(), frame["kernel"].astype(str).to_numpy()
     mixed = dtype != frame["kv_dtype"].astype(str).to_numpy()
@@ -270,7 +270,7 @@ def _tables(folder: Path) -> tuple[Table, ...]:
 
 
 def _unread(file: TableFile) -> Table:
-    """A table whose rows are only counted."""
+    """Return a table whose rows are only counted."""
     import pyarrow.parquet
 
     number = int(pyarrow.parquet.read_metadata(file.path).num_rows)
@@ -281,7 +281,7 @@ def _unread(file: TableFile) -> Table:
 def _sampled(
     parts: list[tuple[TableFile, pd.DataFrame]], sample: int, seed: int
 ) -> list[tuple[TableFile, pd.DataFrame]]:
-    """At most `sample` rows of all parts together."""
+    """Return at most `sample` rows of all parts together."""
     if not parts:
         return []
     chosen = even_sample(np.concatenate([strata(frame) for _, frame in parts]), sample, seed)

@@ -1,14 +1,17 @@
-"""What the tables of the package ``aiconfigurator-core`` are: where they lie, and what a row of each stands for.
+"""Files of the package ``aiconfigurator-core``: their locations, and the meaning of a row in each table.
 
 The package (NVIDIA, Apache-2.0) holds operator times measured by its collector, as Parquet files under
-``systems/data/<system>/<family>/<framework>/<version>/``. Nothing of them is copied here. What the columns leave open
-is stated in ``aiconfigurator.yaml`` with its source.
+``systems/data/<system>/<family>/<framework>/<version>/``. Nothing of them is copied here. ``aiconfigurator.yaml``
+states, with sources, what the columns leave open.
 
-Of every table: time of one attention layer's call, a mean of 6 replays of a captured CUDA graph (SGLang: 20) after
-warm-ups, on the same buffers without flushing the L2, launch gaps inside the graph included, clocks not locked
-(``collector/helper.py``, `benchmark_with_power`). Context and generation attend through a paged cache and write the
-new K and V into it; context is causal from an empty cache, generation is one query. Encoders are neither causal nor
-cached.
+In every table, a time is one attention layer's call (``collector/helper.py``, `benchmark_with_power`):
+
+- the mean of 6 replays of a captured CUDA graph (SGLang: 20) after warm-ups;
+- on the same buffers, without flushing the L2, with unlocked clocks;
+- including launch gaps inside the graph.
+
+Context and generation use a paged cache and write the new K and V into it. Context is causal from an empty cache;
+generation has one query. Encoders are neither causal nor cached.
 """
 
 from __future__ import annotations
@@ -42,25 +45,22 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the columns of the tables leave open: ``aiconfigurator.yaml``, where each key is explained with its source.
+    """Facts that the tables' columns leave open; ``aiconfigurator.yaml`` explains each key with its source.
 
     Parameters
     ----------
-    package, version : str
     systems, kinds : mapping of str to str
         GPU by system folder, kind of table by file name.
     kernels : mapping of str to mapping
         Implementation by group of kinds, framework and kernel.
     keys_without_new, half_precision : tuple of str
         Versions of vLLM.
-    value_width : tuple
     chunk : int
         Tokens.
     absorbed : tuple of str
         Frameworks.
-    latent : str
     latent_widths : (int, int)
-        Of K and V.
+        Widths of K and V.
     """
 
     package: str
@@ -81,7 +81,7 @@ FACTS = read_typed(Path(__file__).with_name("aiconfigurator.yaml"), "table", Fac
 PACKAGE, VERSION, SYSTEMS, KINDS = FACTS.package, FACTS.version, FACTS.systems, FACTS.kinds
 
 MODULE = "mla module"
-"""Kind of table whose rows are only counted."""
+"""Kind of the tables whose rows are only counted."""
 
 DECODE = ("generation", "mla generation")
 
@@ -98,9 +98,8 @@ class TableFile:
 
     Parameters
     ----------
-    path : Path
     system, framework, version : str
-        As the folders name them.
+        Names of the folders.
     kind : str
         One of the values of `KINDS`.
     """
@@ -119,17 +118,17 @@ class TableFile:
 
     @property
     def gpu(self) -> str:
-        """Id of the GPU file, "" where there is none."""
+        """Id of the GPU file, "" without one."""
         return SYSTEMS.get(self.system, "")
 
     @property
     def passes(self) -> str:
-        """Direction of its rows: "decode" or "fwd"."""
+        """Pass of its rows: "decode" or "fwd"."""
         return "decode" if self.kind in DECODE else "fwd"
 
 
 def installed_folder() -> Path | None:
-    """``systems/data`` of the installed package, or None without it or at another version than the pinned one."""
+    """Return ``systems/data`` of the installed package; None if it is not installed at the pinned version."""
     try:
         if importlib.metadata.version(PACKAGE) != VERSION:
             return None
@@ -143,7 +142,7 @@ def installed_folder() -> Path | None:
 
 
 def table_files(folder: Path) -> tuple[TableFile, ...]:
-    """The files of attention times under ``systems/data``, in order of their names."""
+    """Return the files of attention times under ``systems/data``, sorted by name."""
     found = []
     for path in sorted(folder.glob("*/*/*/*/*.parquet")):
         if path.stem in KINDS:
@@ -153,14 +152,14 @@ def table_files(folder: Path) -> tuple[TableFile, ...]:
 
 
 def read_shapes(file: TableFile) -> pd.DataFrame:
-    """The rows of a file in the terms of this package.
+    """Read the rows of a file, converted to this package's columns.
 
     Returns
     -------
     pandas.DataFrame
         ``kernel, dtype, kv_dtype`` (categories), ``batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v,
-        window`` (0 without one) and ``time_s``, in the file's order. Of latent attention heads and widths are those
-        that the kernel works on: 576, 512 and one key head where it attends the latent itself.
+        window`` (0 without one) and ``time_s``, in the file's order. For latent attention, heads and widths are those
+        of the kernel: widths 576 and 512 and one key head if it attends the latent itself.
     """
     import pandas as pd
     import pyarrow.parquet
@@ -209,7 +208,7 @@ def read_shapes(file: TableFile) -> pd.DataFrame:
 
 @functools.cache
 def implementation_of(file: TableFile, kernel: str) -> str:
-    """Name of the implementation behind a kernel of a file on its GPU, "" where there is none."""
+    """Return the implementation of a kernel in a file on its GPU, "" if there is none."""
     latent = file.kind.startswith("mla")
     if latent and kernel == "default" and file.gpu:
         kernel = f"default {load_gpu(file.gpu).compute_capability_number // 10}.x"
@@ -219,18 +218,17 @@ def implementation_of(file: TableFile, kernel: str) -> str:
 
 
 def page_size(file: TableFile, kernel: str) -> int | None:
-    """Keys in a page of the cache: 64, and 1 in SGLang 0.5.14 save for TensorRT-LLM's kernels; None without a cache."""
+    """Return the keys per page: 64, but 1 in SGLang 0.5.14 except TensorRT-LLM's kernels; None without a cache."""
     if file.kind == "encoder":
         return None
     return 1 if (file.framework, file.version) == ("sglang", "0.5.14") and not kernel.startswith("trtllm") else 64
 
 
 def cases_of(file: TableFile, frame: pd.DataFrame) -> Iterator[Case]:
-    """Rows of a file as cases; a kernel that no implementation stands for is called by its own name.
+    """Yield rows of a file as cases; a kernel without an implementation keeps its own name.
 
     Parameters
     ----------
-    file : TableFile
     frame : pandas.DataFrame
         Of `read_shapes`, or a part of it.
     """

@@ -1,4 +1,4 @@
-"""Measured rows ready to be predicted: the published tables, each row with its schedule."""
+"""Measured rows ready for prediction: the published tables, each row with its schedule."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from attnsim.validation.measured.sources import BATCHES, PUBLISHED, Role, role_o
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A measured case, and the schedule that its implementation runs for it once it is asked for.
+    """A measured case, with its implementation's schedule (built on first use).
 
-    `assumed`: what the row leaves open of its conditions, and what was taken.
+    `assumed` lists the conditions that the row leaves open, and the assumptions.
     """
 
     case: Case
@@ -45,28 +45,28 @@ class Row:
 
     @property
     def measured_s(self) -> float:
-        """The measured time."""
+        """The measured time in seconds."""
         assert self.case.time_s is not None
         return self.case.time_s
 
     def predict_s(self, numbers: Numbers) -> float:
-        """The replayed time with these numbers."""
+        """Return the replayed time in seconds with these numbers."""
         return self.replay(numbers).time_s
 
     def replay(self, numbers: Numbers) -> Replay:
-        """The replay with these numbers, in the row's cache state, launch mode and build."""
+        """Replay with these numbers, in the row's cache state, launch mode and build."""
         numbers = replace(numbers, speed=build_speed(self.record, self.workload, self.gpu))
         cache = "cold" if self.case.cache == "cold" else "warm"
         return replay(self.schedule, self.gpu, numbers, cache=cache, launch=self.case.launch)  # type: ignore[arg-type]
 
 
 def row_of(case: Case) -> Row:
-    """A case with its question, its GPU and the record of its implementation.
+    """Resolve a case to its workload, its GPU and the record of its implementation.
 
     Raises
     ------
     InputError
-        When it names no implementation, or one that is not known.
+        If it names no implementation, or an unknown one.
     """
     if case.implementation is None:
         raise InputError("a case has no implementation; say whose kernels were measured")
@@ -78,12 +78,12 @@ def row_of(case: Case) -> Row:
 
 @lru_cache(maxsize=1)
 def published_rows() -> tuple[Row, ...]:
-    """Every published row that a fit may rest on, in the order of the sources."""
+    """Return every published row that a fit may use, in the order of the sources."""
     return tuple(row_of(case) for case in published_cases("fit"))
 
 
 def published_cases(*roles: Role) -> Iterator[Case]:
-    """The cases of the published sources that have one of these roles, in the order of the sources."""
+    """Yield the cases of the published sources with one of these roles, in the order of the sources."""
     tables = dict.fromkeys(table for source in sources().values() for table in source.tables)
     for table in tables:
         for case in map(parse_row, _read(table)):
@@ -102,13 +102,13 @@ def _with_unsaid(case: Case) -> Case:
 
 @lru_cache(maxsize=4)
 def batches(table: str) -> tuple[Row, ...]:
-    """The rows of one of the tables, in order."""
+    """Return the rows of one of the tables of batches, in order."""
     with (BATCHES / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return tuple(row_of(parse_row(row)) for row in csv.DictReader(file))
 
 
 def timed(row: Row, w: Workload | None = None) -> Schedule:
-    """The kernels that were timed; of another workload on the same GPU, where one is given.
+    """Return the schedule of the timed kernels, by default for the row's own workload.
 
     The cache write is one of vLLM's: LLMServingSim's profiler times the module `Attention` with all below it
     (``profiler/models/llama.yaml``, ``profiler/core/hooks/timings.py``), and its `forward` writes the cache.
@@ -117,15 +117,15 @@ def timed(row: Row, w: Workload | None = None) -> Schedule:
 
 
 def played_s(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache = "warm") -> float:
-    """Time of a schedule's kernels, without what a call takes beside them."""
+    """Return the time of a schedule's kernels in seconds, without the fixed time of the call."""
     return sum(kernel.time_s for kernel in replay(schedule, gpu, numbers, cache=cache, launch="kernel").kernels)
 
 
 _CHUNKS = 8
-"""Parts that the rows are handed to processes in: few, because the rows of a part share what is sent with them."""
+"""Number of parts that rows are sent to processes in: few, because the rows of a part share data."""
 
 Task = tuple[Row, Numbers]
-"""A row, and the numbers to predict it with."""
+"""A row, and the numbers for its prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,12 @@ class Time:
 
 
 def predict_all(tasks: Sequence[Task]) -> list[float]:
-    """The predicted time of each task in seconds, in their order, by two processes."""
+    """Return the predicted time of each task in seconds, in order, using two processes."""
     return [one.time_s for one in play_all(tasks)]
 
 
 def play_all(tasks: Sequence[Task]) -> list[Time]:
-    """The same with the busy time of each unit."""
+    """Return the predicted time of each task with the busy time of each unit."""
     from joblib import Parallel, delayed
 
     chunks = [tasks[start::_CHUNKS] for start in range(_CHUNKS)]
@@ -159,7 +159,7 @@ def _play(tasks: Sequence[Task]) -> list[Time]:
 
 
 def errors_of(tasks: Sequence[Task]) -> list[float]:
-    """Size of the error of each task, ``|predicted / measured - 1|``."""
+    """Return the error size of each task, ``|predicted / measured - 1|``."""
     return [abs(time / row.measured_s - 1) for (row, _), time in zip(tasks, predict_all(tasks), strict=True)]
 
 
@@ -168,7 +168,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
-    """Things by what they have in common, in the order in which it first comes."""
+    """Group things by key, in the order in which keys first occur."""
     found: dict[Key, list[Thing]] = {}
     for one in things:
         found.setdefault(key(one), []).append(one)
@@ -176,7 +176,7 @@ def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, l
 
 
 def error_summary(errors: Iterable[float], digits: int = 4) -> dict[str, Any]:
-    """Size of errors such as ``|predicted / measured - 1|``: ``mean, median, p90``, rounded to so many digits."""
+    """Summarise error sizes such as ``|predicted / measured - 1|``: ``mean, median, p90``, rounded to `digits`."""
     values = np.array(list(errors))
     found = {"mean": values.mean(), "median": np.median(values), "p90": np.quantile(values, 0.9)}
     return {name: round(float(value), digits) for name, value in found.items()}

@@ -1,4 +1,4 @@
-"""Kinds of shape among measured rows: the groups that a fit leaves out whole, and even samples over them."""
+"""Groups of measured rows by shape: the held-out groups of fits, and even samples over strata."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHORTEST = 512
-"""Fewest tokens of a prefill or training row that is fitted on; shorter rows time launches, not attention."""
+"""Fewest tokens of prefill and training rows for fits; shorter rows time launches, not attention."""
 BANDS = ((0, 1024), (1025, 4096), (4097, 1 << 30))
-"""Bands of the longer of seq_q and seq_kv."""
+"""Bands of the larger of seq_q and seq_kv."""
 FEW_HEADS = 64
-"""Largest heads times batch that counts as few heads."""
+"""Largest product of heads and batch that counts as few heads."""
 
 
 def usable(row: Row) -> bool:
-    """Whether a row may be fitted on."""
+    """Return True if a fit may use the row."""
     return row.case.passes == "decode" or max(row.case.seq_q, row.case.seq_kv) >= SHORTEST
 
 
 def groups(row: Row) -> dict[str, str]:
-    """The group that a row belongs to in each split: "band" (length and number of heads) and "head_dim"."""
+    """Return a row's group in each split: "band" (length and number of heads) and "head_dim"."""
     case = row.case
     length = max(case.seq_q, case.seq_kv)
     low = next(low for low, high in BANDS if low <= length <= high)
@@ -36,17 +36,17 @@ def groups(row: Row) -> dict[str, str]:
 
 
 def strata(frame: pd.DataFrame) -> NDArray[np.int64]:
-    """The stratum of each row of a table.
+    """Return the stratum of each row of a table.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        With columns ``batch, heads_q, seq_q, seq_kv, head_dim`` and ``window`` (0 without one).
+        Has columns ``batch, heads_q, seq_q, seq_kv, head_dim`` and ``window`` (0 without one).
 
     Returns
     -------
     ndarray
-        ``[rows, 4]``: band of lengths, many heads or few, head_dim (as in `groups`), and whether there is a window.
+        ``[rows, 4]``: band of lengths, 1 for many heads, head_dim (as in `groups`), 1 with a window.
     """
     band = np.searchsorted([high for _, high in BANDS], np.maximum(frame["seq_q"], frame["seq_kv"]))
     many = frame["heads_q"] * frame["batch"] > FEW_HEADS
@@ -54,21 +54,21 @@ def strata(frame: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def even_sample(stratum: NDArray[np.int64], size: int, seed: int) -> NDArray[np.bool_]:
-    """Choose `size` rows: one of every stratum in turn until there are enough.
+    """Choose `size` rows: one of every stratum in turn.
 
     Parameters
     ----------
     stratum : ndarray
-        ``[rows, ...]`` as `strata` gives it.
+        ``[rows, ...]``, from `strata`.
     size : int
-        All rows are chosen when there are fewer.
+        Number of rows; all rows if there are fewer.
     seed : int
-        Of the order within each stratum. The same seed gives the same rows, and a larger sample contains a smaller one.
+        Of the order within each stratum. Equal seeds give equal rows, and a larger sample contains a smaller one.
 
     Raises
     ------
     InputError
-        When `size` is below 1.
+        If `size` is below 1.
     """
     if size < 1:
         raise InputError(f"sample is {size}; allowed: 1 or more rows")

@@ -26,20 +26,17 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 SPIKE = by_hand(2.0, "a row this many times slower than both its neighbours in length is a disturbed measurement")
-"""Above every step that a change of kernel or split was seen to make (1.6)."""
+"""Larger than every step that a change of kernel or split was seen to cause (1.6)."""
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Rows of one table, in the columns of `attnsim.validation.measured.aiconfigurator_files.read_shapes`.
+    """Rows of one table, with the columns of `attnsim.validation.measured.aiconfigurator_files.read_shapes`.
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-    gpu : Gpu
-    framework, version : str
     kind : str
         "context", "generation", "encoder", "mla context" or "mla generation".
     """
@@ -51,11 +48,11 @@ class Measured:
     kind: str
 
     def all_rows(self, flag: bool) -> Flags:
-        """The same verdict for every row."""
+        """Return one verdict for every row, ``[rows]``."""
         return np.full(len(self.frame), flag)
 
     def floats(self, column: str) -> Floats:
-        """A column as doubles."""
+        """Return a column as float64."""
         return np.asarray(self.frame[column], dtype=np.float64)
 
     @property
@@ -88,17 +85,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Why rows are rejected, and on whose word; the function of the same name says which.
+    """A rule that rejects rows, with its reason and source; the function of the same name finds the rows.
 
     Parameters
     ----------
-    name : str
     reason : str
-        What is wrong with such a row.
+        What is wrong with such rows.
     source : str
-        Where that is known from.
+        Source of the reason.
     known : bool
-        Whether it names a known fault of a collection; otherwise it is a bound that any table keeps.
+        True for a known fault of one collection; otherwise it is a physical bound for any table.
     """
 
     name: str
@@ -108,53 +104,53 @@ class Rule:
 
     @property
     def applies(self) -> Callable[[Measured], Flags]:
-        """Which rows."""
+        """The function that flags the rows."""
         return _FLAGS[self.name]
 
 
 def corrupt_collection(m: Measured) -> Flags:
-    """vLLM 0.19 on H200, all of it."""
+    """Flag all rows of vLLM 0.19 on H200."""
     return m.all_rows(m.framework == "vllm" and m.version.startswith("0.19") and m.gpu.id.startswith("h200"))
 
 
 def one_token_context(m: Measured) -> Flags:
-    """Context rows of one token."""
+    """Flag context rows of one token."""
     return m.all_rows(m.kind in ("context", "mla context")) & np.isin(m.floats("seq_q"), 1)
 
 
 def keys_only_cache(m: Measured) -> Flags:
-    """TensorRT-LLM 1.0's decode, save for long caches without grouped heads."""
+    """Flag decode rows of TensorRT-LLM 1.0, except long caches without grouped heads."""
     of_these = m.all_rows((m.framework, m.version, m.kind) == ("trtllm", "1.0.0", "generation"))
     return of_these & ((m.floats("heads_q") > m.floats("heads_kv")) | (m.floats("seq_kv") < 512))
 
 
 def ignored_fp8_cache(m: Measured) -> Flags:
-    """TensorRT-LLM 1.0's MLA rows with an fp8 cache."""
+    """Flag MLA rows of TensorRT-LLM 1.0 with an fp8 cache."""
     of_these = m.all_rows((m.framework, m.version) == ("trtllm", "1.0.0") and m.kind.startswith("mla"))
     return of_these & (m.frame["kv_dtype"].astype(str) == "fp8").to_numpy(bool)
 
 
 def not_a_time(m: Measured) -> Flags:
-    """Missing, zero, negative or infinite times."""
+    """Flag missing, zero, negative or infinite times."""
     time = m.floats("time_s")
     return ~(np.isfinite(time) & (time > 0))
 
 
 def above_tensor_peak(m: Measured) -> Flags:
-    """More useful operations a second than every SM's tensor cores issue at the boost clock, at the faster format."""
+    """Flag rows above the peak rate of all tensor cores at the boost clock, in the faster of the two formats."""
     rate = {name: m.gpu.tensor_flops_per_clk(name) for name in _BYTES}
     per_clk = np.maximum(*(m.frame[c].astype(str).map(rate).to_numpy(np.float64) for c in ("dtype", "kv_dtype")))
     return np.asarray(m.flops > m.floats("time_s") * per_clk * m.gpu.sm.count * m.gpu.clock.boost_hz)
 
 
 def above_hbm_bandwidth(m: Measured) -> Flags:
-    """More of K and V read a second than the datasheet's bandwidth brings, the whole L2 taken as filled before."""
+    """Flag rows that read K and V faster than the datasheet's bandwidth, if the whole L2 was filled before."""
     beyond = m.cache_bytes - m.gpu.l2.capacity_bytes
     return np.asarray(beyond > m.floats("time_s") * m.gpu.hbm.bandwidth_bytes_per_s)
 
 
 def spike(m: Measured) -> Flags:
-    """`SPIKE` times slower than both the next shorter and the next longer row of otherwise the same shape."""
+    """Flag rows `SPIKE` times slower than both the next shorter and the next longer row of the same shape."""
     shape = ["kernel", "dtype", "kv_dtype", "batch", "heads_q", "heads_kv", "head_dim", "window"]
     ordered = m.frame.sort_values([*shape, "seq_kv"], kind="stable")
     times = ordered.groupby(shape, sort=False, observed=True)["time_s"]
@@ -171,11 +167,11 @@ _FLAGS = {
 }  # fmt: skip
 
 RULES = read_typed(Path(__file__).with_name("implausible.yaml"), "rule", tuple[Rule, ...])
-"""In order: a row counts under the first that rejects it."""
+"""Rules in order: a row counts under the first rule that rejects it."""
 
 
 def rejected_by(m: Measured) -> NDArray[np.object_]:
-    """Name of the rule that rejects each row, "" where none does."""
+    """Return the name of the rule that rejects each row, "" for none."""
     verdict = np.full(len(m.frame), "", dtype=object)
     for rule in RULES:
         verdict[(verdict == "") & rule.applies(m)] = rule.name

@@ -1,4 +1,4 @@
-"""The records of a measuring run as a case table, which predictions and fits read, and as a summary for people."""
+"""Converts the records of a measuring run to a case table, for predictions and fits, and to a summary."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ if TYPE_CHECKING:
 
 SOURCE = "measured"
 SYNTHETIC = "synthetic"
-"""Source of rows whose machine record says that nothing was measured."""
+"""Source of rows whose machine record says that they are synthetic."""
 CHECKS = ("correct", "smoke")
-"""Kinds of records that say whether a kernel is right."""
+"""Kinds of records that are correctness checks."""
 EXTRA_COLUMNS = ("version", "launch", "clock_mhz")
-"""Optional columns of a case table that every measured row has."""
+"""Optional columns of case tables that every measured row has."""
 
 Record = Mapping[str, Any]
 
 
 def measured_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """A row of a case table for every kernel that was timed at a point, in the order in which they were.
+    """Return a row of a case table for every timed kernel, in the order of measurement.
 
-    Where several took turns at a point, each that is an implementation has its row, PyTorch's too. A mask with patterns
-    has no row: case tables hold bands; nor has a kernel that a check of these records found wrong. The time is the
-    median of the samples that were not throttled, or of all where every one was, which the notes then say.
+    - If several kernels alternated at a point, each implementation has a row, PyTorch's included.
+    - Masks with patterns have no row, since case tables hold bands only.
+    - Kernels that a check in these records found wrong have no row.
+    - The time is the median of the samples that were not throttled. If all were throttled, it is the median of all, and
+      the notes say so.
 
     Parameters
     ----------
@@ -65,14 +67,14 @@ def measured_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def timed(records: Iterable[Record]) -> Iterator[Record]:
-    """The records of timed implementations that no check found wrong, those that took turns at a point one by one."""
+    """Yield the records of timed implementations that no check found wrong; alternating kernels one by one."""
     everything = list(records)
     wrong = wrong_kernels(everything)
     return (one for one in _timed(everything) if (one.get("operation"), one["version"]) not in wrong)
 
 
 def wrong_kernels(records: Iterable[Record]) -> dict[tuple[str, str], str]:
-    """Operations with the version of their kernels that a check found wrong, and at what it first was."""
+    """Return operations (with kernel version) that a check found wrong, and the first failing workload."""
     found: dict[tuple[str, str], str] = {}
     for record in records:
         if record.get("kind") in CHECKS and record.get("ok") is False:
@@ -95,19 +97,19 @@ def _timed(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def measured_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows in the columns of a case table, ready to be written."""
+    """Return the rows in the columns of a case table, ready to be written."""
     import pandas as pd
 
     return pd.DataFrame(list(rows), columns=pd.Index([*COLUMNS, *EXTRA_COLUMNS]), dtype=object)
 
 
 def machines_of(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
-    """The machine record of each session, ``gpu_id`` being the built-in GPU that it is, where there is one.
+    """Return the machine record of each session; ``gpu_id`` is the matching built-in GPU, if there is one.
 
     Raises
     ------
     InputError
-        When there is none.
+        If there is no machine record.
     """
     known = [load_gpu(name) for name in known_gpu_ids()]
     found = {
@@ -121,7 +123,7 @@ def machines_of(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
 
 
 def summary(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """What was measured of each operation: points, samples, throttling, spread and the best rates reached.
+    """Summarise each operation: points, samples, throttling, spread and the best rates.
 
     Returns
     -------
@@ -156,7 +158,7 @@ def _summary(name: str, points: Sequence[Record], failed: int) -> dict[str, Any]
 
 
 def _array_bytes(w: Record) -> float:
-    """Bytes of Q, K, V and O, 16 bits an element."""
+    """Return the bytes of Q, K, V and O with 16-bit elements."""
     queries = w["heads_q"] * w["seq_q"] * (w["head_dim"] + w["head_dim_v"])
     keys = w["heads_kv"] * w["seq_kv"] * (w["head_dim"] + w["head_dim_v"])
     return float(2 * w["batch"] * (queries + keys))

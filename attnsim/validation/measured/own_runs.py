@@ -1,7 +1,7 @@
-"""Measured times beside the published: our kernels' committed tables, tables of users, and what is measured here.
+"""Measured times other than published ones: committed tables of our kernels, users' tables, measurements on this GPU.
 
-A committed table under ``measurements/own`` is made of the records of one GPU. One that names itself synthetic, made to
-try all this without a GPU, is refused.
+A committed table under ``measurements/own`` has the records of one GPU. Tables that say that they are synthetic, made
+for tests without a GPU, are refused.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ OWN = MEASUREMENTS / "own"
 
 
 def own_tables(folder: Path = OWN) -> list[Path]:
-    """The committed tables, in the order of their names."""
+    """Return the committed tables, sorted by name."""
     return sorted(folder.glob("*.csv"))
 
 
 @lru_cache(maxsize=4)
 def own_rows(folder: Path = OWN, *, synthetic: bool = False) -> tuple[Row, ...]:
-    """Every row of the tables, `source` being its table's name.
+    """Return every row of the tables; `source` is the table's name.
 
     Parameters
     ----------
-    folder : Path
     synthetic : bool
-        Whether tables that were never measured are let through: for tests of what follows.
+        Accept synthetic tables, for tests.
 
     Raises
     ------
     InputError
-        When a table is synthetic, cannot be read, or has a row that no schedule answers.
+        If a table is synthetic, cannot be read, or has a row without a schedule.
     """
     return tuple(row for table in own_tables(folder) for row in _rows(table, synthetic))
 
@@ -59,13 +58,12 @@ def _rows(table: Path, synthetic: bool) -> list[Row]:
 
 
 def keep(records: Iterable[Record], folder: Path = OWN, *, synthetic: bool = False) -> list[Path]:
-    """Write the rows of a run where fits find them: ``GPU-DATE.csv``, one a GPU, by the day of its last session.
+    """Write the rows of a run to the folder of fits: ``GPU-DATE.csv`` for each GPU, with the date of its last session.
 
     Parameters
     ----------
     records : iterable of mapping
         Of `attnsim measure` or of ``benchmarks/gpu_run.py``.
-    folder : Path
     synthetic : bool
         As in :func:`own_rows`.
 
@@ -76,7 +74,7 @@ def keep(records: Iterable[Record], folder: Path = OWN, *, synthetic: bool = Fal
     Raises
     ------
     InputError
-        When a machine record says that nothing was measured, or there is nothing to keep.
+        If a machine record is synthetic, or there is nothing to keep.
     """
     everything = list(records)
     made_up = next((one for one in machines_of(everything).values() if one.get("synthetic")), None)
@@ -96,7 +94,7 @@ def keep(records: Iterable[Record], folder: Path = OWN, *, synthetic: bool = Fal
 
 
 def _by_table(records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows by the name of their table: GPU and date, after what says that they are synthetic."""
+    """Group rows by the name of their table: GPU and date, with a prefix for synthetic rows."""
     last: dict[str, str] = {}
     for machine in machines_of(records).values():
         last[machine["gpu_id"]] = max(machine["date"], last.get(machine["gpu_id"], ""))
@@ -105,21 +103,22 @@ def _by_table(records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> d
 
 
 def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns], None] = lambda _: None) -> list[Row]:
-    """The measured rows of a table, or of a run's folder.
+    """Read the measured rows of a table, or of a run's folder.
 
     Parameters
     ----------
     table : Path
-        A CSV or Parquet file, its columns in the names of a case table or in others', or a folder of `attnsim measure`.
+        A CSV or Parquet file, with columns named as in a case table or as other tools do; or a folder of `attnsim
+        measure`.
     naming : Naming
-        What the names of a table's columns do not tell.
+        What the column names do not say.
     told : callable
-        Called with how a table's columns were read, once all rows are known to be good.
+        Called with the reading of the columns, after all rows were read successfully.
 
     Raises
     ------
     InputError
-        When it cannot be read, or a row has no time or cannot be predicted.
+        If it cannot be read, or a row has no time or cannot be predicted.
     """
     if not table.is_dir():
         frame, columns = read(table, naming)
@@ -142,21 +141,21 @@ def _row(table: Path, case: Case) -> Row:
 
 
 def measure_here(minutes: float, told: Told) -> tuple[list[Row], str]:
-    """Measure on the GPU that is here, going on with what earlier calls have measured.
+    """Measure on this machine's GPU, continuing earlier measurements.
 
     Parameters
     ----------
     minutes : float
-        No point is begun after this time.
+        No point is started after this time.
     told : callable
-        Called with the key of each point that is done.
+        Called with the key of each finished point.
 
     Returns
     -------
     rows : list of Row
-        Empty where nothing can be measured.
+        Empty if nothing can be measured.
     why : str
-        In that case the reason, in one line; else where the records are.
+        The reason if there are no rows, in one line; else the place of the records.
     """
     from attnsim.kernels.gpu.bench import attached_bench
     from attnsim.validation.measuring.measure import chosen, measure

@@ -1,7 +1,7 @@
-"""Who measured a row, with which software, and what the row may be used for: fitting, choosing, testing or none of it.
+"""Sources of measured rows: laboratory, software, and role (fit, choose, test, strangers).
 
-The published tables' sources stand in ``measurements/published/sources.csv``, the use of every source and of every
-table of aiconfigurator-core in ``measurements/split.yaml``.
+``measurements/published/sources.csv`` lists the sources of the published tables; ``measurements/split.yaml`` has the
+role of every source and of every table of aiconfigurator-core.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 Role = Literal["fit", "choose", "test", "strangers"]
 ROLES: tuple[Role, ...] = ("fit", "choose", "test", "strangers")
 KNOWN = ROLES[:-1]
-"""Roles whose errors the widths of ranges are measured on; neither fits nor widths rest on strangers."""
+"""Roles whose errors determine the widths of ranges; neither fits nor widths use strangers."""
 
 MEASUREMENTS = Path(__file__).parents[1] / "measurements"
 PUBLISHED = MEASUREMENTS / "published"
-"""Published tables, each under its sources in ``sources.csv``; see the README there for what each is."""
+"""Published tables, with their sources in ``sources.csv``; its README describes each."""
 BATCHES = MEASUREMENTS / "batches"
-"""The same of calls whose sequences differ in length."""
+"""Tables of calls with sequences of unequal length, likewise."""
 
 SERVING = "NVIDIA AIConfigurator"
 """The laboratory of every table of aiconfigurator-core."""
@@ -42,14 +42,13 @@ class Source:
     name : str
         Its key.
     laboratory : str
-        Who measured: one group of people with their machines and scripts.
+        Group of people who measured, with their machines and scripts.
     software : str
-        Library and version that ran, "vllm 0.24.0"; "" where the source does not state one, or ran several.
+        Library and version, "vllm 0.24.0"; "" if the source states none, or ran several.
     clock_mhz : float or None
-        SM clock that was held for all of its rows; None where none is stated.
+        Locked SM clock of all its rows; None if none is stated.
     tables : tuple of str
-        Names of the files that its rows stand in.
-    role : str
+        Names of the files with its rows.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The file: the role of each source, and of each table of aiconfigurator-core by pattern."""
+    """Schema of the file of roles: of each source, and of tables of aiconfigurator-core by pattern."""
 
     published: Mapping[str, Role]
     batches: Mapping[str, Role]
@@ -71,13 +70,13 @@ class Split:
 
 @lru_cache(maxsize=1)
 def split() -> Split:
-    """The committed split."""
+    """Return the committed roles."""
     return read_typed(MEASUREMENTS / "split.yaml", "split", Split)
 
 
 @lru_cache(maxsize=1)
 def sources() -> dict[str, Source]:
-    """The published sources by key, in their order.
+    """Return the published sources by key, in order.
 
     Raises
     ------
@@ -89,7 +88,7 @@ def sources() -> dict[str, Source]:
 
 @lru_cache(maxsize=1)
 def batch_sources() -> dict[str, Source]:
-    """The sources of calls whose sequences differ in length, by key.
+    """Return the sources of calls with sequences of unequal length, by key.
 
     Raises
     ------
@@ -119,12 +118,12 @@ def _read_sources(folder: Path, roles: Mapping[str, Role]) -> dict[str, Source]:
 
 
 def role_of(source: str) -> Role:
-    """What the rows of a source may be used for; `source` as a case has it.
+    """Return the role of a source; `source` is written as in a case.
 
     Raises
     ------
     InputError
-        Where the split does not say.
+        If the file of roles does not list it.
     """
     if (found := sources().get(source)) is not None:
         return found.role
@@ -136,13 +135,13 @@ def role_of(source: str) -> Role:
 
 
 def laboratory_of(source: str) -> str:
-    """Who measured the rows of a source."""
+    """Return the laboratory that measured a source."""
     found = sources().get(source)
     return found.laboratory if found else SERVING if _serving_table(source) else source
 
 
 def software_of(source: str, library: str) -> str:
-    """Version of a library that a source ran, "vllm 0.24.0"; "" where it does not say, or ran another library."""
+    """Return the version of a library that a source ran, "vllm 0.24.0"; "" if not stated, or for another library."""
     found = sources().get(source)
     framework, _, version = _serving_table(source).partition("/")[2].partition("/")
     ran = found.software if found else f"{framework} {version}".replace("trtllm", "tensorrt-llm")
@@ -150,12 +149,12 @@ def software_of(source: str, library: str) -> str:
 
 
 def source_of(source: str) -> str:
-    """What a case's source is called: its key, or SYSTEM/FRAMEWORK/VERSION of aiconfigurator-core."""
+    """Return the name of a case's source: its key, or SYSTEM/FRAMEWORK/VERSION of aiconfigurator-core."""
     return _serving_table(source) or source
 
 
 def _serving_table(source: str) -> str:
-    """``SYSTEM/FRAMEWORK/VERSION`` of a source that is a table of aiconfigurator-core, "" for others."""
+    """Return ``SYSTEM/FRAMEWORK/VERSION`` for a source in aiconfigurator-core, "" for others."""
     package, _, name = source.partition("/")
     if package != f"{PACKAGE}-{VERSION}":
         return ""

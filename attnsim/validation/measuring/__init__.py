@@ -1,1 +1,1 @@
-"""Taking measurements on a GPU, and the records that come back."""
+"""Measurements on a GPU, and readers of their records."""

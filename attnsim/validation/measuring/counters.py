@@ -1,11 +1,11 @@
-"""What a profiler counted: the CSV of Nsight Compute as records, one for each kernel launch.
+"""Reads a profiler's counts: the CSV of Nsight Compute as one record per kernel launch.
 
     ncu --csv --page raw --print-units base --clock-control none --log-file counters.csv --metrics METRICS PROGRAM
 
 where METRICS is ``dram__bytes_read.sum,dram__bytes_write.sum,lts__t_bytes.sum,gpu__time_duration.sum``.
 
-A profiler may not be allowed to read counters (ERR_NVGPUCTRPERM, `attnsim doctor` says how to change that); its CSV can
-be brought from a machine where it is.
+If the profiler may not read counters (ERR_NVGPUCTRPERM; `attnsim doctor` has the fix), its CSV can come from another
+machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ METRICS = {
     "time_s": "gpu__time_duration.sum",
 }
 """Quantities and the profiler's names for them (Nsight Compute, "Metrics Reference"). lts__t_bytes counts all bytes
-that pass the L2's tags; of an L2 in two partitions also those that one partition passes to the other."""
+that pass the L2's tags; for an L2 with two partitions, also the traffic between them."""
 
 OPTIONAL = ("time_s",)
 
@@ -45,7 +45,7 @@ UNITS = {
     "s": 1.0,
     "second": 1.0,
 }
-"""SI value of the units that its releases write; ``--print-units base`` leaves byte and ns (nsecond)."""
+"""SI values of the units that the profiler's releases write; ``--print-units base`` writes byte and ns (nsecond)."""
 
 _ASK = "--csv --page raw --print-units base"
 _FORBIDDEN = "ERR_NVGPUCTRPERM"
@@ -60,11 +60,10 @@ class Counted:
     Parameters
     ----------
     kernel : str
-        Entry point, as the schedule's kernel is called.
+        Entry point, which is also the name of the schedule's kernel.
     blocks : int or None
-        Of its grid; None where the profiler's release does not tell.
+        Blocks of its grid; None if the profiler's release does not say.
     hbm_read_bytes, hbm_write_bytes, l2_bytes : int
-    time_s : float or None
     """
 
     kernel: str
@@ -76,12 +75,12 @@ class Counted:
 
 
 def read_counters(path: str | Path) -> list[Counted]:
-    """The launches in a CSV of the profiler, in the order in which they ran.
+    """Read the launches in a CSV of the profiler, in the order in which they ran.
 
     Raises
     ------
     InputError
-        When it is not such a CSV, lacks a metric, or has numbers that cannot be read.
+        If it is no such CSV, lacks a metric, or has unreadable numbers.
     """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -91,18 +90,17 @@ def read_counters(path: str | Path) -> list[Counted]:
 
 
 def parse_counters(text: str, where: str = "the profiler's output") -> list[Counted]:
-    """The launches in the profiler's output; the program's own lines and the profiler's remarks are passed over.
+    """Parse the launches in the profiler's output; the program's own lines and the profiler's remarks are ignored.
 
     Parameters
     ----------
-    text : str
     where : str
-        What to call it in messages.
+        Name of the text in messages.
 
     Raises
     ------
     InputError
-        As :func:`read_counters`.
+        As in :func:`read_counters`.
     """
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID",')), None)
@@ -137,7 +135,7 @@ def _counted(row: Mapping[str, str], units: Mapping[str, str], where: str) -> Co
 
 
 def _value(text: str, unit: str, what: str, *, optional: bool) -> float | None:
-    """A number in SI units; bytes are whole, which tells a decimal point from another country's thousands."""
+    """Parse a number to SI units; bytes must be whole, which reveals a decimal point that means thousands."""
     if optional and text.strip() in ("", "n/a"):
         return None
     if not _NUMBER.fullmatch(text.strip()):

@@ -1,4 +1,4 @@
-"""The capacity of an L2, from the bandwidth of reading working sets of many sizes again and again."""
+"""Estimates the capacity of an L2 from the bandwidth of re-reading working sets of many sizes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 
 LEAST_POINTS = 5
-"""Fewest working sets to fit: the plateau, the fall and the floor have four parameters."""
+"""Fewest working sets for the fit, which has four parameters."""
 
 VISIBLE = by_hand(0.08, "rise of the time of a byte, as a share, below which no end of the L2 is told from noise")
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The L2's bandwidth and capacity, as a sweep over working sets shows them.
+    """The L2's bandwidth and capacity from a sweep over working sets.
 
     Parameters
     ----------
     bandwidth_bytes_per_s : float
-        Of working sets that the L2 holds whole.
+        For working sets that fit the L2.
     capacity_bytes : float or None
-        Size of the working set of which half still hits in the L2; None where the sweep shows no fall of the bandwidth.
+        Working set of which half still hits; None if the sweep shows no fall of the bandwidth.
     begins_bytes : float or None
-        Size of the working set at which the first reads miss; None likewise.
+        Working set at which the first reads miss; None likewise.
     """
 
     bandwidth_bytes_per_s: float
@@ -36,21 +36,21 @@ class Knee:
 
 
 def fit_knee(sizes_bytes: Sequence[float], rates_bytes_per_s: Sequence[float]) -> Knee:
-    """Fit the time of a byte by a plateau, a straight rise and another plateau.
+    """Fit the time per byte by a plateau, a linear rise and a second plateau.
 
-    A least-recently-used cache of `c` bytes would miss everything as soon as the working set is larger than `c`;
-    hashing, two partitions and replacement at random blur the step into a ramp from ``c - w/2`` to ``c + w/2``. Least
-    squares on relative differences over a grid of both; the plateaus follow from them linearly.
+    A least-recently-used cache of `c` bytes would miss everything once the working set exceeds `c`. Hashing, two
+    partitions and random replacement blur this step into a ramp from ``c - w/2`` to ``c + w/2``. The fit is least
+    squares on relative differences over a grid of `c` and `w`; the plateaus follow linearly.
 
     Parameters
     ----------
     sizes_bytes, rates_bytes_per_s : sequence of float
-        Working sets and the bandwidths with which they were read again.
+        Working sets and their re-read bandwidths.
 
     Raises
     ------
     InputError
-        When there are fewer than `LEAST_POINTS` points.
+        If there are fewer than `LEAST_POINTS` points.
     """
     if len(sizes_bytes) < LEAST_POINTS:
         raise InputError(f"the sweep over the L2 has {len(sizes_bytes)} sizes; {LEAST_POINTS} at least are needed")

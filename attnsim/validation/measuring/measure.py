@@ -1,7 +1,7 @@
-"""A measuring run on a GPU: every kernel checked first, then timed point by point until the time is used up.
+"""A measuring run on a GPU: checks every kernel, then times points until the time is used up.
 
-Each point is a record in an append-only file as soon as it is measured (:mod:`attnsim.kernels.gpu.records`): a run that
-was killed goes on where it stopped, and another with more time continues it.
+Each point is appended to a file as soon as it is measured (:mod:`attnsim.kernels.gpu.records`), so that a killed run
+can be resumed, and a finished one continued with more time.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.hardware.gpu import Gpu
 
 Told = Callable[[str], None]
-"""Called with the key of each point that is done."""
+"""Called with the key of each finished point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a run came to.
+    """The result of a run.
 
     Parameters
     ----------
     session : str
-        When it began: the sessions of a run are told apart by it.
+        Start time, which identifies the sessions of a run.
     wrong : dict of str to str
-        Operations that are wrong, each with its first complaint.
+        Wrong operations, each with its first failure.
     stopped : str
-        Why it did not go on to its end, other than for want of time; "" when it did.
+        Reason why the run stopped early, other than time; "" if it did not.
     left : int
-        Points that have not been measured yet.
+        Number of points that are not measured yet.
     """
 
     session: str
@@ -48,18 +48,17 @@ class Finished:
 
 
 def chosen(names: Sequence[str], gpu: Gpu) -> tuple[list[Operation], list[str]]:
-    """The operations to measure, most valuable first, and why others are not.
+    """Return the operations to measure, the most valuable first, and the reasons why others are left out.
 
     Parameters
     ----------
     names : sequence of str
-        Of the catalog; none are all that run on the GPU and have been proven on one.
-    gpu : Gpu
+        Names of the catalog; without any, all operations that run on this GPU and have been proven on a GPU.
 
     Raises
     ------
     InputError
-        When one that was named is unknown, or does not run on the GPU.
+        If a named operation is unknown, or does not run on the GPU.
     """
     asked = [find_operation(name) for name in names]
     for one in asked:
@@ -93,24 +92,23 @@ def measure(
 
     Parameters
     ----------
-    bench : Bench
     records : Records
-        What is in them is not measured again, unless a kernel has changed since.
+        Earlier records; their points are not measured again, unless a kernel has changed.
     operations : sequence of Operation
-        Most valuable first.
+        The most valuable first.
     budget_s : float
-        No point is begun after so many seconds.
+        No point is started after so many seconds.
     keep_going : bool
-        Leave out operations that are wrong instead of stopping at the first.
+        Skip wrong operations instead of stopping at the first.
     told : callable
-        Called with the key of each point that is done.
+        Called with the key of each finished point.
     clock : callable
-        Seconds.
+        Returns seconds.
 
     Raises
     ------
     InputError
-        When the records are of another GPU.
+        If the records are of another GPU.
     """
     deadline, session = clock() + budget_s, now()
 
@@ -142,7 +140,7 @@ def measure(
 
 
 def wrong(records: Records, operations: Iterable[Operation]) -> dict[str, str]:
-    """Operations whose present kernels have a record of being wrong, and the first of them in words."""
+    """Return the operations whose present kernels failed a check, with their first failure."""
     versions = {one.name: version_of(one) for one in operations}
     found: dict[str, str] = {}
     for record in records.done.values():

@@ -1,4 +1,4 @@
-"""A GPU file from microbenchmarks: the figures that they measure, held against what the vendor states."""
+"""Builds a GPU file from microbenchmarks, and checks their figures against the vendor's."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from attnsim.units import format_quantity
 from attnsim.validation.measuring.l2_knee import fit_knee
 
 MARGIN = 0.02
-"""Share by which a measurement may exceed the vendor's figure: clocks and timers are no more exact."""
+"""Relative excess over the vendor's figure that is allowed: the accuracy of clocks and timers."""
 
 STATED = ("datasheet", "derived")
-"""Kinds of figures that a measurement cannot exceed: what the vendor states, and arithmetic on it."""
+"""Kinds of figures that a measurement cannot exceed: the vendor's statements, and arithmetic on them."""
 
 FROM_DRIVER = "CUDA device attribute"
-"""Source of figures that the driver states; its limits are as good as a datasheet's."""
+"""Source of the driver's figures, which limit measurements like a datasheet."""
 
 SHARED_BANKS_BYTES = 128.0
 """32 banks of 4 bytes a clock (CUDA C++ Programming Guide, "Shared Memory")."""
 
 FITTED_WITH = ("l2.bandwidth", "launch.stream", "launch.graph")
-"""Figures that calibrations were fitted with: a prediction moves with the measured figure."""
+"""Figures that calibrations were fitted with; a prediction changes with the measured figure."""
 
 NOTEWORTHY = by_hand(0.1, "difference of a probed figure from the fits' from which on it is said")
 
@@ -46,25 +46,20 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measured quantity beside the most that it can be.
+    """A measured quantity and its upper limit.
 
     Parameters
     ----------
     name : str
-        As the microbenchmark calls it.
-    value : float
-    unit : str
+        Name in the microbenchmarks.
     key : str
-        Figure of a GPU file that it gives; "" where there is none.
+        Figure of a GPU file that it determines; "" for none.
     limit : float or None
-        What the vendor states; None where nobody does.
-    limit_source : str
+        The vendor's figure; None if there is none.
     spread : float
-        Distance of the quartiles over the median.
-    samples, throttled : int
-    sm_mhz : float or None
+        Interquartile range divided by the median.
     note : str
-        What else is worth knowing.
+        A remark.
     """
 
     name: str
@@ -81,11 +76,11 @@ class Measured:
 
     @property
     def excess(self) -> float:
-        """Share by which it exceeds its limit; negative below it, and where there is none."""
+        """Relative excess over its limit; negative below the limit, -1 without one."""
         return -1.0 if self.limit is None else self.value / self.limit - 1
 
     def shown(self, value: float) -> str:
-        """A value with this unit; cache sizes are spoken of in MiB."""
+        """Format a value with this unit; cache sizes are in MiB."""
         if self.unit == "B":
             return f"{value / 2**20:.1f} MiB"
         return format_quantity(float(f"{value:.{DIGITS}g}"), self.unit)
@@ -93,16 +88,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Recorded microbenchmarks and the GPU that they were run on.
+    """Recorded microbenchmarks, and the GPU that they ran on.
 
     Parameters
     ----------
     base : Gpu
-        The built-in GPU that it is, or one made of what the driver says.
-    rates : tuple of Rate
-    date, driver : str
+        The matching built-in GPU, or one made from the driver's attributes.
     l2_bytes : int
-        Capacity of the L2 as the driver states it, which may be more than the datasheet's; 0 where it does not.
+        Capacity of the L2 from the driver, which may exceed the datasheet's; 0 if unknown.
     """
 
     base: Gpu
@@ -113,7 +106,7 @@ class Probed:
 
 
 def probed_of(records: Iterable[Mapping[str, Any]]) -> Probed:
-    """The last microbenchmarks in the records of a run.
+    """Return the last microbenchmarks in the records of a run.
 
     Parameters
     ----------
@@ -123,7 +116,7 @@ def probed_of(records: Iterable[Mapping[str, Any]]) -> Probed:
     Raises
     ------
     InputError
-        When there are none, or they have no machine record.
+        If there are none, or they have no machine record.
     """
     everything = list(records)
     found = next((one for one in reversed(everything) if one.get("kind") == "probe" and "error" not in one), None)
@@ -142,7 +135,7 @@ def probed_of(records: Iterable[Mapping[str, Any]]) -> Probed:
 
 
 def quantities(probed: Probed) -> list[Measured]:
-    """Everything that was measured, per clock and SM where the GPU files have it so."""
+    """Return all measured quantities, per clock and SM as in GPU files."""
     base = probed.base
     found = [_quantity(rate, base) for rate in probed.rates if rate.name != "l2.reread"]
     sweep = [rate for rate in probed.rates if rate.name == "l2.reread" and rate.working_set_bytes]
@@ -150,13 +143,7 @@ def quantities(probed: Probed) -> list[Measured]:
 
 
 def refuse_implausible(measured: Iterable[Measured]) -> None:
-    """Refuse measurements above what the vendor states by more than `MARGIN`.
-
-    Raises
-    ------
-    InputError
-        One line that names each value and its limit.
-    """
+    """Raise InputError for measurements that exceed the vendor's figure by more than `MARGIN`."""
     told = [
         f"{one.name} {one.shown(one.value)} is {one.excess:.1%} above {one.shown(one.limit or 0)} ({one.limit_source})"
         + (f", at {one.sm_mhz:.0f} MHz as NVML told it" if one.sm_mhz and "/clk" in one.unit else "")
@@ -171,24 +158,22 @@ def refuse_implausible(measured: Iterable[Measured]) -> None:
 
 
 def probed_gpu(probed: Probed, measured: Sequence[Measured], gpu_id: str, command: str) -> Gpu:
-    """The GPU with the measured figures in place of those that it came with.
+    """Return the GPU with measured figures in place of its own.
 
-    It is a GPU in its own right, not a changed one: a prediction for it is not called hypothetical, and its measured
-    share of the memory bandwidth is used instead of another card's fitted one.
+    It counts as a real GPU, not as a changed one: predictions for it are not called hypothetical, and its measured
+    share of the memory bandwidth replaces another card's fitted share.
 
     Parameters
     ----------
-    probed : Probed
     measured : sequence of Measured
         From :func:`quantities`.
-    gpu_id : str
     command : str
-        By which the figures were measured, for their source.
+        The measuring command, for the figures' source.
 
     Raises
     ------
     InputError
-        When figures contradict each other.
+        If figures contradict each other.
     """
     base = probed.base
     figures = dict(_figures(measured, base, f"{command}, {probed.date}, driver {probed.driver or 'unknown'}"))
@@ -258,10 +243,10 @@ def _quantity(rate: Rate, base: Gpu) -> Measured:
 
 
 def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
-    """The L2's bandwidth and where it ends.
+    """Yield the L2's bandwidth and its effective capacity.
 
-    The capacity stays the vendor's: what part of it keeps what is read again is fitted with the other numbers of a GPU
-    (``l2_capacity_fraction``), and would be counted twice.
+    The GPU file keeps the vendor's capacity: the fraction that retains re-read data is a fitted number of the GPU
+    (``l2_capacity_fraction``), and would otherwise be counted twice.
     """
     base = probed.base
     knee = fit_knee([float(rate.working_set_bytes or 0) for rate in sweep], [rate.value for rate in sweep])
@@ -280,7 +265,7 @@ def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
 
 
 def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
-    """The quantity, with a note where it differs from the figure that calibrations were fitted with."""
+    """Return the quantity, with a note if it differs from the figure that calibrations were fitted with."""
     if one.key not in FITTED_WITH or abs(one.value / base.get(one.key) - 1) <= NOTEWORTHY:
         return one
     told = f"latencies were fitted with {one.shown(base.get(one.key))}, times move with this until fitted anew"
@@ -295,7 +280,7 @@ def _measured(
 
 
 def _limit(base: Gpu, key: str) -> tuple[float | None, str]:
-    """The most that a figure can be and who says so; None where nobody does."""
+    """Return the upper limit of a figure and its source; None if there is none."""
     if key == "sm.shared_memory_bandwidth":
         return SHARED_BANKS_BYTES, "32 banks of 4 bytes, CUDA C++ Programming Guide"
     figure = base.provenance.get(key)

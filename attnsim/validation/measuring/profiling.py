@@ -1,4 +1,4 @@
-"""Nsight Compute run on our own kernels, one shape after another: counted bytes for the comparison with the replay."""
+"""Runs Nsight Compute on our kernels, shape by shape: counted bytes to compare with the replay."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from attnsim.models.question.case_row import Case, parse_row
 from attnsim.validation.measuring.counters import METRICS, Counted, parse_counters
 
 LENGTHS = (1024, 4096)
-"""Tokens of the shapes profiled: inputs that fit every L2, and scores that fit none."""
+"""Tokens of the profiled shapes: inputs fit every L2, scores fit none at the larger one."""
 HEADS = 16
 SECONDS = 300
-"""Of one shape under the profiler, which runs every kernel several times."""
+"""Time limit for one shape in seconds; the profiler runs every kernel several times."""
 
 
 def shapes(gpu: Gpu) -> Iterator[tuple[Operation, Case]]:
-    """What is profiled: each operation that runs on the GPU, at every length, causal where it can be."""
+    """Yield the profiled cases: each operation that runs on the GPU, at every length, causal if possible."""
     for one in OPERATIONS.values():
         if one.experimental or runs_on(one, gpu):
             continue
@@ -36,12 +36,12 @@ def shapes(gpu: Gpu) -> Iterator[tuple[Operation, Case]]:
 
 
 def profiler() -> str:
-    """Path of ncu.
+    """Return the path of ncu.
 
     Raises
     ------
     InputError
-        Where it is not installed.
+        If it is not installed.
     """
     path = shutil.which("ncu")
     if path is None:
@@ -52,12 +52,12 @@ def profiler() -> str:
 def count(
     one: Operation, case: Case, run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run
 ) -> list[Counted]:
-    """The launches of one operation on one shape.
+    """Profile one operation on one shape; returns its launches.
 
     Raises
     ------
     InputError
-        When the profiler may not read counters, or the operation fails.
+        If the profiler may not read counters, or the operation fails.
     """
     command = [
         profiler(), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
