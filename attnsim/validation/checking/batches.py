@@ -34,7 +34,7 @@ FORWARDS = 3
 """Forward passes that LLMServingSim's profiler times together (``measurement_iterations``). A later version says that an
 earlier one reported, for other layers, their sum as the time of one (``profiler/core/hooks/timings.py``,
 `extract_samples`). We infer the same fault for skewed decode: as reported, no call reads faster than a third of the
-HBM's bandwidth."""
+HBM bandwidth."""
 SKEWED_FROM = 1.1
 """Smallest ratio of times at which a batch counts as slowed by skew."""
 
