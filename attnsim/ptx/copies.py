@@ -7,12 +7,12 @@ from typing import Self
 
 import numpy as np
 
+from attnsim.ptx.basic_blocks import Alike, unless_ordered
 from attnsim.ptx.bulk_copies import compile_bulk_copy, compile_bulk_store
 from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step, operation, unsupported
 from attnsim.ptx.registers import DTYPES, row_type
 from attnsim.ptx.spaces import space_name
-from attnsim.ptx.straight import Alike, unless_ordered
 from attnsim.ptx.syntax import Immediate, Instruction, Operand, Register
 
 

@@ -7,10 +7,10 @@ from typing import Self
 
 import numpy as np
 
+from attnsim.ptx.basic_blocks import Alike
 from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step
 from attnsim.ptx.registers import DTYPES, Dtype
-from attnsim.ptx.straight import Alike
 from attnsim.ptx.syntax import Immediate, Instruction, Operand
 
 Function = Callable[..., Values]

@@ -254,11 +254,11 @@ class Code:
         for loop in self.loops():
             inner = [one for one in self.every_loop if inside(one, loop)]
             each = [self.counts(one)["tensor"] for one in inner]
-            straight = self.counts(loop)["tensor"] - sum(each)
+            outside = self.counts(loop)["tensor"] - sum(each)
             for chosen in combinations(parts, sum(map(bool, each))):
                 of_loops = iter(chosen)
                 turns = [divmod(next(of_loops), one) if one else (1, 0) for one in each]
-                if sum(parts) - sum(chosen) == straight and all(many and not rest for many, rest in turns):
+                if sum(parts) - sum(chosen) == outside and all(many and not rest for many, rest in turns):
                     return list(self.path(loop, [many for many, _ in turns] or [1], whole=whole))
         return None
 

@@ -30,6 +30,7 @@ from attnsim.ptx import (  # noqa: F401  (each registers the instructions that i
     wmma,
 )
 from attnsim.ptx.barriers import Barriers, Groups
+from attnsim.ptx.basic_blocks import Alike, Line, basic_blocks, in_turn
 from attnsim.ptx.bulk_copies import BulkCopies, BulkStores
 from attnsim.ptx.clusters import Clusters
 from attnsim.ptx.counters import Costs, charge, cost
@@ -37,7 +38,6 @@ from attnsim.ptx.faults import Deadlock, Fault, StepLimit, UnsupportedInstructio
 from attnsim.ptx.flow import CONTROLS, Control, Stalls
 from attnsim.ptx.lanes import Mask
 from attnsim.ptx.machine import OPERATIONS, Machine, Step, unsupported
-from attnsim.ptx.straight import Alike, Line, in_turn, straight_runs
 from attnsim.ptx.syntax import Function, Instruction
 from attnsim.ptx.tape import Tape, code_of
 from attnsim.ptx.tensor_cores import Watch
@@ -66,8 +66,8 @@ class Program:
     ----------
     steps : list of Step
         One step per instruction; steps of control instructions do nothing.
-    runs : dict of int to Straight
-        The same in fewer steps, by the first instruction.
+    runs : dict of int to BasicBlock
+        Steps of each basic block, by its first instruction.
     controls : dict of int to Control
         The control instructions.
     next_control : list of int
@@ -87,7 +87,7 @@ class Program:
         watch = Watch(function, self.machine)
         lines = [self._line(position, watch) for position in range(len(instructions))]
         self.steps = [*(line.step for line in lines), _nothing]
-        self.runs = straight_runs(lines, self.controls, self.machine)
+        self.runs = basic_blocks(lines, self.controls, self.machine)
         end = len(instructions)
         self.controls[end] = control.fall_off
         self.next_control = [end] * (end + 1)

@@ -7,11 +7,11 @@ from typing import Self
 
 import numpy as np
 
+from attnsim.ptx.basic_blocks import Alike
 from attnsim.ptx.faults import InactiveLane
 from attnsim.ptx.lanes import WARP, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported, value_type
 from attnsim.ptx.registers import DTYPES, Write
-from attnsim.ptx.straight import Alike
 from attnsim.ptx.syntax import Immediate, Instruction, Operand, Symbol
 
 _BIT = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))

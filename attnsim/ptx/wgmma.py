@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 
 from attnsim.ptx import compiled_matrices
+from attnsim.ptx.basic_blocks import Alike, in_turn
 from attnsim.ptx.faults import Fault, InactiveLane, NotUniform, UnsupportedInstruction
 from attnsim.ptx.flow import Control, control, suspended
 from attnsim.ptx.formats import floats
@@ -16,7 +17,6 @@ from attnsim.ptx.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.ptx.registers import DTYPES, Dtype, Rows
-from attnsim.ptx.straight import Alike, in_turn
 from attnsim.ptx.syntax import Immediate, Instruction, Vector
 from attnsim.ptx.tensor_cores import Fragment, TensorCores, require_warpgroups
 

@@ -11,10 +11,10 @@ import pytest
 
 from attnsim.errors import InputError
 from attnsim.ptx import program
+from attnsim.ptx.basic_blocks import Line
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.faults import Deadlock, OutOfBounds, UnsupportedInstruction
 from attnsim.ptx.run import run
-from attnsim.ptx.straight import Line
 from attnsim.ptx.syntax import Instruction, Register
 
 Launch = Callable[..., Counters]

@@ -280,14 +280,14 @@ def _instructions(
 
 def _names(nest: Nest) -> list[str]:
     """Number the loops and the parts between them."""
-    found, loop, straight = [], 0, 0
+    found, loop, part = [], 0, 0
     for most in nest.repeats.max(axis=0):
         if most > 1:
             loop += 1
             found.append(f"loop {loop}")
         else:
-            straight += 1
-            found.append(f"part {straight}")
+            part += 1
+            found.append(f"part {part}")
     return found
 
 

@@ -118,14 +118,14 @@ class Line:
         return register_names((*operands[self.targets or 0 :], *([guard] if guard else [])))
 
 
-class Straight(NamedTuple):
+class BasicBlock(NamedTuple):
     """Steps that execute the instructions up to `end`, exclusive."""
 
     end: int
     steps: tuple[Step, ...]
 
 
-def straight_runs(lines: Sequence[Line], controls: Iterable[int], machine: Machine) -> dict[int, Straight]:
+def basic_blocks(lines: Sequence[Line], controls: Iterable[int], machine: Machine) -> dict[int, BasicBlock]:
     """Return the steps of each basic block, by its first instruction.
 
     A basic block begins at a branch target, at a control instruction, and after one.
@@ -140,7 +140,7 @@ def straight_runs(lines: Sequence[Line], controls: Iterable[int], machine: Machi
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         pieces = sorted({start, *(cut for at in alone if start <= at < end for cut in (at, at + 1)), end})
         parts = [_in_groups(lines[a:b], varying, machine) for a, b in pairwise(pieces)]
-        runs[start] = Straight(end, tuple(step for part in parts for step in part))
+        runs[start] = BasicBlock(end, tuple(step for part in parts for step in part))
     return runs
 
 
@@ -215,7 +215,7 @@ def _order(lines: Sequence[Line]) -> tuple[list[int], list[list[int]]]:
     readers: defaultdict[str, list[int]] = defaultdict(list)
     last: list[int] = []  # of those that touched memory, the newest that may pass each other
     earlier: list[int] = []
-    way = ""
+    access = ""
     waits, then = [0] * len(lines), [list[int]() for _ in lines]
     for position, line in enumerate(lines):
         needs: set[int] = set()
@@ -232,8 +232,8 @@ def _order(lines: Sequence[Line]) -> tuple[list[int], list[list[int]]]:
             writer[name] = position
         memory = line.memory
         if memory:
-            if memory != way or memory == "all":
-                last, earlier, way = [], last, memory
+            if memory != access or memory == "all":
+                last, earlier, access = [], last, memory
             last.append(position)
             needs.update(earlier)
         needs.discard(position)
