@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from attnsim.errors import InputError
-from attnsim.kernels.lift.ways import between_waits, code_marks, shortest
+from attnsim.kernels.lift.paths import between_waits, code_marks, shortest_path
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.backward import MAIN, ROW_DOTS
 from attnsim.models.implementations.own.backward import WARPS as BACKWARD_WARPS
@@ -40,7 +40,7 @@ from attnsim.models.implementations.own.naive import SOFTMAX, SUMS, WARP_COLUMNS
 from attnsim.models.implementations.own.resources import AROUND, FLYING, LOADING, TURN
 from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
 from attnsim.ptx.machine_code import Code
-from benchmarks.machine_code import WORK, shortest_way, way_through
+from benchmarks.machine_code import WORK, path_through, shortest_run
 
 MMA_MACS = MMA_FLOPS // 2
 HIDING = ("flash", "sigmoid", "sparse", "backward_main", "decode")
@@ -69,7 +69,7 @@ def step_of(entry: str, sizes: Mapping[str, object]) -> tuple[int, int, int]:
 def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> str | None:
     """A line of ``own/instructions.csv``: a kernel's unmasked step; None where no loop has its products."""
     scores, elements, products = step_of(label.partition("(")[0], sizes)
-    step, hiding = (code.step(products), code.hiding(products)) if products else (way_through(code),) * 2
+    step, hiding = (code.step(products), code.hiding(products)) if products else (path_through(code),) * 2
     if step is None or hiding is None:
         return None
     count = code.counts(step)
@@ -81,17 +81,17 @@ def step_row(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> 
 def dots_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> list[str]:
     """Lines of `backward_row_dots`: up to the last of its first loads, until it waits for one, and from there."""
     elements, _, _ = step_of(ROW_DOTS, sizes)
-    way, pending = way_through(code), set[int | None]()
+    path, pending = path_through(code), set[int | None]()
     loaded = wait = 0
-    for wait, index in enumerate(way):
+    for wait, index in enumerate(path):
         one = code.instructions[index]
         if not pending.isdisjoint(one.waits):
             break
         if one.name == "LDG":
             pending.add(one.written)
             loaded = wait + 1
-    parts = zip(AROUND, pairwise((0, loaded, wait, len(way))), strict=True)
-    return [_row(label, arch, elements, 0, code.counts(way[begin:end]), part=part) for part, (begin, end) in parts]
+    parts = zip(AROUND, pairwise((0, loaded, wait, len(path))), strict=True)
+    return [_row(label, arch, elements, 0, code.counts(path[begin:end]), part=part) for part, (begin, end) in parts]
 
 
 def _row(
@@ -133,12 +133,12 @@ def places(code: Code, wanted: Mapping[str, int]) -> list[int]:
     Raises
     ------
     InputError
-        Where no way through the kernel does.
+        Where no path through the kernel does.
     """
-    way = shortest(code, code_marks(code), wanted)
-    if way is None:
-        raise InputError(f"{code.name}: no way through it makes {dict(wanted)}; see instruction_rows")
-    return way.places
+    path = shortest_path(code, code_marks(code), wanted)
+    if path is None:
+        raise InputError(f"{code.name}: no path through it makes {dict(wanted)}; see instruction_rows")
+    return path.places
 
 
 def merging_rows(label: str, arch: str, code: Code) -> list[str]:
@@ -226,11 +226,11 @@ def combine_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code)
 
 def softmax_rows(label: str, arch: str, code: Code) -> list[str]:
     """Lines of `naive_softmax` whose rows stay in registers: a warp's four pieces, a warp without any, behind P."""
-    way, once = way_through(code), shortest_way(code)
-    stored = max(index for index in {*way} - {*once} if code.instructions[index].name == "STG")
-    whole, least = code.counts(way), code.counts(once)
+    path, once = path_through(code), shortest_run(code)
+    stored = max(index for index in {*path} - {*once} if code.instructions[index].name == "STG")
+    whole, least = code.counts(path), code.counts(once)
     behind = code.counts(index for index in once if index > stored)
-    masked = code.counts(way_through(code, needed=(*WORK, "integer")))["integer"] - whole["integer"]
+    masked = code.counts(path_through(code, needed=(*WORK, "integer")))["integer"] - whole["integer"]
     return [
         _row(label, arch, WARP_COLUMNS, 0, whole - least, masked, TURN),
         _row(label, arch, LANES, 0, least - behind),

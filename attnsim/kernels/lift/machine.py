@@ -12,7 +12,7 @@ from attnsim.kernels.lift.drafts import VANISHING
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.left import NOTHING, Left, spent_on, stretches_of
 from attnsim.kernels.lift.loops import Ops
-from attnsim.kernels.lift.ways import between_waits, code_marks, made, marks_of, shortest
+from attnsim.kernels.lift.paths import between_waits, code_marks, marks_made, marks_of, shortest_path
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.schedule.instructions import LANES, LDMATRIX_BYTES, MMA_FLOPS
 from attnsim.ptx.lanes import WARP
@@ -95,7 +95,7 @@ def left_of(
     ptx = _as_code(function, known)
     warps = visits_of(rows, len(function.instructions))
     if not ptx.loops():
-        return _by_ways(function, ptx, code, warps, ops)
+        return _by_paths(function, ptx, code, warps, ops)
     visits = [max(one) for one in zip(*warps, strict=True)]
     unlike = _of_turns(ptx, code, visits, in_step)
     if unlike is not None:
@@ -112,7 +112,7 @@ def left_of(
     return found[min(found)] if found else NOTHING
 
 
-def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]], ops: Ops) -> Left:
+def _by_paths(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]], ops: Ops) -> Left:
     """Compare everything that the warps of a block ran with their paths through the machine code.
 
     Work beyond the shortest path of the PTX, such as masking scores, leaves no trace in memory accesses. It is kept, up
@@ -125,16 +125,16 @@ def _by_ways(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[in
     within: list[dict[str, float]] = [defaultdict(float) for _ in parts]
     marks, theirs = marks_of(function), code_marks(code)
     for visits, times in Counter(warps).items():
-        wanted = made(marks, visits)
-        mine, way = shortest(ptx, marks, wanted), shortest(code, theirs, wanted)
-        if mine is None or way is None:
+        wanted = marks_made(marks, visits)
+        mine, path = shortest_path(ptx, marks, wanted), shortest_path(code, theirs, wanted)
+        if mine is None or path is None:
             return NOTHING
-        least, found, over = _amounts(ptx, mine.places), _amounts(code, way.places), _amounts(code, way.over)
+        least, found, over = _amounts(ptx, mine.places), _amounts(code, path.places), _amounts(code, path.over)
         ran = _amounts(ptx, [index for index, turns in enumerate(visits) for _ in range(turns)])
         beyond = {pipe: min(max(0.0, ran[pipe] - least[pipe]), over[pipe]) for pipe in PIPE_LANES}
         beyond["issued"] = sum(beyond.values())
         loads = sum(many for mark, many in wanted.items() if mark.startswith("load"))
-        waiting = between_waits(code, way.places, loads)
+        waiting = between_waits(code, path.places, loads)
         within = within if len(waiting) == len(parts) and all(one["issued"] for one in spent) else []
         for pipe in ran:
             before[pipe] += times * ran[pipe]
@@ -173,8 +173,8 @@ def loop_of_products(function: Function, known: Sequence[Known]) -> range:
     """
     code = _as_code(function, known)
     places = [index for index, one in enumerate(code.instructions) if one.pipe == "tensor"]
-    around = [one for one in code.loops() if places[0] in one and places[-1] in one] if places else []
-    found = min(around, key=len, default=range(0))
+    enclosing = [one for one in code.loops() if places[0] in one and places[-1] in one] if places else []
+    found = min(enclosing, key=len, default=range(0))
     steps = [one for one in code.loops() if inside(one, found)]
     return range(0) if any(known[place].kind == "barrier" for one in steps for place in one) else found
 

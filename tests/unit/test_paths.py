@@ -1,8 +1,8 @@
-"""The way of a warp through machine code, by how many of each mark it makes."""
+"""The path of a warp through machine code, by its count of each mark."""
 
 from __future__ import annotations
 
-from attnsim.kernels.lift.ways import code_marks, shortest
+from attnsim.kernels.lift.paths import code_marks, shortest_path
 from attnsim.ptx.machine_code import Code, Instruction, pipe_of
 
 
@@ -32,24 +32,24 @@ UNROLLED = code(
 )
 
 
-def way(loads: int, stores: int = 1) -> list[int] | None:
-    found = shortest(UNROLLED, code_marks(UNROLLED), {"load 32": loads, "store 32": stores})
+def path(loads: int, stores: int = 1) -> list[int] | None:
+    found = shortest_path(UNROLLED, code_marks(UNROLLED), {"load 32": loads, "store 32": stores})
     return sorted(found.places) if found else None
 
 
 def test_a_loop_turns_as_often_as_its_accesses_say_and_what_is_left_over_is_run_once() -> None:
-    assert way(0) == [0, 4, 7, 9, 10]
-    assert way(1) == [0, 4, 5, 6, 7, 9, 10]
-    assert way(5) == [0, *sorted([1, 2, 3] * 2), 4, 5, 6, 7, 9, 10]
+    assert path(0) == [0, 4, 7, 9, 10]
+    assert path(1) == [0, 4, 5, 6, 7, 9, 10]
+    assert path(5) == [0, *sorted([1, 2, 3] * 2), 4, 5, 6, 7, 9, 10]
 
 
 def test_what_is_under_a_predicate_is_issued_whether_or_not_it_is_true() -> None:
-    assert way(2, stores=0) == way(2, stores=1) == [0, 1, 2, 3, 4, 7, 9, 10]
-    assert way(2, stores=2) is None
+    assert path(2, stores=0) == path(2, stores=1) == [0, 1, 2, 3, 4, 7, 9, 10]
+    assert path(2, stores=2) is None
 
 
 def test_what_is_jumped_over_without_a_mark_is_told() -> None:
-    found = shortest(UNROLLED, code_marks(UNROLLED), {"load 32": 2, "store 32": 1})
+    found = shortest_path(UNROLLED, code_marks(UNROLLED), {"load 32": 2, "store 32": 1})
     assert found is not None and found.over == [8]
 
 
@@ -62,6 +62,6 @@ def test_there_may_be_more_sums_and_no_loop_turns_by_itself() -> None:
         ("EXIT", False, None),
     )
     marks = code_marks(looping)
-    some = shortest(looping, marks, {})
+    some = shortest_path(looping, marks, {})
     assert some is not None and some.places == [0, 3, 4]
-    assert shortest(looping, marks, {"sum": 5}) is None
+    assert shortest_path(looping, marks, {"sum": 5}) is None

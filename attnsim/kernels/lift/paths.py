@@ -40,7 +40,7 @@ _OTHERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class WarpPath:
     """The instructions that a warp issues from beginning to end.
 
     Parameters
@@ -93,7 +93,7 @@ def _width(one: Instruction) -> int:
     return many * int(one.modifiers[-1].lstrip("bfsux"))
 
 
-def made(marks: Sequence[str | None], visits: Sequence[int]) -> Counter[str]:
+def marks_made(marks: Sequence[str | None], visits: Sequence[int]) -> Counter[str]:
     """Count the marks that a warp executed."""
     found = Counter[str]()
     for mark, times in zip(marks, visits, strict=True):
@@ -102,7 +102,7 @@ def made(marks: Sequence[str | None], visits: Sequence[int]) -> Counter[str]:
     return found
 
 
-def shortest(code: Code, marks: Sequence[str | None], wanted: Mapping[str, int]) -> Way | None:
+def shortest_path(code: Code, marks: Sequence[str | None], wanted: Mapping[str, int]) -> WarpPath | None:
     """Find the shortest path from beginning to end with exactly these counts of marks.
 
     Parameters
@@ -114,7 +114,7 @@ def shortest(code: Code, marks: Sequence[str | None], wanted: Mapping[str, int])
 
     Returns
     -------
-    Way or None
+    WarpPath or None
         None if no path has these counts.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -154,7 +154,7 @@ def shortest(code: Code, marks: Sequence[str | None], wanted: Mapping[str, int])
         skipped = range(stretches[place][0].stop, to or 0)
         over += [] if any(marks[one] for one in skipped) else [*skipped] * times
     trail = _trail(dict(zip(edges, flows, strict=True)))
-    return Way([index for place in trail for index in stretches[place][0]], over)
+    return WarpPath([index for place in trail for index in stretches[place][0]], over)
 
 
 def _trail(flows: Mapping[tuple[int, int | None], int]) -> list[int]:
