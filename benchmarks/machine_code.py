@@ -97,7 +97,7 @@ def turning(code: Code) -> list[range]:
     ]
 
 
-def way_through(code: Code, needed: Sequence[str] = WORK) -> list[int]:
+def path_through(code: Code, needed: Sequence[str] = WORK) -> list[int]:
     """What a warp runs from the beginning to the end, its loops of `turning` and those inside them once each."""
     times = turning(code)
     each = [int(one in times or any(inside(one, other) for other in times)) for one in code.every_loop]
@@ -109,7 +109,7 @@ def way_through(code: Code, needed: Sequence[str] = WORK) -> list[int]:
     return found
 
 
-def shortest_way(code: Code) -> list[int]:
+def shortest_run(code: Code) -> list[int]:
     """The shortest way from the beginning to the end: all that can be jumped over is."""
     last = max(index for index, one in enumerate(code.instructions) if one.name == "EXIT" and not one.predicate)
     before: dict[int, int] = {0: -1}

@@ -15,7 +15,7 @@ from attnsim.ptx.machine_code import Code
 from attnsim.tables import read_csv
 from benchmarks import instruction_counts
 from benchmarks.instruction_counts import report
-from benchmarks.machine_code import disassembler, parse, shortest_way, way_through
+from benchmarks.machine_code import disassembler, parse, path_through, shortest_run
 
 
 def line(address: int, text: str, stall: int = 1, written: int = 7, waits: int = 0) -> str:
@@ -92,7 +92,7 @@ def test_a_turn_whose_loops_turn_differently_often_is_told_by_the_products_of_it
     turn = code.turn([3, 1, 5])
     assert turn is not None and code.counts(turn)["tensor"] == 9 and turn.count(1) == 3 and turn.count(4) == 5
     assert code.turn([2, 2, 5]) is None
-    assert len(shortest_way(code)) == len(code.instructions) and way_through(code)[-1] == len(code.instructions) - 1
+    assert len(shortest_run(code)) == len(code.instructions) and path_through(code)[-1] == len(code.instructions) - 1
 
 
 def test_a_branch_over_a_lone_branch_jumps_over_what_that_jumps_over() -> None:

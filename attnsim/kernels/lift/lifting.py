@@ -19,7 +19,7 @@ from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_
 from attnsim.kernels.lift.hoisting import hoisted
 from attnsim.kernels.lift.kinds import Known, kinds_of
 from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
-from attnsim.kernels.lift.machine import amounts, left_of, loop_of_products, meet, schedulers
+from attnsim.kernels.lift.machine import amounts, instruction_ratio_of, loop_of_products, meet, schedulers
 from attnsim.kernels.lift.nests import between, moved_by, to_run
 from attnsim.kernels.lift.operations import drafts_of
 from attnsim.kernels.lift.products import (
@@ -187,12 +187,12 @@ def lift(
         warps = sharing // WARP // share
         in_step = max(1, warps // schedulers(code.capability)) if foreign else 0
         ops = finish(its_drafts, nest.per_score)[0]
-        left = left_of(function, known, nest.instructions, code, sharing, longest, ops, in_step)
+        ratio = instruction_ratio_of(function, known, nest.instructions, code, sharing, longest, ops, in_step)
         bodies = [
-            left.charged(body, amounts(spent, sharing)[0], warps)
+            ratio.charged(body, amounts(spent, sharing)[0], warps)
             for body, spent in zip(bodies, nest.instructions, strict=True)
         ]
-        bodies = [left.with_waits(body, warps) for body in bodies]
+        bodies = [ratio.with_waits(body, warps) for body in bodies]
     sizes = {name: bytes_of(value) for name, value in launch.arguments.items()}
     kernel = Kernel(
         name=function.name,

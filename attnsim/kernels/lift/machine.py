@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from attnsim.kernels.lift.drafts import VANISHING
+from attnsim.kernels.lift.instruction_ratio import NOTHING, InstructionRatio, spent_on, stretches_of
 from attnsim.kernels.lift.kinds import Known
-from attnsim.kernels.lift.left import NOTHING, Left, spent_on, stretches_of
 from attnsim.kernels.lift.loops import Ops
 from attnsim.kernels.lift.paths import between_waits, code_marks, marks_made, marks_of, shortest_path
 from attnsim.models.hardware.architectures import architecture_of
@@ -58,7 +58,7 @@ def clocks(capability: int) -> Mapping[str, float]:
     }
 
 
-def left_of(
+def instruction_ratio_of(
     function: Function,
     known: Iterable[Known],
     bodies: Iterable[Mapping[str, int]],
@@ -67,7 +67,7 @@ def left_of(
     rows: Sequence[Row],
     ops: Ops,
     in_step: int = 0,
-) -> Left:
+) -> InstructionRatio:
     """Compare a step of PTX with the step of the machine code that has the same number of products.
 
     A step is the shortest iteration of a loop, without rarely executed pieces such as masks.
@@ -100,7 +100,7 @@ def left_of(
     unlike = _of_turns(ptx, code, visits, in_step)
     if unlike is not None:
         return unlike
-    found: dict[float, Left] = {}
+    found: dict[float, InstructionRatio] = {}
     for products, exponentials in dict.fromkeys(amounts(body, threads) for body in bodies):
         for steps in (one for one in range(1, int(products) + 1) if products % one == 0):
             number = int(products) // steps
@@ -112,7 +112,9 @@ def left_of(
     return found[min(found)] if found else NOTHING
 
 
-def _by_paths(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]], ops: Ops) -> Left:
+def _by_paths(
+    function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]], ops: Ops
+) -> InstructionRatio:
     """Compare everything that the warps of a block ran with their paths through the machine code.
 
     Work beyond the shortest path of the PTX, such as masking scores, leaves no trace in memory accesses. It is kept, up
@@ -145,10 +147,10 @@ def _by_paths(function: Function, ptx: Code, code: Code, warps: Iterable[tuple[i
         {pipe: sums[pipe] / mine[pipe] if mine[pipe] else 1.0 for pipe in mine}
         for sums, mine in zip(within, spent, strict=False)
     )
-    return Left(before, after, 0, stretches=tuple(shares))
+    return InstructionRatio(before, after, 0, stretches=tuple(shares))
 
 
-def _of_turns(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> Left | None:
+def _of_turns(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> InstructionRatio | None:
     """Compare an iteration of a loop whose inner loops have different iteration counts."""
     for loop in ptx.loops():
         within = [one for one in ptx.loops() if inside(one, loop)]
@@ -216,14 +218,14 @@ def _ran(ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], visi
 
 def _compared(
     ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], products: int, visits: Sequence[int], warps: int
-) -> Left:
+) -> InstructionRatio:
     mine, theirs = _ran(ptx, mine, code, theirs, visits)
     waits = waits_of(code, theirs, warps) if warps else (0.0, 0.0)
-    return Left(_amounts(ptx, mine), _amounts(code, theirs), products, *waits)
+    return InstructionRatio(_amounts(ptx, mine), _amounts(code, theirs), products, *waits)
 
 
 def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, float]:
-    """Return the waits of :class:`Left` in clocks, per product and per other instruction of a warp."""
+    """Return the waits of :class:`InstructionRatio` in clocks, per product and per other instruction of a warp."""
     ran = [code.instructions[at] for at in step]
     products = sum(one.pipe == "tensor" for one in ran)
     others = sum(one.pipe not in ("tensor", FRAGMENTS) for one in ran)

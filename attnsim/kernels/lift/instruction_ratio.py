@@ -15,7 +15,7 @@ WAITS = "scoreboards"
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class InstructionRatio:
     """Instructions of one step in PTX and in machine code, and the waits between them.
 
     Work of a block outside the step, such as masking scores, is charged with a ratio of 1; for masks of our kernels the
@@ -106,7 +106,7 @@ class Left:
         return (inside * after / before + spent - inside) / spent
 
 
-NOTHING = Left({}, {}, 0)
+NOTHING = InstructionRatio({}, {}, 0)
 
 
 def spent_on(ops: Iterable[TileOp]) -> dict[str, float]:
