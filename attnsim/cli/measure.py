@@ -55,7 +55,7 @@ def measure(
     outputs.make_folder(out)
     records = Records(out / FILE_NAME)
     with on_gpu.told(), progress.budget("measuring", 60 * minutes) as told:
-        finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, told=told)
+        finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, progress=told)
     for line in left_out:
         print(line, file=sys.stderr)
     if (finished.wrong and not keep_going) or finished.stopped:

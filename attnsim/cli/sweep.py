@@ -45,7 +45,7 @@ def sweep(
     started = time.perf_counter()
     try:
         with progress.rate("answering", len(asked)) as told:
-            finished = run(asked, out, jobs=jobs, backend=backend, scheduler=scheduler, told=told)
+            finished = run(asked, out, jobs=jobs, backend=backend, scheduler=scheduler, progress=told)
     except KeyboardInterrupt:
         print(f"interrupted; what is finished is in {out}, the same command goes on with the rest", file=sys.stderr)
         raise

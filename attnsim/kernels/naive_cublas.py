@@ -67,7 +67,7 @@ def naive_cublas(
     check_memory(device, w)
     rows, stride, d = w.group * w.seq_q, own_naive.score_stride(w.seq_kv), w.head_dim
     s, o = empty_scores(device, w), device.empty(q.shape, str(q.dtype))
-    # cuBLAS counts by columns, so what it is told of are the transposes: S^T = K Q^T and O^T = V^T P^T.
+    # cuBLAS counts by columns, so it gets the transposes: S^T = K Q^T and O^T = V^T P^T.
     keys, queries = _Operand(k, d, w.seq_kv * d, transposed=True), _Operand(q, d, rows * d)
     _multiply(w, (w.seq_kv, rows, d), keys, queries, _Operand(s, stride, rows * stride), factor)
     p, lse = softmax(device, w, s, w.mask)
@@ -95,7 +95,7 @@ def _multiply(w: Workload, shape: tuple[int, int, int], a: _Operand, b: _Operand
     kind = CUDA_R_16F if w.dtype == "fp16" else CUDA_R_16BF
     orders = (CUBLAS_OP_T if operand.transposed else CUBLAS_OP_N for operand in (a, b))
 
-    def told(operand: _Operand) -> tuple[int, int, int, int]:
+    def arguments_of(operand: _Operand) -> tuple[int, int, int, int]:
         return operand.array.data.ptr, kind, operand.row, operand.matrix
 
     with c.array.device:
@@ -104,10 +104,10 @@ def _multiply(w: Workload, shape: tuple[int, int, int], a: _Operand, b: _Operand
             *orders,
             *shape,
             alpha.ctypes.data,
-            *told(a),
-            *told(b),
+            *arguments_of(a),
+            *arguments_of(b),
             beta.ctypes.data,
-            *told(c),
+            *arguments_of(c),
             w.batch * w.heads_kv,
             CUBLAS_COMPUTE_32F,
             CUBLAS_GEMM_DEFAULT,

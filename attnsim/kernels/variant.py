@@ -113,8 +113,8 @@ def compile_variant(variant: Variant, arch: str = "80", *, cubin: bool = True) -
     options = [*variant.options, f"-arch={'sm' if cubin else 'compute'}_{arch}"]
     if cubin:
         options.append("--ptxas-options=-v")
-    told = ["1", source_hash(variant), *map(str, nvrtc.version), *(o for o in options if not o.startswith("-I"))]
-    key = hashlib.sha256("\0".join(told).encode()).hexdigest()[:40]
+    parts = ["1", source_hash(variant), *map(str, nvrtc.version), *(o for o in options if not o.startswith("-I"))]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
     found = compile_cache.read(key)
     if found is None:
         try:

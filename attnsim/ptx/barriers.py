@@ -59,7 +59,7 @@ class _State:
     expected: Indices
     yes: Indices
     voted: Indices
-    told: Clock
+    clock: Clock
     waiting: list[Arrival] = field(default_factory=list)
 
 
@@ -79,8 +79,8 @@ class Barriers:
     def _untouched(self) -> _State:
         blocks, ordering = self._lanes.blocks, self._ordering
         arrived, expected, yes, voted = np.zeros((4, blocks), np.int64)
-        told = ordering.clock() if ordering else np.zeros((blocks, 0, 0), np.int32)
-        return _State(arrived, expected, yes, voted, told)
+        clock = ordering.clock() if ordering else np.zeros((blocks, 0, 0), np.int32)
+        return _State(arrived, expected, yes, voted, clock)
 
     @property
     def waiting(self) -> bool:
@@ -110,7 +110,7 @@ class Barriers:
         state.arrived += arrived
         state.expected[arrived > 0] = expected
         if self._ordering:
-            self._ordering.publish(state.told, mask)
+            self._ordering.publish(state.clock, mask)
         if arrival.votes is not None:
             state.voted += self._count(mask.lanes)
             state.yes += self._count(mask.lanes & arrival.votes)
@@ -149,13 +149,13 @@ class Barriers:
             if going.count:
                 released.append((arrival.resume, going))
                 if self._ordering:
-                    self._ordering.acquire(state.told, going)
+                    self._ordering.acquire(state.clock, going)
                 if arrival.finish:
                     arrival.finish(state.yes, state.voted, going)
             if staying.count:
                 kept.append(replace(arrival, mask=staying))
         state.waiting = kept
-        for counts in (state.arrived, state.yes, state.voted, state.told):
+        for counts in (state.arrived, state.yes, state.voted, state.clock):
             counts[complete] = 0
         return released
 

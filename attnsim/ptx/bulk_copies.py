@@ -168,8 +168,8 @@ def compile_bulk_copy(instruction: Instruction, machine: Machine) -> Step:
     modifiers = instruction.modifiers
     target, source, mbarrier = instruction.operands[:3]
     wanted = ("bulk", "tensor", "global", "mbarrier::complete_tx::bytes")
-    told = [m for m in modifiers if m in ("im2col", "cta_group::2")]
-    if not isinstance(source, TensorAddress) or told or any(m not in modifiers for m in wanted):
+    unknown = [m for m in modifiers if m in ("im2col", "cta_group::2")]
+    if not isinstance(source, TensorAddress) or unknown or any(m not in modifiers for m in wanted):
         raise unsupported(instruction)
     copies, boxes = machine.unit(BulkCopies), boxes_of(source, machine)
     to, barrier = machine.address(target), machine.address(mbarrier)
@@ -369,8 +369,8 @@ def compile_bulk_store(instruction: Instruction, machine: Machine) -> Step:
         boxes = boxes_of(target, machine)
 
         def box(mask: Mask) -> None:
-            told = (each.tolist() for each in (*boxes(mask), place(mask), mask.index))
-            for address, corner, start, lane in zip(*told, strict=True):
+            per_lane = (each.tolist() for each in (*boxes(mask), place(mask), mask.index))
+            for address, corner, start, lane in zip(*per_lane, strict=True):
                 stores.begin_box(address, corner, start, lane, join)
 
         return box
@@ -380,8 +380,8 @@ def compile_bulk_store(instruction: Instruction, machine: Machine) -> Step:
     to, size = machine.address(target), machine.read(instruction.operands[2], "u32")
 
     def plain(mask: Mask) -> None:
-        told = (each.tolist() for each in (to(mask), place(mask), mask.of(size()), mask.index))
-        for address, start, length, lane in zip(*told, strict=True):
+        per_lane = (each.tolist() for each in (to(mask), place(mask), mask.of(size()), mask.index))
+        for address, start, length, lane in zip(*per_lane, strict=True):
             stores.begin_bytes(address, start, length, lane, kind, join)
 
     return plain

@@ -41,7 +41,7 @@ class Clusters:
         self._phase = np.zeros(-(-lanes.blocks // together), np.int64)
         self._visits: list[tuple[int, int, int]] = []  # to a block, by an agent, at its time
         if self._ordering:
-            self._told, self._over = self._ordering.clock(), self._ordering.clock()
+            self._published, self._over = self._ordering.clock(), self._ordering.clock()
 
     def arrive(self, mask: Mask) -> None:
         """``barrier.cluster.arrive`` of these lanes; a phase ends when all live lanes of the cluster have arrived.
@@ -61,7 +61,7 @@ class Clusters:
         self._arrived |= mask.lanes
         self._due[mask.index] = self._phase[self._of[mask.index]] + 1
         if self._ordering:
-            self._ordering.publish(self._told, mask)
+            self._ordering.publish(self._published, mask)
         self._settle()
 
     def over(self, mask: Mask) -> Mask:
@@ -182,9 +182,9 @@ class Clusters:
             self._phase[over] += 1
             self._arrived &= ~over[self._of]
             if self._ordering:
-                told = self._told.reshape(clusters, self._together, *self._told.shape[1:]).max(axis=1)
+                published = self._published.reshape(clusters, self._together, *self._published.shape[1:]).max(axis=1)
                 blocks = np.flatnonzero(np.repeat(over, self._together))
-                self._over[blocks] = told[blocks // self._together]
+                self._over[blocks] = published[blocks // self._together]
 
 
 @operation("mapa")

@@ -41,11 +41,11 @@ def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer
 
 
 @in_place
-def clocks_written(rows, granules, known, who, told, writer, written, by_atomic, unwritten, atomic):
+def clocks_written(rows, granules, known, who, generic, writer, written, by_atomic, unwritten, atomic):
     """Return two granules of an access whose last write is not known to be complete, -1 for none.
 
     Access i is checked against the clock ``known[who[i]]``. The second granule is the first one whose write is complete
-    by the clock ``told[who[i]]`` (a fence is missing), the first is any other. Unwritten granules are allowed with
+    by the clock ``generic[who[i]]`` (a fence is missing), the first is any other. Unwritten granules are allowed with
     `unwritten`, granules written by an atomic with `atomic`.
     """
     bad, unfenced = -1, -1
@@ -55,7 +55,7 @@ def clocks_written(rows, granules, known, who, told, writer, written, by_atomic,
             by, when = writer[granule], written[granule]
             if when <= known[who[i], by] or (unwritten and by == -1) or (atomic and by_atomic[granule]):
                 continue
-            if when <= told[who[i], by]:
+            if when <= generic[who[i], by]:
                 unfenced = i * granules + part if unfenced < 0 else unfenced
             elif bad < 0:
                 bad = i * granules + part
@@ -118,7 +118,7 @@ def clocks_read(rows, granules, agents, who, known, read):
 
 
 @in_place
-def clocks_told(clock, known, warps, per_block, publish):
+def clocks_merged(clock, known, warps, per_block, publish):
     """Merge the warps' vector clocks into the clocks of their blocks (`publish`), or the reverse."""
     for warp in warps:
         for plane in range(2):

@@ -84,8 +84,8 @@ class Counters:
 
     def requested(self) -> dict[tuple[str, str], int]:
         """Return requested bytes of global memory by ("load" or "store", tensor), without zeros."""
-        ways = (("load", self.loads), ("store", self.stores))
-        return {(way, tensor): count for way, by_tensor in ways for tensor, count in by_tensor.items() if count}
+        directions = (("load", self.loads), ("store", self.stores))
+        return {(way, tensor): count for way, by_tensor in directions for tensor, count in by_tensor.items() if count}
 
     def __add__(self, other: Counters) -> Counters:
         """Sum, field by field."""

@@ -49,7 +49,7 @@ class Mbarriers:
         self._visible = np.zeros(size, bool)
         self._met: dict[tuple[int, Mask, bytes], tuple[int, Indices]] = {}
         self._made: list[Clock] = []
-        self._told: list[Clock] = []
+        self._published: list[Clock] = []
         self._over: list[Clock] = []
 
     def init(self, addresses: Values, counts: Values, mask: Mask) -> None:
@@ -66,7 +66,7 @@ class Mbarriers:
             self._maker[number, blocks], self._visible[number, blocks] = part.index // 32, False
             if self._ordering:
                 if number == len(self._made):
-                    for clocks in (self._made, self._told, self._over):
+                    for clocks in (self._made, self._published, self._over):
                         clocks.append(self._ordering.clock())
                 self._ordering.stamp(self._made[number], part)
 
@@ -96,9 +96,9 @@ class Mbarriers:
                 raise MisusedMbarrier(f"more than it can count for {self.described(number, block)}", lane)
             if self._ordering:
                 if owners is None:
-                    self._ordering.publish(self._told[number], part)
+                    self._ordering.publish(self._published[number], part)
                 else:
-                    self._ordering.publish_to(self._told[number], blocks, part.index)
+                    self._ordering.publish_to(self._published[number], blocks, part.index)
             self._settle(number)
         return phases
 
@@ -152,7 +152,7 @@ class Mbarriers:
         np.subtract.at(self._bytes[number], blocks, count)
         if self._ordering:
             phases = self._phase[number, blocks] + 1
-            self._ordering.end_copy(self._told[number], rows, number, blocks, phases)
+            self._ordering.end_copy(self._published[number], rows, number, blocks, phases)
         self._settle(number)
 
     def end_products(self, number: int, block: int, agent: int, count: int) -> None:
@@ -162,7 +162,7 @@ class Mbarriers:
             lane = int(np.flatnonzero(self._block_of == block)[0])
             raise MisusedMbarrier(f"more than it can count for {self.described(number, block)}", lane)
         if self._ordering:
-            self._ordering.products_done(self._told[number], block, agent, count)
+            self._ordering.products_done(self._published[number], block, agent, count)
         self._settle(number)
 
     def for_products(self, addresses: Values, mask: Mask) -> Iterator[tuple[int, Mask, Bools | slice]]:
@@ -243,7 +243,7 @@ class Mbarriers:
             self._phase[number, over] += 1
             self._pending[number, over] = self._expected[number, over]
             if self._ordering:
-                self._over[number][over] = self._told[number][over]
+                self._over[number][over] = self._published[number][over]
 
 
 _NONE, _ONE = Immediate("0"), Immediate("1")

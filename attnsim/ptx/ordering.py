@@ -135,7 +135,7 @@ class Ordering:
     def publish(self, clock: Clock, mask: Mask) -> None:
         """Publish these warps' clocks at a barrier of their blocks (a release), then advance the warps' own time."""
         warps = mask.warp_index
-        compiled_clocks.clocks_told(clock, self._known, warps, self._per_block, True)
+        compiled_clocks.clocks_merged(clock, self._known, warps, self._per_block, True)
         self._tick(warps)
 
     def publish_to(self, clock: Clock, blocks: Indices, lanes: Indices) -> None:
@@ -145,7 +145,7 @@ class Ordering:
 
     def acquire(self, clock: Clock, mask: Mask) -> None:
         """Merge a barrier's clock into the clocks of these warps (an acquire)."""
-        compiled_clocks.clocks_told(clock, self._known, mask.warp_index, self._per_block, False)
+        compiled_clocks.clocks_merged(clock, self._known, mask.warp_index, self._per_block, False)
 
     def barrier(self, blocks: Bools | None) -> None:
         """Synchronise all warps of these blocks (None: of every block)."""
@@ -227,7 +227,7 @@ class Ordering:
         known = self._known[groups[:, None] * 4 + np.arange(4)].min(axis=1)
         which, flat = np.repeat(np.arange(len(groups)), rows.shape[1]), rows.reshape(-1)
         lanes = groups[which] * 4 * WARP
-        self._check_written(flat, PIECE, known[:, _ASYNC], which, lanes, "read by wgmma", told=known[:, _GENERIC])
+        self._check_written(flat, PIECE, known[:, _ASYNC], which, lanes, "read by wgmma", generic=known[:, _GENERIC])
         agents = self._warps + self._own[groups * 4] // 4
         self._note_read(flat, PIECE, agents[which], numbers[which])
 
@@ -240,8 +240,8 @@ class Ordering:
     def read_by_store(self, rows: Values, lane: int, number: int) -> None:
         """Check and note the reads of a lane's bulk store, the warp's store of that number (from 1)."""
         warp = np.full(len(rows), lane // WARP)
-        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
-        self._check_written(rows, PIECE, known, warp, warp * WARP + lane % WARP, "read by bulk store", told=told)
+        known, generic = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(rows, PIECE, known, warp, warp * WARP + lane % WARP, "read by bulk store", generic=generic)
         self._reading[self._stores + self._own[lane // WARP]] = True
         self._of(self._read, PIECE)[rows, :, self._stores + self._own[lane // WARP]] = number
 
@@ -253,8 +253,8 @@ class Ordering:
     def read_by_product(self, rows: Values, warps: Indices, numbers: Indices) -> None:
         """Check and note the reads ``[products, pieces]`` of tcgen05.mma with these numbers, by warp."""
         flat, which = rows.reshape(-1), np.repeat(warps, rows.shape[1])
-        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
-        self._check_written(flat, PIECE, known, which, which * WARP, "read by tcgen05.mma", told=told)
+        known, generic = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(flat, PIECE, known, which, which * WARP, "read by tcgen05.mma", generic=generic)
         agents = self._products + self._own[which]
         self._note_read(flat, PIECE, agents, np.repeat(numbers, rows.shape[1]))
 
@@ -281,8 +281,8 @@ class Ordering:
         """Check and note the start of bulk copies by these lanes."""
         by_piece, flat = np.repeat(lanes, rows.shape[1]), rows.reshape(-1)
         warps = by_piece // WARP
-        known, told = self._known[:, _ASYNC], self._known[:, _GENERIC]
-        self._check_written(flat, PIECE, known, warps, by_piece, "bulk copy", told=told, unwritten=True)
+        known, generic = self._known[:, _ASYNC], self._known[:, _GENERIC]
+        self._check_written(flat, PIECE, known, warps, by_piece, "bulk copy", generic=generic, unwritten=True)
         self._check_read(flat, PIECE, warps, by_piece, "bulk copy")
         self._take(flat, PIECE, _IN_FLIGHT)
 
@@ -341,12 +341,12 @@ class Ordering:
 
     def _check_written(
         self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
-        told: Clock | None = None, unwritten: bool = False, atomic: bool = False,
+        generic: Clock | None = None, unwritten: bool = False, atomic: bool = False,
     ) -> None:  # fmt: skip
-        """Check that clocks `known[who]` include the last writes; if only `told` includes them, a fence is missing."""
+        """Check that clocks `known[who]` include the last writes; if only `generic` does, a fence is missing."""
         books = self._writer, self._written, self._by_atomic
         bad, unfenced = compiled_clocks.clocks_written(
-            rows, width // self._granule, known, who, known if told is None else told, *books, unwritten, atomic
+            rows, width // self._granule, known, who, known if generic is None else generic, *books, unwritten, atomic
         )
         self._refuse(unfenced, rows, width, lanes, what, " and not passed on by fence.proxy.async")
         self._refuse(bad, rows, width, lanes, what)

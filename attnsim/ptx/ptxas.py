@@ -41,8 +41,8 @@ def assemblers() -> tuple[Assembler, ...]:
     found: dict[tuple[int, ...], Assembler] = {}
     for path in dict.fromkeys(_places()):
         ran = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-        if told := re.search(r"\bV(\d+(?:\.\d+)+)", ran.stdout):
-            version = tuple(map(int, told[1].split(".")))
+        if found_version := re.search(r"\bV(\d+(?:\.\d+)+)", ran.stdout):
+            version = tuple(map(int, found_version[1].split(".")))
             found.setdefault(version, Assembler(version, path))
     return tuple(sorted(found.values(), reverse=True))
 
@@ -82,9 +82,9 @@ def assemble(ptx: str, arch: str) -> tuple[str, bytes]:
         for one in assemblers():
             command = [one.path, "-v", f"-arch=sm_{arch}", str(source), "-o", str(target)]
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            said = ran.stdout + ran.stderr
+            report = ran.stdout + ran.stderr
             if ran.returncode == 0:
-                return said, target.read_bytes()
-            words = (line for line in said.splitlines() if "error" in line or "fatal" in line)
-            refused = refused or " ".join(next(words, said.strip()[:200]).split())
+                return report, target.read_bytes()
+            words = (line for line in report.splitlines() if "error" in line or "fatal" in line)
+            refused = refused or " ".join(next(words, report.strip()[:200]).split())
     raise InputError(f"ptxas refuses the PTX for sm_{arch}: {refused}")

@@ -148,14 +148,14 @@ class Asked:
 
     Parameters
     ----------
-    way : {"load", "store"}
+    direction : {"load", "store"}
     blocks, starts, sizes : ndarray of int ``[some]``
         The blocks, the lowest byte of the argument that each accessed, and the number of bytes.
     turn : int
         Number of branches executed before.
     """
 
-    way: str
+    direction: str
     argument: str
     blocks: Indices
     starts: Indices
@@ -301,7 +301,7 @@ class _Notes:
 
     def _lines(self, one: Instruction) -> Callable[[Mask], None]:
         """Return a closure that records the bytes that a load, a store or a cp.async accesses."""
-        machine, way = self._machine, "store" if one.name in ("st", "red", "atom") else "load"
+        machine, direction = self._machine, "store" if one.name in ("st", "red", "atom") else "load"
         places = [operand for operand in one.operands if isinstance(operand, Address)]
         address = machine.address(places[-1] if one.name == "cp" else places[0])
         width = _width(one)
@@ -320,7 +320,7 @@ class _Notes:
             here = (sizes > 0) & (where < PARAMETER_WINDOW)
             blocks = machine.lanes.block_of[mask.index]
             for tensor, chosen, rows in machine.memory.parts(where[here], 1, mask.select(here), "load"):
-                self._add(way, tensor.name, blocks[here][chosen], rows, sizes[here][chosen])
+                self._add(direction, tensor.name, blocks[here][chosen], rows, sizes[here][chosen])
 
         return asked
 
@@ -329,7 +329,7 @@ class _Notes:
         machine = self._machine
         source = next(operand for operand in one.operands if isinstance(operand, TensorAddress))
         boxes = boxes_of(source, machine)
-        way = "load" if "mbarrier::complete_tx::bytes" in one.modifiers else "store"
+        direction = "load" if "mbarrier::complete_tx::bytes" in one.modifiers else "store"
         receivers = machine.cluster if "multicast::cluster" in one.modifiers else 1  # a run as a whole checks it
 
         def asked(mask: Mask) -> None:
@@ -340,22 +340,23 @@ class _Notes:
                 start, size = _box_bytes(tensor_map, corner)
                 size *= receivers
                 if size:
-                    self._add(way, name, blocks[place : place + 1], np.array([start]), np.array([size]))
+                    self._add(direction, name, blocks[place : place + 1], np.array([start]), np.array([size]))
 
         return asked
 
-    def _add(self, way: str, argument: str, blocks: Indices, starts: Indices, sizes: Indices) -> None:
+    def _add(self, direction: str, argument: str, blocks: Indices, starts: Indices, sizes: Indices) -> None:
         """Add an access per block; without a branch in between, it extends the previous access."""
         firsts = np.flatnonzero(np.r_[True, blocks[1:] != blocks[:-1]])
         mine = blocks[firsts] + self._first
         lowest, bytes_ = np.minimum.reduceat(starts, firsts), np.add.reduceat(sizes, firsts)
         last = next(
-            (one for one in reversed(self._seen.asked[-4:]) if (one.way, one.argument) == (way, argument)), None
+            (one for one in reversed(self._seen.asked[-4:]) if (one.direction, one.argument) == (direction, argument)),
+            None,
         )
         if last is not None and last.turn == self._turn and np.array_equal(last.blocks, mine):
             last.starts, last.sizes = np.minimum(last.starts, lowest), last.sizes + bytes_
         else:
-            self._seen.asked.append(Asked(way, argument, mine, lowest, bytes_, self._turn))
+            self._seen.asked.append(Asked(direction, argument, mine, lowest, bytes_, self._turn))
 
 
 def _width(one: Instruction) -> int:

@@ -48,7 +48,7 @@ class Fragment:
         self.groups = np.zeros(warpgroups, np.int64)
         self.values: Values = np.zeros((0, 0, 0), np.float32)
 
-    def lend(self, mask: Mask, reports: Reports) -> None:
+    def hand_over(self, mask: Mask, reports: Reports) -> None:
         """Give the registers of these warpgroups to the tensor cores; reports RegisterInFlight if that is too early."""
         bits = mask.warpgroup_bits
         if self.touched & bits:

@@ -105,7 +105,7 @@ class _Product(Alike):
         if not described or not kept:
             raise UnsupportedInstruction("wgmma by descriptors or a scale-d that no registers of their width hold")
         sources, to, columns = [one._source for one in members if one._source], members[0]._sum, self._columns
-        lent = list(dict.fromkeys([to, *sources]))
+        in_use = list(dict.fromkeys([to, *sources]))
         read = functools.reduce(Rows.joined, (one.rows for one in (*sources, to)))
         of_a = np.array([source.rows.rows for source in sources])
         (across, transposed), kind, fast = self._transposed, self._kind, compiled_matrices
@@ -132,8 +132,8 @@ class _Product(Alike):
                 products = (a @ b.swapaxes(1, 2)).reshape(-1, each, 64, columns)
                 file = registers.files["<f4"]
                 fast.accumulate(to.values, groups, keep[part], flying, file, to.rows.rows, self._sign, products)
-            for fragment in lent:
-                fragment.lend(mask, machine.reports)
+            for fragment in in_use:
+                fragment.hand_over(mask, machine.reports)
                 fragment.groups[groups] = numbers
 
         return step

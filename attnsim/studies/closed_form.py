@@ -155,14 +155,14 @@ def estimate(
     hbm, launches = hbm_bytes * hbm_s, np.zeros_like(clk)
     of_passes = _vector_of_passes(work, plans, which, gpu) * clk / sms
     computing = of_passes.sum(axis=0)  # nobody counted their instructions: a pipe's come after another's
-    beside = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
+    memory = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
     if launch != "kernel":
         each = gpu["launch.graph" if launch == "graph" else "launch.stream"]
         launches = of("kernels") * each + of(fitted + "call_s")
 
     def time_at(share: Floats) -> tuple[Floats, Floats]:
-        held = np.where(compute / share < beside, beside, 0.0) + np.where(computing / share < moving, moving, 0.0)
-        return np.maximum(compute / share, beside) + np.maximum(computing / share, moving) + launches, held + launches
+        held = np.where(compute / share < memory, memory, 0.0) + np.where(computing / share < moving, moving, 0.0)
+        return np.maximum(compute / share, memory) + np.maximum(computing / share, moving) + launches, held + launches
 
     full = time, _ = time_at(np.ones_like(clk))
     chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
@@ -205,5 +205,7 @@ def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[s
         here = of([item.main.dtype == dtype for item in plans])
         rate[here] = gpu["sm.fp32_rate" if dtype == "fp32" else f"tensor.{dtype}"][here]
     synchronous = of([item.main.path == "mma_sync" and item.main.dtype != "fp32" for item in plans])
-    beside = of([item.main.path in BESIDE for item in plans])
-    return np.asarray(rate * np.where(synchronous, gpu["tensor.mma_sync_fraction"], np.where(beside, ASYNC_SHARE, 1.0)))
+    asynchronous = of([item.main.path in BESIDE for item in plans])
+    return np.asarray(
+        rate * np.where(synchronous, gpu["tensor.mma_sync_fraction"], np.where(asynchronous, ASYNC_SHARE, 1.0))
+    )

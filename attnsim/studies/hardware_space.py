@@ -126,8 +126,8 @@ class Limit:
         if not self.times:
             return self
         value = self.value * unchanged
-        told = f"{value:.4g} {RESULTS[self.name]}" if self.name in RESULTS else FIELDS[self.name].show(value)
-        return replace(self, value=value, text=f"{self.text} ({told})", times=False)
+        text = f"{value:.4g} {RESULTS[self.name]}" if self.name in RESULTS else FIELDS[self.name].show(value)
+        return replace(self, value=value, text=f"{self.text} ({text})", times=False)
 
     def excess(self, value: float) -> float:
         """Return the relative excess of a value over the limit, 0 within it."""

@@ -47,7 +47,7 @@ def run(
     jobs: int | None = None,
     backend: str = "local",
     scheduler: str = "",
-    told: Callable[[int], None] = lambda points: None,
+    progress: Callable[[int], None] = lambda points: None,
 ) -> Finished:
     """Answer every point of a study that the folder does not hold yet.
 
@@ -61,7 +61,7 @@ def run(
         Where chunks are answered. The chunks of a cluster are written here.
     scheduler : str
         Address of the cluster, ``tcp://host:8786``.
-    told : callable
+    progress : callable
         Called with the number of points of each finished chunk, whether finished earlier or now.
 
     Raises
@@ -75,7 +75,7 @@ def run(
     with folder.opened(study):
         found = folder.done()
         for number in sorted(found):
-            told(study.chunk(number).count)
+            progress(study.chunk(number).count)
         pending = [number for number in range(study.chunks()) if number not in found]
         for attempt in range(RESTARTS + 1):
             left = set(pending)
@@ -83,7 +83,7 @@ def run(
                 for number, table in _answered(study, pending, jobs, backend, scheduler):
                     folder.write(number, table)
                     left.remove(number)
-                    told(table.num_rows)
+                    progress(table.num_rows)
                 break
             except Exception as error:
                 if type(error).__name__ not in LOST_WORKER:

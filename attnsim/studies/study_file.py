@@ -116,8 +116,8 @@ def _kernels(entry: StudyEntry, given: str | list[str]) -> Axis:
         if key in entry.model_fields_set:
             raise InputError(f"{key} is not for kernel, whose file holds shapes, tile and fitted numbers; keep one")
     if entry.method == "closed-form" or entry.replays is not None:
-        said = "method is closed-form" if entry.replays is None else f"replays is {entry.replays}"
-        raise InputError(f"{said}, but a kernel file has no closed form: every point is a replay; leave it out")
+        reason = "method is closed-form" if entry.replays is None else f"replays is {entry.replays}"
+        raise InputError(f"{reason}, but a kernel file has no closed form: every point is a replay; leave it out")
     kernels = _read("kernel", given, lambda name: read_kernels(Path(name)))
     return Axis("kernel", "choice", kernels, labels=tuple([given] if isinstance(given, str) else given))
 
@@ -159,12 +159,12 @@ def _of_record(workload: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _models(given: str | list[Any], beside: Mapping[str, Any]) -> Axis:
+def _models(given: str | list[Any], set_by_study: Mapping[str, Any]) -> Axis:
     """Read the shapes of models by id, without the fields that the study sets itself."""
     if not all(isinstance(name, str) for name in given):
         raise InputError(f"workload.shape is {shown(given)}; write ids of models, or names with fields")
     models = _read("workload.shape", given, lambda name: asked_layers(load_model(name), name))
-    fields = [name for name in MODEL_FIELDS if name not in beside]
+    fields = [name for name in MODEL_FIELDS if name not in set_by_study]
     shapes = tuple({name: getattr(model, name) for name in fields} for model in models)
     return Axis("shape", "shape", shapes, labels=tuple(model.id for model in models))
 
@@ -204,5 +204,5 @@ def _reworded(error: ValidationError) -> str:
         "greater_than_equal": "is {given}; allowed: {ge} or more",
         "less_than_equal": "is {given}; allowed: at most {le}",
         "string_too_long": "is too long; allowed: at most {max_length} letters",
-    }.get(first["type"], "is {given}; {told}")
-    return f"{where or 'the file'} {words.format(given=given, told=' '.join(first['msg'].split()), **limits)}"
+    }.get(first["type"], "is {given}; {fault}")
+    return f"{where or 'the file'} {words.format(given=given, fault=' '.join(first['msg'].split()), **limits)}"

@@ -220,10 +220,10 @@ def whatif(
     for name, figure in (("area", area_mm2), ("cost", cost_usd)):
         if any(one.name == name for one in wanted):
             figure(base)
-    conditions = {way: read_conditions(way, cache=cache, launch=launch) for way in ("shipped", tiles)}
+    conditions = {tiling: read_conditions(tiling, cache=cache, launch=launch) for tiling in ("shipped", tiles)}
 
-    def answers(machine: Gpu, way: str) -> Answers:
-        found = [_answer(one, machine, algorithm, implementation, conditions[way]) for one in every]
+    def answers(machine: Gpu, tiling: str) -> Answers:
+        found = [_answer(one, machine, algorithm, implementation, conditions[tiling]) for one in every]
         return dict(zip(map(id, every), found, strict=True))
 
     before, shipped = answers(base, tiles), answers(base, "shipped") if tiles != "shipped" else None

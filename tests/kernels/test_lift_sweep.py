@@ -104,7 +104,7 @@ def test_a_run_goes_on_and_a_kernel_file_that_changed_is_other_inputs(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(study_of(asked(file)), out, jobs=1, told=stop)
+        run(study_of(asked(file)), out, jobs=1, progress=stop)
     file.write_text(f"# a comment changes nothing\n{file.read_text()}")
     finished = run(study_of(asked(file)), out, jobs=2)
     assert (finished.found, finished.chunks) == (2, 4)

@@ -57,7 +57,7 @@ def test_what_alternatives_say_is_not_a_component_s_to_say_again() -> None:
 
 
 def test_nine_rows_in_ten_of_a_laboratory_that_is_left_out_are_held() -> None:
-    groups = [group for group in made() if group.carried]
+    groups = [group for group in made() if group.components]
     check = left_out(made(), lambda group: group.laboratory)
     assert 0.85 <= np.mean([check.inside[group] for group in groups]) <= 0.95
     for name in TRUE:

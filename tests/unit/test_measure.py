@@ -53,7 +53,7 @@ def kinds(records: Records) -> Counter[str]:
 def test_everything_is_checked_before_anything_is_timed(tmp_path: Path, right: None) -> None:
     records, told = Records(tmp_path / "records.jsonl"), list[str]()
     operations = some("flash", "decode")
-    finished = measure(make_bench(), records, operations, budget_s=150, told=told.append, clock=Clock())
+    finished = measure(make_bench(), records, operations, budget_s=150, progress=told.append, clock=Clock())
     assert not finished.wrong and not finished.stopped and finished.left > 1000
     order = [record["kind"] for record in records.done.values()]
     assert [kind for kind, _ in itertools.groupby(order)] == ["machine", "correct", "null", "time"]

@@ -22,7 +22,7 @@ from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.components import RATIOS, ratio_widths, widths
 from attnsim.models.implementations.registry import IMPLEMENTATIONS
 from attnsim.validation.checking.components import Group, left_out, measured
-from attnsim.validation.checking.ratio_steps import beside, step_errors
+from attnsim.validation.checking.ratio_steps import alternative_logs, step_errors
 from attnsim.validation.measured.datasets import published_rows
 from attnsim.wording import ratio_text
 from tests.unit.answering import refusal, varied
@@ -104,7 +104,7 @@ def test_steps_of_a_group_have_the_alternatives_of_its_first() -> None:
     assert chosen.calibration is not None
     alternative = Alternative(1.05, {"block_clks": 0.0}, {})
     known, own = replace(chosen.calibration, alternatives=(alternative,)), chosen.numbers
-    found = beside(
+    found = alternative_logs(
         [
             ("one", known, (short, own), (long, own)),
             ("one", known, (other, own), (short, own)),

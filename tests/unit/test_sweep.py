@@ -210,7 +210,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, small_chunks: None) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(study, tmp_path / "out", jobs=1, told=stop)
+        run(study, tmp_path / "out", jobs=1, progress=stop)
     first = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "points").iterdir()}
     assert len(first) == 2
     finished = run(study, tmp_path / "out", jobs=1)
@@ -232,7 +232,7 @@ KILLED = """
         if len(seen) == 3:
             open(os.path.join(sys.argv[2], "points", ".part-000009.parquet.1.tmp"), "w").write("half")
             os.kill(os.getpid(), signal.SIGKILL)
-    run(read_study(sys.argv[1]), sys.argv[2], jobs=1, told=told)
+    run(read_study(sys.argv[1]), sys.argv[2], jobs=1, progress=told)
 """
 
 
@@ -439,7 +439,7 @@ def test_a_dask_cluster_goes_on_when_a_worker_is_killed(tmp_path: Path, small_ch
                 os.kill(cluster.workers[0].process.pid, signal.SIGKILL)
                 time.sleep(0.2)
 
-        run(study, tmp_path / "dask", backend="dask", scheduler=cluster.scheduler_address, told=told)
+        run(study, tmp_path / "dask", backend="dask", scheduler=cluster.scheduler_address, progress=told)
     run(study, tmp_path / "local", jobs=1)
     assert len(seen) == study.chunks() == 40
     pd.testing.assert_frame_equal(load(tmp_path / "dask"), load(tmp_path / "local"))

@@ -70,7 +70,7 @@ class CudaDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an array of unspecified content, or of poison."""
-        with self._told(f"allocate {dtype} {list(shape)}"):
+        with self._on_device(f"allocate {dtype} {list(shape)}"):
             array = self._cupy.empty(shape, dtype)
             if self.poison and array.nbytes:
                 array.reshape(-1).view("uint8").fill(POISON)
@@ -78,23 +78,23 @@ class CudaDevice:
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an array of zeros."""
-        with self._told(f"allocate {dtype} {list(shape)}"):
+        with self._on_device(f"allocate {dtype} {list(shape)}"):
             return self._cupy.zeros(shape, dtype)
 
     def upload(self, array: Any) -> Array:
         """Copy a NumPy array to this device, contiguous."""
-        with self._told("upload"):
+        with self._on_device("upload"):
             return self._cupy.array(array, order="C")
 
     def download(self, array: Array) -> NDArray[Any]:
         """Copy an array of this device to NumPy, after everything launched before."""
-        with self._told("download"):
+        with self._on_device("download"):
             found: NDArray[Any] = self._cupy.asnumpy(array)
             return found
 
     def tensor_map(self, array: Array, rows: int) -> NDArray[Any]:
         """Return the driver's tensor map for boxes of `rows` x 64 elements of one head."""
-        with self._told(f"describe boxes of {rows} rows"):
+        with self._on_device(f"describe boxes of {rows} rows"):
             return tensor_map(array, rows)
 
     def synchronize(self) -> None:
@@ -105,7 +105,7 @@ class CudaDevice:
         CudaError
             If a launch failed.
         """
-        with self._told("synchronize"):
+        with self._on_device("synchronize"):
             self._cupy.cuda.get_current_stream().synchronize()
 
     def launch(self, variant: Variant, grid: Grid, arguments: Mapping[str, Array]) -> None:
@@ -122,7 +122,7 @@ class CudaDevice:
         for name, value in arguments.items():
             self._check_argument(variant, name, value)
         kernel = self.kernel(variant)
-        with self._told(f"launch {described(variant, grid)}"):
+        with self._on_device(f"launch {described(variant, grid)}"):
             kernel(grid, (variant.threads, 1, 1), tuple(arguments.values()), shared_mem=variant.shared_memory_bytes)
             if self.synchronous:
                 self._cupy.cuda.get_current_stream().synchronize()
@@ -137,7 +137,7 @@ class CudaDevice:
         """
         if variant in self._kernels:
             return self._kernels[variant]
-        with self._told(f"load {variant.label}"):
+        with self._on_device(f"load {variant.label}"):
             kernel = self._load(variant)
             most = int(kernel.max_threads_per_block)
             if most < variant.threads:
@@ -179,7 +179,7 @@ class CudaDevice:
             raise InputError(f"{variant.label}: {name} is not contiguous; pass it through ascontiguousarray first")
 
     @contextmanager
-    def _told(self, action: str) -> Iterator[None]:
+    def _on_device(self, action: str) -> Iterator[None]:
         """Run a block of code on this device, and turn driver errors into one line with the failed action."""
         cuda = self._cupy.cuda
         try:

@@ -74,10 +74,10 @@ def _packages() -> Finding:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             absent.append(name)
-    told = f"Python {sys.version.split()[0]}, {', '.join(found)}"
+    text = f"Python {sys.version.split()[0]}, {', '.join(found)}"
     if absent:
-        return Finding("packages", "missing", f"{told}; without {', '.join(absent)}", f"pip install {' '.join(absent)}")
-    return Finding("packages", "ok", told)
+        return Finding("packages", "missing", f"{text}; without {', '.join(absent)}", f"pip install {' '.join(absent)}")
+    return Finding("packages", "ok", text)
 
 
 def _nvrtc() -> Finding:
@@ -108,8 +108,8 @@ def _triton() -> Finding:
     try:
         return Finding("Triton", "ok", metadata.version("triton"))
     except metadata.PackageNotFoundError:
-        told = "not here; kernels run --triton asks for it: pip install 'attnsim[triton]'"
-        return Finding("Triton", "not needed", told)
+        text = "not here; kernels run --triton asks for it: pip install 'attnsim[triton]'"
+        return Finding("Triton", "not needed", text)
 
 
 def _extras() -> Finding:
@@ -121,9 +121,9 @@ def _extras() -> Finding:
     lines = [re.match(r"([\w.-]+).*\bextra == ['\"]([\w-]+)", one) for one in required]
     named = sorted({one[2] for one in lines if one})
     absent = {one[2] for one in lines if one and one[1] != "attnsim" and not _is_here(one[1])}
-    told = ", ".join(one for one in named if one not in absent) or "none"
+    text = ", ".join(one for one in named if one not in absent) or "none"
     rest = ", ".join(one for one in named if one in absent)
-    return Finding("extras", "ok", told + (f"; without {rest}: pip install 'attnsim[NAME]'" if rest else ""))
+    return Finding("extras", "ok", text + (f"; without {rest}: pip install 'attnsim[NAME]'" if rest else ""))
 
 
 def _is_here(package: str) -> bool:
@@ -163,8 +163,8 @@ def _driver(machine: Host) -> Finding:
         fix = "start the container with --gpus all" if container else "sudo ubuntu-drivers install, then reboot"
         return _absent(machine, "driver", "no libcuda.so.1 that answers", fix)
     version = f"{machine.driver_cuda // 1000}.{machine.driver_cuda % 1000 // 10}"
-    told = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read(Path("/proc/driver/nvidia/version")))
-    release = f"{told[1]}, " if told else ""
+    version_line = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read(Path("/proc/driver/nvidia/version")))
+    release = f"{version_line[1]}, " if version_line else ""
     if machine.driver_cuda < 13000:
         return Finding(
             "driver",
@@ -206,11 +206,11 @@ def _nvml(machine: Host) -> Finding:
         return _absent(machine, "NVML", "nvidia-ml-py is not installed", "pip install nvidia-ml-py")
     try:
         pynvml.nvmlInit()
-        told = f"driver {pynvml.nvmlSystemGetDriverVersion()}, {pynvml.nvmlDeviceGetCount()} GPUs: clocks can be read"
+        text = f"driver {pynvml.nvmlSystemGetDriverVersion()}, {pynvml.nvmlDeviceGetCount()} GPUs: clocks can be read"
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return _absent(machine, "NVML", one_line(error), "mend the driver, above")
-    return Finding("NVML", "ok", told)
+    return Finding("NVML", "ok", text)
 
 
 def _profiler(machine: Host) -> Finding:
@@ -232,17 +232,17 @@ def _counters(machine: Host) -> Finding:
     path = shutil.which("ncu")
     if not machine.gpus or path is None:
         return _absent(machine, what, "not tried: they need a usable GPU and ncu", "mend what is missing above")
-    told = (
+    text = (
         {"1": "administrators only", "0": "every user"}[restricted[1]] if restricted else "driver does not say who may"
     )
     command = [path, "--metrics", "dram__bytes_read.sum", "--launch-count", "1", sys.executable, "-c", _TINY]
     code, text = tried(command)
     if "ERR_NVGPUCTRPERM" in text:
-        return Finding(what, "missing", f"ERR_NVGPUCTRPERM ({told}); byte counts are then not measured", fix)
+        return Finding(what, "missing", f"ERR_NVGPUCTRPERM ({text}); byte counts are then not measured", fix)
     if code or "dram__bytes_read" not in text:
         last = text.strip().splitlines()[-1:] or [f"exit code {code}"]
         return Finding(what, "missing", f"ncu gives no counter: {one_line(last[0])}", fix)
-    return Finding(what, "ok", f"dram__bytes_read.sum was read ({told})")
+    return Finding(what, "ok", f"dram__bytes_read.sum was read ({text})")
 
 
 def _sanitizer(machine: Host) -> Finding:

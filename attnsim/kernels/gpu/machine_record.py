@@ -92,7 +92,7 @@ def attached_of(record: Mapping[str, Any]) -> Attached:
 
 def _revision() -> str | None:
     """Return the git revision, with a + if files differ from it; None outside a checkout."""
-    here, told = Path(__file__).resolve(), []
+    here, outputs = Path(__file__).resolve(), []
     # The first fails where this file is not git's: installed beside somebody's own project.
     for words in (
         ["ls-files", "--error-unmatch", here.name],
@@ -106,6 +106,6 @@ def _revision() -> str | None:
             return None
         if done.returncode:
             return None
-        told.append(done.stdout.strip())
-    _, revision, changed = told
+        outputs.append(done.stdout.strip())
+    _, revision, changed = outputs
     return f"{revision}+" if changed else revision

@@ -101,9 +101,9 @@ SHAPE = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_di
 def as_dict(w: Workload) -> dict[str, Any]:
     """Return a workload in the columns of a case table; `band` is true if these describe its mask completely."""
     causal, window = w.mask.is_causal, None if w.mask.left is None else w.mask.left + 1
-    said = Mask.causal() if causal else Mask()
+    band = Mask.causal() if causal else Mask()
     if window is not None:
-        said = said & Mask.sliding_window(window, causal)
+        band = band & Mask.sliding_window(window, causal)
     return {
         **{name: getattr(w, name) for name in SHAPE},
         "dtype": w.dtype,
@@ -111,5 +111,5 @@ def as_dict(w: Workload) -> dict[str, Any]:
         "causal": causal,
         "window": window,
         "mask": str(w.mask),
-        "band": said == w.mask,
+        "band": band == w.mask,
     }

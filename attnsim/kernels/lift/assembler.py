@@ -41,9 +41,9 @@ def assembled(ptx: str, entry: str, dynamic_bytes: int, registers: int | None) -
         return Resources(registers, dynamic_bytes, "given"), None
     arch = target_of(ptx)
     try:
-        said, cubin = assemble(ptx, arch)
+        report, cubin = assemble(ptx, arch)
     except InputError as error:
         raise InputError(f"registers of a thread are not known: {error}; or say --registers N") from None
-    used = Compiled("", b"", said).resources(entry)
+    used = Compiled("", b"", report).resources(entry)
     taken = Resources(used.registers, dynamic_bytes + used.static_shared_bytes, f"ptxas, sm_{arch}")
     return taken, kernels_in(cubin).get(entry)

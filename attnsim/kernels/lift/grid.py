@@ -47,10 +47,10 @@ class Blocks:
 def blocks_of(seen: Seen) -> Blocks:
     """Group blocks with equal numbers of visits of each instruction and equal bytes."""
     blocks = seen.visits.shape[1]
-    names = list(dict.fromkeys((one.way, one.argument) for one in seen.asked))
+    names = list(dict.fromkeys((one.direction, one.argument) for one in seen.asked))
     moved = np.zeros((len(names), blocks), np.int64)
     for one in seen.asked:
-        np.add.at(moved[names.index((one.way, one.argument))], one.blocks, one.sizes)
+        np.add.at(moved[names.index((one.direction, one.argument))], one.blocks, one.sizes)
     rows = np.concatenate([seen.visits, moved])
     used = rows.any(axis=1)
     _, firsts, inverse = np.unique(rows[used], axis=1, return_index=True, return_inverse=True)
@@ -84,17 +84,19 @@ def uses_of(asked: Sequence[Asked], sizes: Mapping[str, int]) -> tuple[TensorUse
     """
     by_access: dict[Access, list[Asked]] = defaultdict(list)
     for one in asked:
-        by_access[one.way, one.argument].append(one)
+        by_access[one.direction, one.argument].append(one)
     found = []
-    for (way, argument), parts in by_access.items():
+    for (direction, argument), parts in by_access.items():
         blocks = np.concatenate([one.blocks for one in parts])
         starts = np.concatenate([one.starts for one in parts])
         bytes_ = np.concatenate([one.sizes for one in parts])
-        found.append(_use(way, argument, blocks, starts, bytes_, sizes[argument], ("load", argument) in by_access))
+        found.append(
+            _use(direction, argument, blocks, starts, bytes_, sizes[argument], ("load", argument) in by_access)
+        )
     return tuple(found)
 
 
-def _use(way: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most: int, read: bool) -> TensorUse:
+def _use(direction: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most: int, read: bool) -> TensorUse:
     places, index = np.unique(starts, return_inverse=True)
     held = np.zeros(len(places), np.int64)
     np.maximum.at(held, index, bytes_)
@@ -109,8 +111,8 @@ def _use(way: str, argument: str, blocks: Ints, starts: Ints, bytes_: Ints, most
         unique,
         (1.0, runs / pieces, float(pieces), len(piece) / runs),
         passes_per_block=passes,
-        written=way == "store",
-        in_place=way == "store" and read,
+        written=direction == "store",
+        in_place=direction == "store" and read,
     )
 
 

@@ -224,9 +224,9 @@ def _compiled(function: Function) -> tuple[tuple[Known, ...], range, Skeleton, R
 def _check(function: Function, skeleton: Skeleton, asked: Mapping[Access, int], expected: Mapping[Access, int]) -> None:
     """Raise UnsupportedInstruction if a block's complete run accesses other bytes than its run without arithmetic."""
     if asked != expected:
-        told = f": {skeleton.guessed[0].place}" if skeleton.guessed else ""
+        where = f": {skeleton.guessed[0].place}" if skeleton.guessed else ""
         raise UnsupportedInstruction(
-            f"{function.name}: where blocks go depends on values that the kernel computes{told}; "
+            f"{function.name}: where blocks go depends on values that the kernel computes{where}; "
             "a schedule has to know it before"
         )
 

@@ -83,8 +83,8 @@ def compile_kernel(path: Path, arch: str = "80", options: Sequence[str] = (), en
             errors = errors_in(error.log)
             cut, left = without_host_code(texts, errors)
             if cut == texts:
-                told = _told(left[0], texts, bool(toolkit), entry) if left else str(error)
-                raise InputError(f"{path} does not compile for sm_{arch}: {told}") from None
+                what = _described(left[0], texts, bool(toolkit), entry) if left else str(error)
+                raise InputError(f"{path} does not compile for sm_{arch}: {what}") from None
             texts = cut
             continue
         if names or "<" not in entry:  # NVRTC may crash on a name beside an error, so none is asked for before
@@ -100,14 +100,14 @@ _TEMPLATE = re.compile(
 
 def _check_templates(ptx: str, entry: str, texts: Iterable[str]) -> None:
     """Raise InputError for a kernel template without arguments: nothing is compiled for it."""
-    told = (without_comments(text) for text in texts)
-    found = [one for text in told for one in _TEMPLATE.finditer(text) if one["name"] == entry or not entry]
+    code = (without_comments(text) for text in texts)
+    found = [one for text in code for one in _TEMPLATE.finditer(text) if one["name"] == entry or not entry]
     if found and not (matching(entry, parse(ptx)) if entry else parse(ptx)):
         name, takes = found[0]["name"], " ".join(found[0]["takes"].split())
         raise InputError(f"{name} is a template of <{takes}>; give what it takes, as --entry '{name}<...>'")
 
 
-def _told(error: Error, texts: Mapping[str, str], toolkit: bool, entry: str) -> str:
+def _described(error: Error, texts: Mapping[str, str], toolkit: bool, entry: str) -> str:
     """Describe the first error in device code, with advice."""
     if missing := re.search(r'cannot open source file "([^"]+)"', error.what):
         of_cuda = "CUDA's headers are not here: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl; "
@@ -229,13 +229,13 @@ def compile_triton(
         built = triton.compile(source, target=target, options=options)
     except Exception as error:  # of many classes, the compiler's own among them
         raise InputError(f"{kernel.__name__} does not compile for sm_{arch}: {type(error).__name__}: {error}") from None
-    told = built.metadata
+    metadata = built.metadata
     compiled = Compiled(
         ptx=built.asm["ptx"],
-        entry=told.name,
-        threads=32 * int(told.num_warps),
-        shared_memory_bytes=int(told.shared),
-        scratch_bytes=int(getattr(told, "global_scratch_size", 0) or 0),
+        entry=metadata.name,
+        threads=32 * int(metadata.num_warps),
+        shared_memory_bytes=int(metadata.shared),
+        scratch_bytes=int(getattr(metadata, "global_scratch_size", 0) or 0),
     )
     return compiled, launched
 
@@ -260,10 +260,10 @@ def _decorated(
             chosen = {**{name: value for name, value in given.items() if value is not None}, **chosen}
         elif configurations and (open_ones := [name for name in configurations[0].kwargs if name not in found]):
             first = configurations[0]
-            told = ", ".join(f"--arg {name}={value}" for name, value in first.kwargs.items())
+            shown = ", ".join(f"--arg {name}={value}" for name, value in first.kwargs.items())
             raise InputError(
                 f"{inner.__name__} is tuned over {len(configurations)} configurations and {', '.join(open_ones)} of "
-                f"none is given; the first is {told} with --option num_warps={first.num_warps} --option "
+                f"none is given; the first is {shown} with --option num_warps={first.num_warps} --option "
                 f"num_stages={first.num_stages}"
             )
         kernel = kernel.fn
@@ -280,9 +280,9 @@ def _check_names(kernel: str, names: list[str], given: Mapping[str, Any], defaul
     missing = [name for name in names if name not in given and name not in defaults]
     surplus = [name for name in given if name not in names]
     if missing or surplus:
-        told = [f"missing: {', '.join(missing)}"] if missing else []
-        told += [f"too many: {', '.join(surplus)}"] if surplus else []
-        raise InputError(f"{kernel} takes {', '.join(names)}; {'; '.join(told)}")
+        faults = [f"missing: {', '.join(missing)}"] if missing else []
+        faults += [f"too many: {', '.join(surplus)}"] if surplus else []
+        raise InputError(f"{kernel} takes {', '.join(names)}; {'; '.join(faults)}")
 
 
 def _type(name: str, value: Any) -> str:

@@ -34,14 +34,14 @@ def find_entry(ptx: str, entry: str | None) -> Function:
         If there is no such kernel, or several match; the message lists the kernels of the PTX.
     """
     found = parse(ptx)
-    told = ", ".join(dict.fromkeys(map(readable, found)))
+    names = ", ".join(dict.fromkeys(map(readable, found)))
     if not found:
         raise InputError("no entry point; give the text of a PTX file with a .visible .entry")
     if entry is None and len(found) > 1:
-        raise InputError(f"the PTX has {len(found)} entry points; choose one: {told}")
+        raise InputError(f"the PTX has {len(found)} entry points; choose one: {names}")
     meant = [*found] if entry is None else matching(entry, found)
     if not meant:
-        raise InputError(f"{entry}: no such entry point; the PTX has {told}")
+        raise InputError(f"{entry}: no such entry point; the PTX has {names}")
     if len(meant) > 1:
         raise InputError(f"{entry}: {len(meant)} entry points have that name; choose one: {', '.join(meant)}")
     function = found[meant[0]]
@@ -82,13 +82,13 @@ def block_of(ptx: str, entry: str, given: Sequence[int] | int | None) -> Dim3:
             raise InputError(f"{entry} does not say how many threads a block has; give the block")
         return required
     block = sizes(given, "block")
-    told = " x ".join(map(str, block))
+    size = " x ".join(map(str, block))
     if any(threads > most for threads, most in zip(block, LARGEST_BLOCK, strict=True)):
-        raise InputError(f"block is {told}; allowed: 1 x 1 x 1 to {' x '.join(map(str, LARGEST_BLOCK))}, 1024 in all")
+        raise InputError(f"block is {size}; allowed: 1 x 1 x 1 to {' x '.join(map(str, LARGEST_BLOCK))}, 1024 in all")
     if required not in (None, block):
-        raise InputError(f"block is {told}; {entry} was compiled for {' x '.join(map(str, required or ()))} (.reqntid)")
+        raise InputError(f"block is {size}; {entry} was compiled for {' x '.join(map(str, required or ()))} (.reqntid)")
     if most and math.prod(block) > math.prod(most):
-        raise InputError(f"block is {told}, {math.prod(block)} threads; {entry} takes {math.prod(most)} (.maxntid)")
+        raise InputError(f"block is {size}, {math.prod(block)} threads; {entry} takes {math.prod(most)} (.maxntid)")
     return block
 
 
@@ -166,13 +166,13 @@ class PtxRun:
 
     def traffic(self) -> list[Traffic]:
         """Return global memory traffic by argument and direction, without zeros."""
-        ways = (
+        directions = (
             ("load", self.counters.loads, self.counters.load_sectors),
             ("store", self.counters.stores, self.counters.store_sectors),
         )
         return [
             Traffic(name, way, count, sectors[name])
-            for way, by_name, sectors in ways
+            for way, by_name, sectors in directions
             for name, count in by_name.items()
         ]
 

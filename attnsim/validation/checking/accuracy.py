@@ -70,8 +70,8 @@ def check_wanted(wanted: Wanted) -> None:
             if not any(_begins(kind, name, word) for name in names):
                 raise InputError(f"--{kind} {shown(word)} is of no measured row; {nearest(word, names)}")
     if not select(every, wanted):
-        told = " ".join(f"--{kind} {','.join(words)}" for kind, words in wanted.items() if words)
-        raise InputError(f"no measured row is of {told} at once; leave one out")
+        flags = " ".join(f"--{kind} {','.join(words)}" for kind, words in wanted.items() if words)
+        raise InputError(f"no measured row is of {flags} at once; leave one out")
 
 
 def select(rows: Iterable[Row], wanted: Wanted) -> list[Row]:

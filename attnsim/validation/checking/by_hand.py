@@ -40,6 +40,6 @@ def chosen() -> Iterator[Chosen]:
         for node in ast.parse(source).body:
             match node:
                 case ast.Assign(
-                    targets=[ast.Name(name)], value=ast.Call(ast.Name("by_hand"), [_, ast.Constant(str(said))])
-                ) | ast.AnnAssign(ast.Name(name), value=ast.Call(ast.Name("by_hand"), [_, ast.Constant(str(said))])):
-                    yield Chosen(module, name, getattr(import_module(f"attnsim.{module}"), name), said)
+                    targets=[ast.Name(name)], value=ast.Call(ast.Name("by_hand"), [_, ast.Constant(str(meaning))])
+                ) | ast.AnnAssign(ast.Name(name), value=ast.Call(ast.Name("by_hand"), [_, ast.Constant(str(meaning))])):
+                    yield Chosen(module, name, getattr(import_module(f"attnsim.{module}"), name), meaning)

@@ -43,7 +43,7 @@ def least_s(schedule: Schedule, gpu: Gpu, cache: str) -> Mapping[str, float]:
         for (kind, _), size in kernel.requested().items():
             found["l2"] += size / (kernel.multicast if kind == "load" else gpu.l2.write_share) / l2
     for kind, kept in (("load", cache != "cold"), ("store", True)):
-        moved = sum(size for (_, way, _), size in schedule.compulsory().items() if way == kind)
+        moved = sum(size for (_, direction, _), size in schedule.compulsory().items() if direction == kind)
         found["hbm"] += max(0, moved - kept * gpu.l2.capacity_bytes) / gpu.hbm.bandwidth_bytes_per_s
     return found
 

@@ -52,7 +52,7 @@ class Group:
 
     Parameters
     ----------
-    carried : tuple of str
+    components : tuple of str
         Components, the nearest first.
     logs : ndarray
         ``[rows]``, log of measured over predicted time.
@@ -70,7 +70,7 @@ class Group:
     gpu: str
     kernel: str
     passes: str
-    carried: tuple[str, ...]
+    components: tuple[str, ...]
     logs: NDArray[np.float64]
     spread: float
     sizes: Mapping[str, float] = field(default_factory=dict)
@@ -78,13 +78,13 @@ class Group:
 
     def sd(self, widths: Widths) -> float:
         """Return the standard deviation of log time that widths state for the group."""
-        parts = widths.parts(self.spread, self.carried)
+        parts = widths.parts(self.spread, self.components)
         return math.hypot(self.known / NORMAL_90, *(sd * self.sizes.get(name, 1.0) for name, sd in parts.items()))
 
     @property
     def category(self) -> str:
         """The farthest component."""
-        return self.carried[-1] if self.carried else HOME
+        return self.components[-1] if self.components else HOME
 
     @property
     def bias(self) -> float:
@@ -94,7 +94,7 @@ class Group:
     @property
     def vote(self) -> tuple[object, ...]:
         """Key of its vote, shared by groups with equal source, GPU, kernel, pass and components."""
-        return self.source, self.gpu, self.kernel, self.passes, self.carried
+        return self.source, self.gpu, self.kernel, self.passes, self.components
 
     @property
     def scatter(self) -> float:
@@ -137,7 +137,7 @@ class _Rows:
 
     Parameters
     ----------
-    carries : ndarray
+    terms : ndarray
         ``[groups, 1 + components]``: squares of the calibration's mean error and of the components' sizes.
     known : ndarray
         ``[groups]``: squares of the half-widths besides the components.
@@ -145,7 +145,7 @@ class _Rows:
         ``[rows]``: group of a row, logarithm of its error's size, its share of a vote.
     """
 
-    carries: NDArray[np.float64]
+    terms: NDArray[np.float64]
     known: NDArray[np.float64]
     of: NDArray[np.int64]
     logs: NDArray[np.float64]
@@ -154,13 +154,11 @@ class _Rows:
     @classmethod
     def of_groups(cls, groups: Sequence[Group], names: Collection[str]) -> _Rows:
         votes = Counter(group.vote for group in groups)
-        carried = [[group.sizes.get(name, 1.0) ** 2 * (name in group.carried) for name in names] for group in groups]
+        shares = [[group.sizes.get(name, 1.0) ** 2 * (name in group.components) for name in names] for group in groups]
         rows = [len(group.logs) for group in groups]
         sizes = np.concatenate([np.abs(group.logs) for group in groups])
         return cls(
-            np.column_stack(
-                [[group.spread**2 for group in groups], np.array(carried).reshape(len(groups), len(names))]
-            ),
+            np.column_stack([[group.spread**2 for group in groups], np.array(shares).reshape(len(groups), len(names))]),
             np.array([group.known**2 for group in groups]),
             np.repeat(np.arange(len(groups)), rows),
             np.log(np.maximum(sizes, _EXACT)),
@@ -169,7 +167,7 @@ class _Rows:
 
     def loss(self, logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the quantile loss of squared half-widths with these logarithms, and its gradient."""
-        parts = self.carries * np.exp(logs)
+        parts = self.terms * np.exp(logs)
         square = parts.sum(axis=1) + self.known + _EXACT**2
         off = self.logs - np.log(square)[self.of] / 2
         value = ROUNDED * np.logaddexp(0.0, off / ROUNDED) - (1 - SHARE) * off

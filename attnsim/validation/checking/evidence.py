@@ -42,13 +42,13 @@ class Predicted:
     ----------
     calibration : Calibration or None
         Calibration of the numbers, None for priors.
-    carried : tuple of str
+    components : tuple of str
         Components that separate row and calibration.
     """
 
     row: Row
     calibration: Calibration | None
-    carried: tuple[str, ...]
+    components: tuple[str, ...]
     predicted_s: float
 
     @property
@@ -130,7 +130,7 @@ def hidden(away: Sequence[Predicted]) -> list[Predicted]:
     """Return published rows with their own calibration hidden, and off-home rows of borrowed numbers with priors."""
     tasks = [task for row in published_rows() if usable(row) for task in _without_own(row)]
     for one in away:
-        if one.calibration is not None and {"kernel", "architecture"} & {*one.carried} and usable(one.row):
+        if one.calibration is not None and {"kernel", "architecture"} & {*one.components} and usable(one.row):
             tasks.append((one.row, None, Numbers(counts=one.row.record.counts)))
     times = predict_all([(row, numbers) for row, _, numbers in tasks])
     return [
@@ -172,7 +172,7 @@ def groups_of(points: Iterable[Predicted]) -> list[Group]:
 
     def cell(one: Predicted) -> tuple[object, ...]:
         case, whose = one.row.case, one.calibration.implementation if one.calibration else "priors"
-        return source_of(case.source), case.gpu, one.row.record.name, case.passes, whose, one.carried
+        return source_of(case.source), case.gpu, one.row.record.name, case.passes, whose, one.components
 
     return [_group(found) for found in grouped((one for one in points if usable(one.row)), cell).values()]
 
@@ -185,7 +185,7 @@ def _group(found: Sequence[Predicted]) -> Group:
         gpu=found[0].row.gpu.base_id,
         kernel=found[0].row.record.name,
         passes=case.passes,
-        carried=found[0].carried,
+        components=found[0].components,
         logs=np.array([one.log_error for one in found]),
         spread=float(np.mean([spread_of(one.row.workload, one.calibration) for one in found])),
     )

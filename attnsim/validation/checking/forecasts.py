@@ -194,8 +194,8 @@ def score(path: Path) -> dict[str, list[dict[str, Any]]]:
     if not times:
         chips = dict.fromkeys(key[0] for known in every.values() for key in known)
         named = some(chips, "docs/forecasts.md")
-        said = f"; first refused: {why[0]}" if why else ""
-        raise InputError(f"{path}: none of its {len(measured) + len(why)} calls was forecast; chips: {named}{said}")
+        refused = f"; first refused: {why[0]}" if why else ""
+        raise InputError(f"{path}: none of its {len(measured) + len(why)} calls was forecast; chips: {named}{refused}")
     why += [f"not forecast: {key[1]} on {key[0]}" for key in measured if key not in used]
     counts = [{"rows": len(same), "why": text} for text, same in grouped(why, str).items()]
     return {"time": _scored(times), "ratio": _scored(ratios), "not scored": counts}
@@ -230,12 +230,14 @@ def _shape(w: Workload) -> tuple[str, int, int, int, int, int, int, int]:
     return w.passes, w.batch, w.heads_q, w.heads_kv, w.seq_q, w.seq_kv, w.head_dim, causal
 
 
-def _scored(said_of: Sequence[tuple[tuple[str, ...], float, float, float, float]]) -> list[dict[str, Any]]:
+def _scored(pairs: Sequence[tuple[tuple[str, ...], float, float, float, float]]) -> list[dict[str, Any]]:
     table = []
-    for cell, mine in grouped(said_of, lambda one: one[0]).items():
-        said, low, high, true = np.array([one[1:] for one in mine]).T
+    for cell, mine in grouped(pairs, lambda one: one[0]).items():
+        forecast, low, high, true = np.array([one[1:] for one in mine]).T
         held = float(((low <= true) & (true <= high)).mean())
         line = dict(zip(("release", "gpu", "implementation", "pass"), cell, strict=True)) | {"rows": len(mine)}
-        bias = float(np.log(said / true).mean())
-        table.append(line | error_summary(np.abs(said / true - 1)) | {"bias": round(bias, 4), "held": round(held, 4)})
+        bias = float(np.log(forecast / true).mean())
+        table.append(
+            line | error_summary(np.abs(forecast / true - 1)) | {"bias": round(bias, 4), "held": round(held, 4)}
+        )
     return table

@@ -151,7 +151,7 @@ def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row
     # Rows at a clock of their own are of a locked card, the same design.
     mine = [row for row in published if row.gpu.base_id == pair.newer and (only is None or row in only)]
     # A kernel that the older GPU does not run, such as Hopper's own, has no numbers to carry over.
-    found = [(row, older.get(question(row))) for row in mine if _carries(row, pair)]
+    found = [(row, older.get(question(row))) for row in mine if _transfers(row, pair)]
     for gpu, name, passes in aiconfigurator.cells() if only is None else ():
         if gpu == pair.newer and runs_on(IMPLEMENTATIONS[name], load_gpu(gpu)):
             there = twins(pair.older, name, passes)
@@ -160,7 +160,7 @@ def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row
     return found
 
 
-def _carries(row: Row, pair: Pair) -> bool:
+def _transfers(row: Row, pair: Pair) -> bool:
     """True if a kernel runs on the older GPU, and it or another kernel of its library was fitted on an existing GPU."""
     found = choose(row.record, row.gpu, pair.known).calibration
     kin = found is not None and found.implementation.partition(".")[0] == row.record.library

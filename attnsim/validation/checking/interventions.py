@@ -148,7 +148,7 @@ def interventions(sample: int = SERVING_SAMPLE) -> list[Stepped]:
     found = []
     for pair in pairs:
         use, *numbers = _numbers(pair)
-        one, two = map(_told, pair.rows, numbers)
+        one, two = map(_prediction_of, pair.rows, numbers)
         ratio = two.speedup_over(one)
         assert ratio is not None
         measured = pair.one.measured_s / pair.two.measured_s
@@ -165,7 +165,7 @@ def _pairs(sample: int) -> Iterator[Pair]:
         if one.gpu.architecture == two.gpu.architecture:
             yield Pair("GPU", f"{one.gpu.base_id} > {two.gpu.base_id}", one, two)
     for kind, cells in ONE_FIELD.items():
-        for mine in grouped(rows, partial(_beside, cells=cells)).values():
+        for mine in grouped(rows, partial(_other_columns, cells=cells)).values():
             for one, two in combinations(sorted(mine, key=partial(_values, cells=cells)), 2):
                 if _values(one, cells)[0] != _values(two, cells)[0]:
                     yield Pair(kind, f"{_text(one, cells[0])} > {_text(two, cells[0])}", one, two)
@@ -186,11 +186,11 @@ def _medians(rows: Iterable[Row]) -> list[Row]:
     """Merge the rows of one source for one question into one row with their median time."""
     return [
         replace(mine[0], case=replace(mine[0].case, time_s=float(np.median([row.measured_s for row in mine]))))
-        for mine in grouped(rows, lambda row: _beside(row, ())).values()
+        for mine in grouped(rows, lambda row: _other_columns(row, ())).values()
     ]
 
 
-def _beside(row: Row, cells: tuple[str, ...]) -> tuple[object, ...]:
+def _other_columns(row: Row, cells: tuple[str, ...]) -> tuple[object, ...]:
     """Return the key of rows that differ only in some columns; at one width if the number of heads is free."""
     case = row.case
     free = {*cells, "time_s", "assumed", "options"}
@@ -232,7 +232,7 @@ def _numbers(pair: Pair) -> tuple[Use, Numbers, Numbers]:
     return use, first, second
 
 
-def _told(row: Row, numbers: Numbers) -> Answer[Question]:
+def _prediction_of(row: Row, numbers: Numbers) -> Answer[Question]:
     """Return the prediction of a row with these numbers; an ablation is a kernel that nobody ships."""
     case, schedule, played = row.case, row.schedule, row.replay(numbers)
     conditions = Conditions(cache=case.cache, launch=case.launch)  # type: ignore[arg-type]

@@ -139,11 +139,11 @@ def _lines(
     for name, numbers in [*parts, (ALL, list(range(len(names))))] if len(names) > 1 else parts:
         line: dict[str, Any] = {**about, "kernel": name, "calls": len(calls)}
         for quantity in QUANTITIES:
-            said = sum(predicted[number][quantity] for number in numbers)
+            expected = sum(predicted[number][quantity] for number in numbers)
             found = statistics.median(sum(getattr(call[number], quantity) for number in numbers) for call in calls)
             line |= {
-                quantity: round(said),
+                quantity: round(expected),
                 f"{quantity.removesuffix('_bytes')}_counted": round(found),
-                f"{quantity.removesuffix('_bytes')}_error": said / found - 1 if found else None,
+                f"{quantity.removesuffix('_bytes')}_error": expected / found - 1 if found else None,
             }
         yield line

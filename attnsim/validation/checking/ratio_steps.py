@@ -39,7 +39,7 @@ from attnsim.validation.measured.datasets import Row, Task, Time, grouped, play_
 from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import KNOWN, laboratory_of
 
-Way = Literal["carried", "own"]
+NumbersOf = Literal["carried", "own"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Step:
 
     Parameters
     ----------
-    way : {"carried", "own"}
+    numbers : {"carried", "own"}
         "carried": the newer GPU is predicted with the older one's numbers.
     ratio : float
         Predicted time on the older GPU over that on the newer.
@@ -56,23 +56,23 @@ class Step:
         True if any of the numbers are from another architecture or kernel.
     moved : float
         As in `attnsim.api.comparing.ratios.moved`.
-    beside : tuple of float
+    alternatives : tuple of float
         Logs of the ratio with each alternative calibration over the predicted ratio, for "carried".
     """
 
     older: Row
     newer: Row
-    way: Way
+    numbers: NumbersOf
     ratio: float
     borrowed: bool
     moved: float
-    beside: tuple[float, ...] = ()
+    alternatives: tuple[float, ...] = ()
 
     @property
     def known(self) -> float:
         """Log distance of the farthest alternative, on the side of the measured ratio."""
         side = math.copysign(1.0, self.log_error)
-        return max(0.0, *(side * log for log in self.beside), 0.0)
+        return max(0.0, *(side * log for log in self.alternatives), 0.0)
 
     @property
     def log_error(self) -> float:
@@ -88,7 +88,7 @@ class Step:
     def components(self) -> tuple[str, ...]:
         """Components between the two times, from `attnsim.models.calibrations.components.RATIOS`."""
         apart = self.older.gpu.architecture != self.newer.gpu.architecture
-        found = {"machines": True, "change": self.way == "carried", "architectures": apart}
+        found = {"machines": True, "change": self.numbers == "carried", "architectures": apart}
         found["borrowed"] = apart and self.borrowed
         return tuple(name for name in RATIOS if found[name])
 
@@ -101,12 +101,12 @@ def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
     sample : int
         Rows of the large tables for each pair of GPUs, kernel and pass; without that package, only the papers' rows.
     """
-    asked: list[tuple[Row, Row, Way, bool]] = []
+    asked: list[tuple[Row, Row, NumbersOf, bool]] = []
     tasks: list[Task] = []
     shared: list[Shared] = []
     for older, newer in [*_published(), *serving_pairs(sample)]:
         here, there = choose(older.record, older.gpu), choose(newer.record, newer.gpu)
-        if _carries(older.gpu, newer.gpu):
+        if _transfers(older.gpu, newer.gpu):
             then = replace(newer, gpu=as_announced(newer.gpu, older.gpu))
             asked.append((older, newer, "carried", True))
             tasks += [(older, here.numbers), (then, here.numbers)]
@@ -118,9 +118,9 @@ def steps(sample: int = SERVING_SAMPLE) -> list[Step]:
             shared.append(((), None, tasks[-2], tasks[-1]))
     times = play_all(tasks)
     return [
-        Step(older, newer, way, one.time_s / two.time_s, borrowed, moved(one, two), logs)
-        for (older, newer, way, borrowed), one, two, logs in zip(
-            asked, times[::2], times[1::2], beside(shared), strict=True
+        Step(older, newer, numbers, one.time_s / two.time_s, borrowed, moved(one, two), logs)
+        for (older, newer, numbers, borrowed), one, two, logs in zip(
+            asked, times[::2], times[1::2], alternative_logs(shared), strict=True
         )
     ]
 
@@ -129,7 +129,7 @@ Shared = tuple[Hashable, Calibration | None, Task, Task]
 """A step's group, the calibration that both of its rows share, and both rows with its numbers."""
 
 
-def beside(asked: Sequence[Shared]) -> list[tuple[float, ...]]:
+def alternative_logs(asked: Sequence[Shared]) -> list[tuple[float, ...]]:
     """Return, for each step, the logs of its ratio by each alternative of the shared calibration over its own ratio.
 
     Only the first step of each group is replayed; the others in it get the same values.
@@ -159,14 +159,14 @@ def groups_of_steps(found: list[Step]) -> list[Group]:
         Group(
             source=f"{one.pair}, {one.newer.record.name}, {one.newer.case.passes}", laboratory=one.pair,
             gpu=one.newer.gpu.base_id, kernel=one.newer.record.name, passes=one.newer.case.passes,
-            carried=one.components, logs=np.array([one.log_error]), spread=0.0, sizes={"change": one.moved},
+            components=one.components, logs=np.array([one.log_error]), spread=0.0, sizes={"change": one.moved},
             known=one.known,
         )
         for one in found
     ]  # fmt: skip
 
 
-def _carries(older: Gpu, newer: Gpu) -> bool:
+def _transfers(older: Gpu, newer: Gpu) -> bool:
     """True if the newer GPU's architecture may use the older one's numbers."""
     same = older.architecture == newer.architecture
     return same or older.architecture in architecture_of(newer.compute_capability_number).borrows

@@ -41,7 +41,7 @@ def pairs_table(found: list[Step]) -> list[dict[str, Any]]:
     """
     groups = groups_of_steps(found)
     check = left_out(groups, lambda group: group.laboratory, RATIOS)
-    cells = grouped(zip(found, groups, strict=True), lambda both: (both[0].pair, both[0].way))
+    cells = grouped(zip(found, groups, strict=True), lambda both: (both[0].pair, both[0].numbers))
     return [_pair(mine, check.inside, check.half) for _, mine in sorted(cells.items())]
 
 
@@ -50,7 +50,7 @@ def _pair(mine: Sequence[tuple[Step, Group]], inside: Any, half: Any) -> dict[st
     return {
         "older": first.older.gpu.base_id,
         "newer": first.newer.gpu.base_id,
-        "numbers": first.way,
+        "numbers": first.numbers,
         "steps": len(mine),
         "ratio": round(float(np.median([one.ratio for one, _ in mine])), 4),
         "error": round(float(np.median([abs(one.log_error) for one, _ in mine])), 4),
@@ -81,7 +81,7 @@ def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[
         if whose not in widths:
             widths[whose] = measured([group for group in groups if group.laboratory != whose])
         known = widths[whose]
-        made = [known.parts(spread_of(it.row.workload, it.calibration), it.carried) for it in (one, other)]
+        made = [known.parts(spread_of(it.row.workload, it.calibration), it.components) for it in (one, other)]
         names = (one.row.record.name, other.row.record.name)
         cells.setdefault((whose, one.row.gpu.base_id), []).append(
             (names, abs(one.log_error - other.log_error), known.half_width(of_two_kernels(*made)))

@@ -72,8 +72,8 @@ def row_of(case: Case) -> Row:
         raise InputError("a case has no implementation; say whose kernels were measured")
     w, gpu = workload_of(case), gpu_of(case)
     found = match(case.implementation, case.version or "", gpu, w)
-    unsaid = (case.assumed.get("cache"), case.assumed.get("launch"), found.assumed, found.taken)
-    return Row(replace(case, gpu=gpu.id), w, gpu, found.record, tuple(filter(None, unsaid)))
+    assumed = (case.assumed.get("cache"), case.assumed.get("launch"), found.assumed, found.taken)
+    return Row(replace(case, gpu=gpu.id), w, gpu, found.record, tuple(filter(None, assumed)))
 
 
 @lru_cache(maxsize=1)
@@ -88,14 +88,14 @@ def published_cases(*roles: Role) -> Iterator[Case]:
     for table in tables:
         for case in map(parse_row, _read(table)):
             if role_of(case.source) in roles:
-                yield _with_unsaid(replace(case, clock_mhz=case.clock_mhz or sources()[case.source].clock_mhz))
+                yield _with_defaults(replace(case, clock_mhz=case.clock_mhz or sources()[case.source].clock_mhz))
 
 
 def _read(table: str) -> Iterator[dict[str, str]]:
     return csv.DictReader((PUBLISHED / f"{table}.csv").read_text("utf-8").splitlines())
 
 
-def _with_unsaid(case: Case) -> Case:
+def _with_defaults(case: Case) -> Case:
     # GPT-2 medium in figure 2 of the FlashAttention paper: with dropout and causal; see docs/design/unfused.md.
     return replace(case, causal=True, options={"dropout": "1"}) if case.source == "fa1_fig2" else case
 

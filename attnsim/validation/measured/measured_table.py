@@ -188,13 +188,13 @@ def _row(record: Record, machine: Record, null_s: float | None) -> dict[str, Any
 
 def _notes(record: Record, machine: Record, null_s: float | None) -> str:
     samples = sum(len(burst["samples_s"]) for burst in record["bursts"])
-    told = [f"SYNTHETIC, nothing was measured: {machine['synthetic']}"] if machine.get("synthetic") else []
-    told += [f"median of {record['kept']} samples, quartiles {record['iqr_s'] / record['median_s']:.2%} apart"]
+    notes = [f"SYNTHETIC, nothing was measured: {machine['synthetic']}"] if machine.get("synthetic") else []
+    notes += [f"median of {record['kept']} samples, quartiles {record['iqr_s'] / record['median_s']:.2%} apart"]
     if record["throttled"]:
         dropped = record["throttled"] < samples
         fate = f"{record['throttled']} throttled and dropped" if dropped else "all throttled, none dropped"
-        told.append(f"{fate} ({', '.join(record['reasons'])})")
+        notes.append(f"{fate} ({', '.join(record['reasons'])})")
     if null_s is not None:
-        told.append(f"null kernel {null_s * 1e6:.2f} us")
-    told.append(f"driver {machine['driver'] or 'unknown'}, {record['session']}")
-    return "; ".join(told)
+        notes.append(f"null kernel {null_s * 1e6:.2f} us")
+    notes.append(f"driver {machine['driver'] or 'unknown'}, {record['session']}")
+    return "; ".join(notes)

@@ -23,7 +23,7 @@ from attnsim.ptx import compile_cache
 from attnsim.validation.measured.datasets import Row, grouped, row_of
 from attnsim.validation.measured.measured_table import SYNTHETIC, Record, machines_of, measured_frame, measured_rows
 from attnsim.validation.measured.sources import MEASUREMENTS
-from attnsim.validation.measuring.measure import Told
+from attnsim.validation.measuring.measure import Progress
 
 OWN = MEASUREMENTS / "own"
 
@@ -102,7 +102,7 @@ def _by_table(records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> d
     return grouped(rows, lambda row: f"{made_up * (row['source'] == SYNTHETIC)}{row['gpu']}-{last[row['gpu']][:10]}")
 
 
-def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns], None] = lambda _: None) -> list[Row]:
+def rows_of(table: Path, naming: Naming = NOTHING_SAID, done: Callable[[Columns], None] = lambda _: None) -> list[Row]:
     """Read the measured rows of a table, or of a run's folder.
 
     Parameters
@@ -112,7 +112,7 @@ def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns]
         measure`.
     naming : Naming
         What the column names do not say.
-    told : callable
+    done : callable
         Called with the reading of the columns, after all rows were read successfully.
 
     Raises
@@ -123,7 +123,7 @@ def rows_of(table: Path, naming: Naming = NOTHING_SAID, told: Callable[[Columns]
     if not table.is_dir():
         frame, columns = read(table, naming)
         rows = [_row(table, case) for case in cases_of(table, frame, columns)]
-        told(columns)
+        done(columns)
         return rows
     if not (table / FILE_NAME).is_file():
         raise InputError(f"{table} has no {FILE_NAME}; give the folder of attnsim measure, or a table")
@@ -140,14 +140,14 @@ def _row(table: Path, case: Case) -> Row:
     return row
 
 
-def measure_here(minutes: float, told: Told) -> tuple[list[Row], str]:
+def measure_here(minutes: float, progress: Progress) -> tuple[list[Row], str]:
     """Measure on this machine's GPU, continuing earlier measurements.
 
     Parameters
     ----------
     minutes : float
         No point is started after this time.
-    told : callable
+    progress : callable
         Called with the key of each finished point.
 
     Returns
@@ -168,7 +168,7 @@ def measure_here(minutes: float, told: Told) -> tuple[list[Row], str]:
     folder.mkdir(parents=True, exist_ok=True)
     operations, _ = chosen([], bench.device.gpu)
     finished = measure(
-        bench, Records(folder / FILE_NAME), operations, budget_s=60 * minutes, keep_going=True, told=told
+        bench, Records(folder / FILE_NAME), operations, budget_s=60 * minutes, keep_going=True, progress=progress
     )
     wrong = "".join(f"; {name} is wrong and left out: {complaint}" for name, complaint in finished.wrong.items())
     stopped = f"; stopped: {finished.stopped}" if finished.stopped else ""

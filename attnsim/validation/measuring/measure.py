@@ -21,7 +21,7 @@ from attnsim.kernels.gpu.measuring import correctness_points, machine_points, nu
 from attnsim.kernels.gpu.records import Point, Records
 from attnsim.models.hardware.gpu import Gpu
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 """Called with the key of each finished point."""
 
 
@@ -85,7 +85,7 @@ def measure(
     *,
     budget_s: float,
     keep_going: bool = False,
-    told: Told = lambda key: None,
+    progress: Progress = lambda key: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Finished:
     """Check and time operations until the time is used up.
@@ -100,7 +100,7 @@ def measure(
         No point is started after so many seconds.
     keep_going : bool
         Skip wrong operations instead of stopping at the first.
-    told : callable
+    progress : callable
         Called with the key of each finished point.
     clock : callable
         Returns seconds.
@@ -114,7 +114,7 @@ def measure(
 
     def run(points: Iterable[Point]) -> Iterator[dict[str, Any]]:
         for key, record in records.run(points, deadline, clock):
-            told(key)
+            progress(key)
             yield record
 
     _note_machine(bench, records, operations, session)

@@ -139,20 +139,20 @@ def quantities(probed: Probed) -> list[Measured]:
     base = probed.base
     found = [_quantity(rate, base) for rate in probed.rates if rate.name != "l2.reread"]
     sweep = [rate for rate in probed.rates if rate.name == "l2.reread" and rate.working_set_bytes]
-    return [_beside_the_fits(one, base) for one in (*found, *(_l2(sweep, probed) if sweep else ()))]
+    return [_with_fit_note(one, base) for one in (*found, *(_l2(sweep, probed) if sweep else ()))]
 
 
 def refuse_implausible(measured: Iterable[Measured]) -> None:
     """Raise InputError for measurements that exceed the vendor's figure by more than `MARGIN`."""
-    told = [
+    faults = [
         f"{one.name} {one.shown(one.value)} is {one.excess:.1%} above {one.shown(one.limit or 0)} ({one.limit_source})"
         + (f", at {one.sm_mhz:.0f} MHz as NVML told it" if one.sm_mhz and "/clk" in one.unit else "")
         for one in measured
         if one.excess > MARGIN
     ]
-    if told:
+    if faults:
         raise InputError(
-            f"measured above what is possible by more than {MARGIN:.0%}: {'; '.join(told)}; nothing is written, look "
+            f"measured above what is possible by more than {MARGIN:.0%}: {'; '.join(faults)}; nothing is written, look "
             "for another process on the GPU, or for the wrong limit, and probe again"
         )
 
@@ -213,8 +213,8 @@ def _figures(measured: Sequence[Measured], base: Gpu, source: str) -> Iterator[t
     if mma is not None and mma.key and base.tensor.bf16_flops_per_clk:
         wgmma = by_name.get("tensor.wgmma")
         more = "" if wgmma is None else f", wgmma {wgmma.shown(wgmma.value)}"
-        told = f"mma.sync {mma.shown(mma.value)}{more} of {mma.shown(base.tensor.bf16_flops_per_clk)}"
-        yield figure("tensor.mma_sync_fraction", min(1.0, mma.value / base.tensor.bf16_flops_per_clk), mma, told)
+        more_text = f"mma.sync {mma.shown(mma.value)}{more} of {mma.shown(base.tensor.bf16_flops_per_clk)}"
+        yield figure("tensor.mma_sync_fraction", min(1.0, mma.value / base.tensor.bf16_flops_per_clk), mma, more_text)
     for one in measured:
         if one.key and one not in (copy, mma):
             yield figure(one.key, one.value, one)
@@ -264,12 +264,12 @@ def _l2(sweep: Sequence[Rate], probed: Probed) -> Iterator[Measured]:
     yield dataclasses.replace(read, name="l2.read")
 
 
-def _beside_the_fits(one: Measured, base: Gpu) -> Measured:
+def _with_fit_note(one: Measured, base: Gpu) -> Measured:
     """Return the quantity, with a note if it differs from the figure that calibrations were fitted with."""
     if one.key not in FITTED_WITH or abs(one.value / base.get(one.key) - 1) <= NOTEWORTHY:
         return one
-    told = f"latencies were fitted with {one.shown(base.get(one.key))}, times move with this until fitted anew"
-    return dataclasses.replace(one, note="; ".join(part for part in (one.note, told) if part))
+    text = f"latencies were fitted with {one.shown(base.get(one.key))}, times move with this until fitted anew"
+    return dataclasses.replace(one, note="; ".join(part for part in (one.note, text) if part))
 
 
 def _measured(
