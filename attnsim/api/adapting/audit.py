@@ -205,8 +205,8 @@ def _as(text: str, kind: str) -> object:
     return float(text) if kind in "iuf" and text else text
 
 
-def audit(frame: pd.DataFrame, columns: Columns, rows: tuple[AnsweredRow, ...]) -> Audit:
-    """Audit a table; rows of a kernel and pass on a GPU are looked at together."""
+def audit(frame: pd.DataFrame, columns: Columns, rows: tuple[AnsweredRow, ...], most: int = MOST) -> Audit:
+    """Audit a table; rows of a kernel and pass on a GPU are looked at together, and causes tried on so many of them."""
     groups: dict[str, list[int]] = {}
     several = len({row.gpu for row in rows if row.ratio}) > 1
     for place, row in enumerate(rows):
@@ -215,14 +215,14 @@ def audit(frame: pd.DataFrame, columns: Columns, rows: tuple[AnsweredRow, ...]) 
             groups.setdefault(name, []).append(place)
     table = list(records(frame))
     findings = (
-        _found(name, places, [table[place] for place in places], columns, [rows[place] for place in places])
+        _found(name, places, [table[place] for place in places], columns, [rows[place] for place in places], most)
         for name, places in groups.items()
     )
     return Audit(frame, columns, rows, tuple(findings))
 
 
 def _found(
-    kernel: str, places: Sequence[int], table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow]
+    kernel: str, places: Sequence[int], table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow], most: int
 ) -> Finding:
     plain = Finding(kernel, tuple(places))
     if len(rows) < FEWEST:
@@ -232,8 +232,8 @@ def _found(
     order = np.argsort(points.predicted_s, kind="stable")
     calls = [question_of(row.case).w for row in rows if row.case]
     dense = all(w.selection is None and (w.mask in (Mask(), Mask.causal()) or w.mask.is_windowed) for w in calls)
-    most = MOST if dense else MOST_SPARSE
-    chosen = order[np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
+    count = most if dense else min(most, MOST_SPARSE)
+    chosen = order[np.unique(np.linspace(0, len(rows) - 1, count).round().astype(int))]
     found = _tried(plain, chosen, table, columns, rows, points, off)
     if found is None:  # a few rows that are far off may hide what the others have in common
         single = _alone(points, off)
