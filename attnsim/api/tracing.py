@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from attnsim.api.answering import runs_of
-from attnsim.api.asking import Conditions, Question, ask, read_algorithm, read_conditions
+from attnsim.api.answering import answer, runs_of
+from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_algorithm, read_conditions
 from attnsim.api.playing import DoesNotFit, play
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.trace import Trace
+from attnsim.simulator.trace import KernelTrace, Trace
 from attnsim.simulator.trace import trace as play_traced
 
 MOST_SMS = 16
@@ -26,14 +27,15 @@ def trace(
     implementation: str | None = None,
     cache: str = "warm",
     launch: str = "stream",
+    calibration: Calibrated = None,
     sms: int = 2,
 ) -> Trace:
     """Replay one algorithm with the shipped tiles and note what the first SMs do.
 
     Parameters
     ----------
-    workload, gpu, algorithm, implementation, cache, launch
-        As for :func:`attnsim.predict`.
+    workload, gpu, algorithm, implementation, cache, launch, calibration
+        As for :func:`attnsim.predict`; what timings of one's own correct, all times of the trace follow alike.
     sms : int
         SMs to note, where the grid is small enough to be played whole.
 
@@ -55,7 +57,8 @@ def trace(
     >>> sorted({piece.unit for piece in found.kernels[0].slices})
     ['block', 'copy', 'softmax', 'store', 'tensor']
     """
-    return _traced(ask(workload, gpu, algorithm, implementation, read_conditions(cache=cache, launch=launch)), sms)
+    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
+    return _traced(ask(workload, gpu, algorithm, implementation, conditions), sms)
 
 
 def traces(
@@ -88,7 +91,8 @@ def _traced(question: Question, sms: int) -> Trace:
         run = play(question)
     except DoesNotFit as why:
         raise InputError(f"{why}; take a smaller batch or length") from None
-    return trace_schedule(run.schedule, question.gpu, run.chosen.numbers, question.conditions, sms)
+    found = trace_schedule(run.schedule, question.gpu, run.chosen.numbers, question.conditions, sms)
+    return found if question.conditions.own is None else _longer(found, answer(question).correction)
 
 
 def trace_schedule(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions, sms: int) -> Trace:
@@ -102,3 +106,14 @@ def trace_schedule(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: C
     if not 1 <= sms <= MOST_SMS:
         raise InputError(f"sms is {sms}; allowed: 1 to {MOST_SMS}")
     return play_traced(schedule, gpu, numbers, cache=conditions.cache, launch=conditions.launch, sms=sms)
+
+
+def _longer(found: Trace, factor: float) -> Trace:
+    """Every time of a trace so many times as long."""
+
+    def kernel(one: KernelTrace) -> KernelTrace:
+        slices = (replace(piece, start_s=piece.start_s * factor, end_s=piece.end_s * factor) for piece in one.slices)
+        return replace(one, start_s=one.start_s * factor, time_s=one.time_s * factor, slices=tuple(slices))
+
+    replay = replace(found.replay, time_s=found.replay.time_s * factor)
+    return replace(found, replay=replay, kernels=tuple(map(kernel, found.kernels)))

@@ -110,7 +110,7 @@ def tornado(
 
 
 @app.command("density", example="attnsim plot density --gpu a100,h100 --heads 16 --head-dim 128 --seq 16k --causal")
-@asking(without=("algorithm", "calibration", *NOT_OF_DENSITIES), out=Path("density.png"))
+@asking(without=("algorithm", *NOT_OF_DENSITIES), out=Path("density.png"))
 def density(
     asked: Asked,
     *,
@@ -125,7 +125,7 @@ def density(
     with progress.steps("predicting", len(machines)) as done:
         found = densities(
             asked.question(), machines, pattern=pattern, block=block, sparse=asked.implementations,
-            cache=asked.flags.l2, launch=asked.launch, done=done,
+            cache=asked.flags.l2, launch=asked.launch, calibration=asked.calibration, done=done,
         )  # fmt: skip
     asked.finish(picture(found))
 

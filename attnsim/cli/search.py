@@ -30,6 +30,7 @@ def tile(
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     top: Annotated[int, options.count("Tiles to print.", None)] = 12,
     verbose: options.Details = False,
     json: options.Json = False,
@@ -41,7 +42,9 @@ def tile(
     w = flags.workload()
     machine = options.changed(load_gpu(gpu), changes)
     with progress.busy("replaying tiles"):
-        found = search_tiles(w, machine, algorithm, implementation=implementation, cache=flags.l2, launch=launch)
+        found = search_tiles(
+            w, machine, algorithm, implementation=implementation, cache=flags.l2, launch=launch, calibration=calibration
+        )
     measured, reason = None, ""
     try:
         measured = measure_tiles(w)
@@ -53,6 +56,8 @@ def tile(
     out = show.console()
     out.print(f"{flags.title}{w}\n\n{machine.described}, {found.implementation}\n")
     _print_tiles(out, found, top, verbose)
+    if found.own:
+        out.print(f"all times {found.own}")
     _print_measured(out, measured, reason if verbose else "")
 
 
@@ -167,6 +172,7 @@ def _tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str
         "short_list_regret_with_stages": found.regret_with_stages,
         "measured": None if measured is None else asdict(measured) | {"regret": measured.regret},
         "not_measured": reason or None,
+        "own": found.own or None,
     }
 
 

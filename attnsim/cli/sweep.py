@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ def sweep(
     out: Annotated[Path, flag("FOLDER", "Where results go; a run there is continued.")],
     jobs: Annotated[int | None, options.count("Processes here; default: as many as processors.", None)] = None,
     backend: Annotated[str, flag(None, "local or dask.")] = "local",
+    calibration: options.Calibration = None,
     scheduler: Annotated[str, flag("ADDRESS", "Of a cluster: tcp://host:8786.")] = "",
     export: Annotated[list[Path], flag("FILE", "Write all of it into one .csv or .parquet too; repeat it.")] = [],  # noqa: B006 Typer copies it
     json: options.Json = False,
@@ -30,12 +32,13 @@ def sweep(
 
     Ends with 1 if no point was answered.
     """
+    from attnsim.api.asking import read_conditions
     from attnsim.studies.folder import SUFFIXES
     from attnsim.studies.folder import export as write
     from attnsim.studies.running import run
     from attnsim.studies.study_file import read_study
 
-    asked = read_study(study)
+    asked = replace(read_study(study), own=read_conditions(calibration=calibration).own)
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; give a folder")
     for path in export:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnsim import wording
-from attnsim.cli import lifted, options, outputs, show
+from attnsim.cli import given, lifted, options, outputs, show
 from attnsim.cli.heading import check_window, heading
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
@@ -31,6 +31,7 @@ def trace(
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     sms: Annotated[
         int, options.count("SMs in the trace, where the grid is small enough to be played whole.", None)
     ] = 2,
@@ -44,6 +45,7 @@ def trace(
 
     look.check_asked(context, picture, "--picture")
     if kernel is not None:
+        given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
         _check(out, picture, len(options.words(gpu, "--gpu")))
         lifted.trace(context, kernel, gpu, changes, out, picture, look, json, cache=flags.l2, launch=launch, sms=sms)
         return
@@ -59,7 +61,7 @@ def trace(
     from attnsim.api.asking import read_conditions
     from attnsim.api.tracing import traces
 
-    conditions = read_conditions(cache=flags.l2, launch=launch)
+    conditions = read_conditions(cache=flags.l2, launch=launch, calibration=calibration)
     with busy("replaying"):
         found = [
             (machine, name, one)
@@ -109,6 +111,8 @@ def trace(
         ]
         show.print_rows(console, machine.described, lines)
     console.print(lifted.WITHOUT_RANGE)
+    if calibration is not None:
+        console.print(f"times of a call all multiplied alike, as {calibration} corrects it: attnsim predict says how")
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 

@@ -43,6 +43,7 @@ def whatif(
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     launch: options.Launch = "stream",
+    calibration: options.Calibration = None,
     out: Annotated[Path | None, flag("FILE", "CSV, a line for each row and column.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
     look: outputs.Look,
@@ -67,7 +68,7 @@ def whatif(
     with progress.steps("answering machines", 1 + len(rows) + (len(rows) > 1)) as done:
         found = found_by(
             cases, base, rows, algorithm=algorithm or None, implementation=implementation, tiles=tiles, limits=limit,
-            mixed=bool(mix), cache=flags.l2, launch=launch, done=done,
+            mixed=bool(mix), cache=flags.l2, launch=launch, calibration=calibration, done=done,
         )  # fmt: skip
     records = found.records()
     written = [out] if out else []

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.api import answering
+from attnsim.api.adapting.own import OwnTimings
 from attnsim.api.lifted import predict_kernel
 from attnsim.api.tables import Cells, answer_columns, one_line
 from attnsim.models.question.columns import ADDED_COLUMNS
@@ -48,7 +49,7 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
         replayed = _closed(study, points, answers, chunk.replays)
     asked = kernel_point if study.kernels else point
     for row in np.flatnonzero(replayed):
-        answers.put(int(row), replay(asked(points, int(row)), study.cache, study.launch))
+        answers.put(int(row), replay(asked(points, int(row)), study.cache, study.launch, study.own))
     columns: dict[str, pa.Array] = {"point": pa.array(np.arange(chunk.first, chunk.stop))}
     columns |= _asked(points)
     if not study.kernels:
@@ -59,12 +60,12 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     return pa.table(columns | answers.arrays())
 
 
-def replay(asked: Point | KernelPoint, cache: str, launch: str) -> Cells:
+def replay(asked: Point | KernelPoint, cache: str, launch: str, own: OwnTimings | None = None) -> Cells:
     """Answer a point by replay; never raises, but returns the error as text."""
     try:
         if isinstance(asked, KernelPoint):
             return answer_columns(predict_kernel(asked.kernel, asked.gpu(), cache=cache, launch=launch))
-        return answer_columns(answering.answer(asked.ask(cache, launch)))
+        return answer_columns(answering.answer(asked.ask(cache, launch, own)))
     except Exception as error:
         return {"error": one_line(error)}
 
@@ -110,6 +111,9 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
         doubt[rows] = uncertainty(closed)
         tiles = points.columns["tile"]  # the best tile is found by replays alone
         doubt[np.array([tile == "retuned" for tile in tiles.values])[tiles.codes]] = np.inf
+        if study.own is not None:
+            timed = [bool(study.own.of(one.record.name, one.w.passes, one.gpu)) for one in closed.plans]
+            doubt[rows[np.array(timed, dtype=bool)[closed.which]]] = np.inf
         order = np.argsort(-doubt, kind="stable")[: int((doubt > 1).sum())]
         chosen[order if replays is None else order[:replays]] = True
     return chosen

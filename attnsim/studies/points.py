@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.api.asking import Question, ask, read_conditions
+from attnsim.api.asking import Calibrated, Question, ask, read_conditions
 from attnsim.arrays import Bools, Floats, Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
@@ -102,10 +102,10 @@ class Point(Changed):
         named = self.tile in ("shipped", "retuned")
         return {"tiles": self.tile} if named else {"tile": self.tile}
 
-    def ask(self, cache: str, launch: str) -> Question:
+    def ask(self, cache: str, launch: str, calibration: Calibrated = None) -> Question:
         """Return the question under these conditions."""
-        w, gpu, conditions = self.workload(), self.gpu(), read_conditions(**self.tiles(), cache=cache, launch=launch)
-        return ask(w, gpu, self.algorithm, self.implementation, conditions)
+        conditions = read_conditions(**self.tiles(), cache=cache, launch=launch, calibration=calibration)
+        return ask(self.workload(), self.gpu(), self.algorithm, self.implementation, conditions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from attnsim.api.asking import ask, read_conditions
+from attnsim.api.answering import answer
+from attnsim.api.asking import Calibrated, ask, read_conditions
 from attnsim.api.building import shipped
 from attnsim.api.comparing.ratios import Ratio, speedup_of_tiles
 from attnsim.api.playing import REPLAYED_CANDIDATES, fitting, replayed
@@ -62,10 +63,17 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class TileSearch:
-    """All fitting tiles, the fastest first."""
+    """All fitting tiles, the fastest first.
+
+    Parameters
+    ----------
+    own : str
+        How timings of one's own corrected all times, or that they did not.
+    """
 
     implementation: str
     tiles: tuple[Tile, ...]
+    own: str = ""
 
     @property
     def best(self) -> Tile:
@@ -101,7 +109,7 @@ class TileSearch:
 def search_tiles(
     w: Workload, gpu: Gpu, algorithm: str = "flash", *, implementation: str | None = None,
     stages: Sequence[int] = STAGES, cache: str = "warm", launch: str = "stream", mode: str = "fast",
-    budget: int | None = None,
+    budget: int | None = None, calibration: Calibrated = None,
     done: Callable[[], object] = lambda: None,
 ) -> TileSearch:  # fmt: skip
     """Replay every tile of an implementation that fits a GPU.
@@ -110,8 +118,8 @@ def search_tiles(
     ----------
     w : Workload
         A forward pass or a decode call.
-    algorithm, implementation, cache, launch, mode, budget
-        As in `attnsim.predict`.
+    algorithm, implementation, cache, launch, mode, budget, calibration
+        As in `attnsim.predict`; timings of one's own correct all tiles alike, as they do the shipped one.
     stages : sequence of int
         Numbers of buffers to try, if the implementation's loop supports them.
     done : callable
@@ -122,7 +130,7 @@ def search_tiles(
     InputError
         If the implementation has no choice of tiles, or none fits.
     """
-    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget)
+    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, calibration=calibration)
     question = ask(w, gpu, algorithm, implementation, conditions)
     w, record = question.w, question.record
     if not record.tunable or "fwd" not in w.directions or "bwd" in w.directions:
@@ -144,14 +152,16 @@ def search_tiles(
         schedules.setdefault(one.schedule.tile_text, one.schedule)
     if not schedules:
         raise InputError(f"no tile of {record.name} fits {gpu.id}; take another implementation or head_dim")
-    found = []
+    found, usual = [], answer(question) if conditions.own and own_tile else None
+    factor = usual.correction if usual else 1.0
     for text, schedule in schedules.items():
         result = replayed(schedule, gpu, numbers, conditions)
         main, own = result.main, text in own_stages
         held = (main.blocks_per_sm, main.limited_by, main.waves, result.busiest)
-        found.append(Tile(text, result.time_s, *held, own, text in listed, text == own_tile))
+        found.append(Tile(text, result.time_s * factor, *held, own, text in listed, text == own_tile))
         done()
-    return TileSearch(record.name, tuple(sorted(found, key=lambda one: one.time_s)))
+    told = "; ".join(str(one) for one in usual.trust.reasons if one.kind == "own") if usual else ""
+    return TileSearch(record.name, tuple(sorted(found, key=lambda one: one.time_s)), told)
 
 
 @dataclass(frozen=True, slots=True)

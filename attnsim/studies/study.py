@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.api.adapting.own import OwnTimings
 from attnsim.arrays import Floats, Ints
 from attnsim.errors import InputError
 from attnsim.models.schedule.kernel_file import digest_of
@@ -100,6 +101,8 @@ class Study:
         For "auto": largest number of replays; the most uncertain points of each chunk come first.
     cache, launch : str
         Conditions, as in `attnsim.api.predict`.
+    own : OwnTimings or None
+        Timings of one's own that correct answers; points that they correct are replayed.
 
     Raises
     ------
@@ -116,6 +119,7 @@ class Study:
     cache: str = "warm"
     launch: str = "stream"
     title: str = ""
+    own: OwnTimings | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.kernels:
@@ -136,6 +140,11 @@ class Study:
         if self.replays is not None and self.method != "auto":
             raise InputError(
                 f"replays is {self.replays}, but method is {self.method}; leave it out, or write method: auto"
+            )
+        if self.own is not None and (self.kernels or self.method == "closed-form"):
+            what = "a kernel file" if self.kernels else "method: closed-form"
+            raise InputError(
+                f"calibration corrects replays of known implementations, not {what}; leave one of them out"
             )
         self._check_lengths()
 
@@ -259,5 +268,5 @@ class Study:
         """Return the SHA-256 of everything that decides the points and their answers, without the title."""
         gpus = [gpu.content() for gpu in self.axes[0].values]
         kernels = {name: digest_of(kernel) for name, kernel in self.kernels.items()}  # repr shortens long arrays
-        decides = (replace(self, title=""), self.chunk_points, gpus, kernels)
+        decides = (replace(self, title=""), self.chunk_points, gpus, kernels, *filter(None, [self.own]))
         return hashlib.sha256(repr(decides).encode()).hexdigest()

@@ -12,7 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnsim.api.answer import Outcome
-from attnsim.api.asking import Conditions, read_conditions, read_gpu
+from attnsim.api.asking import Calibrated, Conditions, read_conditions, read_gpu
 from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.layer_answer import LayerAnswer
@@ -169,7 +169,8 @@ def _calls(cell: Cell) -> list[Outcome]:
 def whatif(
     cases: Workload | Sequence[Case], gpu: Gpu | str, changes: Sequence[Change], *, algorithm: str | None = None,
     implementation: str | None = None, tiles: str = "shipped", limits: Sequence[str] = (), mixed: bool = False,
-    cache: str = "warm", launch: str = "stream", done: Callable[[], None] = lambda: None,
+    cache: str = "warm", launch: str = "stream", calibration: Calibrated = None,
+    done: Callable[[], None] = lambda: None,
 ) -> WhatIf:  # fmt: skip
     """Compute the effect of each GPU change on each case, with range, bound, watts and die area.
 
@@ -179,7 +180,7 @@ def whatif(
         Calls, whole layers or steps of whole models (`attnsim.studies.hardware_case`).
     changes : sequence of mapping
         One row each: figures and their values, as `Gpu.replace` takes them.
-    algorithm, implementation, cache, launch
+    algorithm, implementation, cache, launch, calibration
         As in :func:`attnsim.predict`; a case may have its own cache state.
     tiles : {"shipped", "retuned"}
         With "retuned", the unchanged GPU is retuned too, so that a change is never credited with the gain of a tile.
@@ -220,7 +221,10 @@ def whatif(
     for name, figure in (("area", area_mm2), ("cost", cost_usd)):
         if any(one.name == name for one in wanted):
             figure(base)
-    conditions = {tiling: read_conditions(tiling, cache=cache, launch=launch) for tiling in ("shipped", tiles)}
+    conditions = {
+        tiling: read_conditions(tiling, cache=cache, launch=launch, calibration=calibration)
+        for tiling in ("shipped", tiles)
+    }
 
     def answers(machine: Gpu, tiling: str) -> Answers:
         found = [_answer(one, machine, algorithm, implementation, conditions[tiling]) for one in every]

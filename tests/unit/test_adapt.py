@@ -375,6 +375,122 @@ def test_the_command_makes_a_file_that_other_commands_take(tmp_path: Path, capsy
     assert len(json.loads(capsys.readouterr().out)) == 2
 
 
+@pytest.fixture(scope="module")
+def slowed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A calibration by rows that took 1.2 times what the model says."""
+    path = tmp_path_factory.mktemp("own") / "mine.yaml"
+    adapted(table(lambda seq: 1.2)).write(path)
+    return str(path)
+
+
+QUESTION = ["--gpu", GPU.id, "--heads", "16", "--batch", "2", "--seq", "6k", "--head-dim", "128"]
+FLASH = ["--implementation", "flash-attn.2", *QUESTION]
+
+
+def both(capsys: pytest.CaptureFixture[str], file: str, *command: str) -> list[Any]:
+    """What a command says with --json, by the model alone and with a calibration."""
+    found = []
+    for more in ([], ["--calibration", file]):
+        assert main([*command, "--json", *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    return found
+
+
+def test_a_change_has_the_ratio_of_the_model_beside_corrected_times(
+    slowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = ["--set", "hbm.bandwidth=2x", "--set", "sm.count=0.5x"]
+    plain, own = both(capsys, slowed, "whatif", *FLASH, *change)
+    assert len(plain) == len(own) == 4 and plain[2]["speedup"] < 0.7
+    for one, other in zip(plain, own, strict=True):
+        assert 1.15 < other["time_s"] / one["time_s"] < 1.25
+        assert other["speedup"] == pytest.approx(one["speedup"], rel=0.01)
+
+
+def test_all_tiles_are_corrected_alike(slowed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (plain,), (own,) = both(capsys, slowed, "search", "tile", *FLASH)
+    ratios = {other["time_s"] / one["time_s"] for one, other in zip(plain["tiles"], own["tiles"], strict=True)}
+    assert len(plain["tiles"]) > 5 and min(ratios) > 1.15 and max(ratios) == pytest.approx(min(ratios))
+    assert own["own"].startswith("corrected by +") and plain["own"] is None
+    assert main(["search", "tile", *FLASH, "--calibration", slowed]) == 0
+    assert "all times corrected by +" in capsys.readouterr().out
+
+
+def test_a_trace_is_as_long_as_the_corrected_call(
+    slowed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["trace", *FLASH, "--out", str(tmp_path / "a.json")]
+    (plain,), (own,) = both(capsys, slowed, *command)
+    factor = own["time_s"] / plain["time_s"]
+    assert 1.15 < factor < 1.25 and own["start_s"] == pytest.approx(plain["start_s"] * factor)
+    assert own["slices"] == plain["slices"]
+    w = question(6144)
+    one, other = (
+        attnsim.trace(w, GPU, implementation="flash-attn.2", calibration=given) for given in (None, Path(slowed))
+    )
+    assert factor == pytest.approx(predicted(w, Path(slowed)).correction)
+    assert other.replay.time_s == pytest.approx(one.replay.time_s * factor)
+    pieces = zip(one.kernels[0].slices, other.kernels[0].slices, strict=True)
+    assert all(after.end_s == pytest.approx(before.end_s * factor) for before, after in pieces)
+    assert main([*command, "--calibration", slowed]) == 0
+    assert f"as {slowed} corrects it" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_picture_of_densities_has_corrected_times(
+    slowed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, own = both(capsys, slowed, "plot", "density", *QUESTION, "--out", str(tmp_path / "a.svg"))
+    ratios = {one["implementation"]: other["time_s"] / one["time_s"] for one, other in zip(plain, own, strict=True)}
+    assert 1.15 < ratios.pop("flash-attn.2") < 1.25 and set(ratios.values()) == {1.0}
+
+
+STUDY = """\
+gpu: [a100-sxm4-80gb, l4]
+algorithm: [flash, naive]
+workload: {batch: 2, heads_q: 16, head_dim: 128, seq_kv: [2048, 6144]}
+"""
+
+
+def test_a_sweep_replays_and_corrects_what_was_timed(
+    slowed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(f"{STUDY}replays: 2\n")
+    found = []
+    for name, more in (("plain", []), ("own", ["--calibration", slowed])):
+        file = tmp_path / f"{name}.csv"
+        command = ["sweep", str(study), "--out", str(tmp_path / name), "--jobs", "1", "--export", str(file), *more]
+        assert main(command) == 0
+        found.append(pd.read_csv(file).set_index("point"))
+    plain, own = found
+    timed = (own["gpu"] == GPU.id) & (own["used_implementation"] == "flash-attn.2")
+    assert timed.sum() == 2 and set(own["method"][timed]) == {"replay"}
+    assert own["trust"][timed].str.contains("corrected by +", regex=False).all()
+    for point, seq in own["seq_kv"][timed].items():
+        assert own["predicted_s"][point] == pytest.approx(predicted(question(int(seq)), Path(slowed)).time_s)
+    assert set(own["method"][~timed]) == {"closed-form"} and len(plain) == 8
+    capsys.readouterr()
+    told = refusal(capsys, "sweep", str(study), "--out", str(tmp_path / "plain"), "--calibration", slowed)
+    assert "holds results of other inputs: study differ" in told
+
+
+def test_a_sweep_of_closed_forms_takes_no_calibration(
+    slowed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(f"{STUDY}method: closed-form\n")
+    told = refusal(capsys, "sweep", str(study), "--out", str(tmp_path / "out"), "--calibration", slowed)
+    assert "calibration corrects replays of known implementations, not method: closed-form" in told
+
+
+@pytest.mark.parametrize("command", ["plot traffic", "plot tornado", "explore", "models", "kernels run flash"])
+def test_a_command_that_shows_no_times_says_so_of_a_calibration(
+    command: str, slowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refusal(capsys, *command.split(), "--calibration", slowed)
+    assert "has no --calibration; commands that have it: predict, explain, whatif, " in told
+
+
 @pytest.mark.parametrize("given", [5, {}, ["mine.yaml"]])
 def test_what_is_no_calibration_is_refused_in_a_line(given: Any) -> None:
     with pytest.raises(InputError, match=r"calibration is .*; give a file of attnsim adapt, or what it holds"):

@@ -140,9 +140,11 @@ class OwnTimings:
     table: str
     timings: tuple[Timing, ...]
 
-    def of(self, implementation: str, passes: str) -> tuple[Timing, ...]:
-        """The timings of a kernel and pass; those of another pass say nothing of it."""
-        return tuple(one for one in self.timings if (one.implementation, one.passes) == (implementation, passes))
+    def of(self, implementation: str, passes: str, gpu: Gpu | None = None) -> tuple[Timing, ...]:
+        """The timings of a kernel and pass, on a GPU, changed or not; those of another pass say nothing of it."""
+        here = gpu is None or gpu.base_id == self.gpu
+        asked = implementation, passes
+        return tuple(one for one in self.timings if here and (one.implementation, one.passes) == asked)
 
     @property
     def kernels(self) -> str:
@@ -170,7 +172,7 @@ class OwnTimings:
         time_s : float
             That answer.
         """
-        mine = self.of(record.name, w.passes) if gpu.base_id == self.gpu else ()
+        mine = self.of(record.name, w.passes, gpu)
         if not mine:
             missing = f"no timing of {record.name}, {w.passes} on {gpu.base_id}"
             return Corrected(1.0, _said(trust, f"not corrected: {missing}; {self.table} has {self.kernels}"))

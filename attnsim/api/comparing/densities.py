@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from attnsim.api.answer import Answer, Answers, Outcome
 from attnsim.api.answering import answer
-from attnsim.api.asking import Conditions, Question, ask, read_conditions, read_gpus
+from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_conditions, read_gpus
 from attnsim.api.building import scheduled
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.errors import InputError, nearest, shown
@@ -231,6 +231,7 @@ def densities(
     shares: Sequence[float] = SHARES,
     cache: str = "warm",
     launch: str = "stream",
+    calibration: Calibrated = None,
     done: Callable[[], None] = lambda: None,
 ) -> Answers:
     """Predict sparse kernels under a pattern of growing density, and dense flash attention beside them.
@@ -250,7 +251,7 @@ def densities(
         The dense implementation, by default the best for the GPU.
     shares : sequence of float
         Of the key blocks of a row, above 0 and up to 1.
-    cache, launch : str
+    cache, launch, calibration
         As for :func:`attnsim.predict`.
     done : callable
         Called after each GPU.
@@ -284,7 +285,7 @@ def densities(
     counts = sorted({max(1, round(share * blocks)) for share in shares})
     masks = [band if count == blocks else PATTERNS[pattern](count, block, band) for count in counts]
     check_masks(workload, masks)
-    conditions = read_conditions(cache=cache, launch=launch)
+    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
     found: list[Outcome] = []
     for machine in machines:
         found.append(answer(ask(workload, machine, "flash", dense, conditions)))

@@ -31,7 +31,7 @@ CLOCKS = by_hand(
 )
 BLOCKS = by_hand((0.4, 1.0), "shares of a block's latency at which they are played; between them in proportion")
 FORWARDS = 3
-"""Forward passes that LLMServingSim's profiler times together (``measurement_iterations``). A later version says that an
+"""Forward passes that LLMServingSim's profiler times together (``measurement_iterations``). A later version says an
 earlier one reported, for other layers, their sum as the time of one (``profiler/core/hooks/timings.py``,
 `extract_samples`). We infer the same fault for skewed decode: as reported, no call reads faster than a third of the
 HBM bandwidth."""
