@@ -70,7 +70,7 @@ def adapt(
         show.print_json(found.rows)
     else:
         _print(found, out)
-    if found.check.failed:
+    if found.left_out:
         raise typer.Exit(1)
 
 
@@ -90,7 +90,7 @@ def _print(found: Adapted, written: Path | None) -> None:
     show.print_rows(out, f"Timings on {found.own.gpu}", rows, right=rows[0].keys() - {"kernel", "question"})
     for note in found.notes:
         out.print(note)
-    for reason, where in found.check.failed.items():
+    for reason, where in found.left_out.items():
         out.print(f"{line} {', '.join(map(str, where))} not used: {reason}")
     if written is not None:
         out.print(f"written: {written}; give it to a question as --calibration {written}")

@@ -290,7 +290,7 @@ def test_a_file_without_timings_is_refused(tmp_path: Path) -> None:
             {"gpu": ["a100-sxm4-80gb", "l4"]},
             "the table has rows of 2 GPUs, a100-sxm4-80gb, l4; a calibration is of one: split",
         ),
-        ({"time_s": [1e-3, 1e-9]}, "the table, row 1: 1.00 ns lies below the floor of its question"),
+        ({"time_s": [1e-9, 1e-9]}, "the table: no row can be used: 1.00 ns lies below the floor of its question, "),
         ({"implementation": ["fa9", "fa9"]}, "the table: no row can be used: "),
         ({"time_s": ["", ""]}, "the table: no row can be used: time_s is empty"),
     ],
@@ -322,7 +322,21 @@ def test_what_is_odd_about_timings_is_said() -> None:
 def test_a_row_without_an_answer_is_left_out_and_said() -> None:
     frame = table(lengths=[2048, 4096]).assign(head_dim=[128, 1000])
     found = attnsim.adapt(frame)
-    assert len(found.own.timings) == 1 and list(found.check.failed.values()) == [[1]]
+    assert len(found.own.timings) == 1 and list(found.left_out.values()) == [[1]]
+
+
+def test_a_row_below_its_floor_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame, w = table(lambda seq: 1.2), question(3000)
+    floor_s = predicted(question(LENGTHS[1])).floor_s or 0.0
+    wrong = frame.tail(4).head(1).assign(time_s=0.99 * floor_s)
+    found = attnsim.adapt(pd.concat([frame, wrong], ignore_index=True))
+    assert list(found.left_out.values()) == [[5]] and len(found.own.timings) == len(LENGTHS)
+    assert predicted(w, found.own).time_s == predicted(w, adapted(frame)).time_s
+    pd.concat([frame, wrong]).to_csv(tmp_path / "rows.csv", index=False)
+    assert main(["adapt", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "mine.yaml")]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "line 7 not used: " in told and "lies below the floor of its question, " in told
+    assert predicted(w, tmp_path / "mine.yaml").correction > 1.15
 
 
 def test_suggestions_are_of_what_was_not_timed_and_their_script_prints_a_table() -> None:

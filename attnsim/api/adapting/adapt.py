@@ -41,10 +41,13 @@ class Adapted:
         What `calibration=` of a question takes, and `write` keeps.
     check : Check
         How the table was read, and the model's own answers.
+    left_out : dict of str to list
+        Lines of the rows that were not used, by the reason: no answer, or a time below the floor of their question.
     """
 
     own: OwnTimings
     check: Check
+    left_out: dict[str, list[object]]
 
     def write(self, path: str | Path) -> None:
         """Write the file that ``--calibration`` takes.
@@ -112,8 +115,8 @@ def adapt(
     Raises
     ------
     InputError
-        As `attnsim.check`; and where no row can be used, where rows are of several GPUs, where a time lies below the
-        floor of its question, or where `attnsim.check` names a reason.
+        As `attnsim.check`; and where no row can be used, where rows are of several GPUs, or where `attnsim.check`
+        names a reason.
 
     Examples
     --------
@@ -128,18 +131,21 @@ def adapt(
     name = str(table) if isinstance(table, (str, Path)) else "the table"
     found = check(table, maps=maps, time_unit=time_unit, gpu=gpu, implementation=implementation, cells=cells)
     timed: dict[Question, list[tuple[int, float]]] = {}
+    gpus, left_out = set[str](), dict(found.failed)
     for line, row in found.lines:
         if row.case is not None and row.ratio is not None and row.measured_s is not None:
             question = replace(question_of(row.case), assumed=())
-            timed.setdefault(question, []).append((int(str(line)), row.measured_s))
-    if not timed:
-        reason = next(iter(found.failed), "")
-        raise InputError(f"{name}: no row can be used: {reason}")
-    gpus = sorted({question.gpu.base_id for question in timed})
+            gpus.add(question.gpu.base_id)
+            if reason := _below_floor(row.measured_s, answer(question)):
+                left_out.setdefault(reason, []).append(line)
+            else:
+                timed.setdefault(question, []).append((int(str(line)), row.measured_s))
     if len(gpus) > 1:
         raise InputError(
-            f"{name} has rows of {len(gpus)} GPUs, {', '.join(gpus)}; a calibration is of one: split the table"
+            f"{name} has rows of {len(gpus)} GPUs, {', '.join(sorted(gpus))}; a calibration is of one: split the table"
         )
+    if not timed:
+        raise InputError(f"{name}: no row can be used: {next(iter(left_out), '')}")
     if not as_stated and (reason := next((one.text for one in found.audit.findings if one.text), "")):
         mend = (
             f"attnsim check {name} --apply mended.csv"
@@ -147,22 +153,22 @@ def adapt(
             else "check(...).audit.mended()"
         )
         raise InputError(f"{name}: {reason} {mend} mends the table, --as-stated adapts to it as it is")
-    timings = [
-        _timing(question, answer(question), rows, f"{name}, {found.line_name}") for question, rows in timed.items()
-    ]
+    timings = [_timing(question, answer(question), rows) for question, rows in timed.items()]
     timings.sort(key=lambda one: (one.implementation, one.passes, one.shape, one.question, one.predicted_s))
-    return Adapted(OwnTimings(FORMAT, version(), model_digest(), gpus[0], name, tuple(timings)), found)
+    return Adapted(OwnTimings(FORMAT, version(), model_digest(), gpus.pop(), name, tuple(timings)), found, left_out)
 
 
-def _timing(question: Question, found: Outcome, rows: list[tuple[int, float]], where: str) -> Timing:
+def _below_floor(measured_s: float, found: Outcome) -> str:
+    """Why a time says nothing of its question, which no GPU can answer as fast; else empty."""
+    if found.floor_s is None or measured_s >= found.floor_s:
+        return ""
+    floor = f"the floor of its question, {time_text(found.floor_s)}"
+    return f"{time_text(measured_s)} lies below {floor}: check its unit and shape"
+
+
+def _timing(question: Question, found: Outcome, rows: list[tuple[int, float]]) -> Timing:
     lines, times = zip(*rows, strict=True)
-    assert found.time_s is not None and found.floor_s is not None
-    if min(times) < found.floor_s:
-        line = lines[times.index(min(times))]
-        raise InputError(
-            f"{where} {line}: {time_text(min(times))} lies below the floor of its question, "
-            f"{time_text(found.floor_s)}; check unit and shape, or leave the row out"
-        )
+    assert found.time_s is not None
     w = question.w
     prior = prior_of(w, question.gpu, question.record, found.calibration, found.trust)
     return Timing(
