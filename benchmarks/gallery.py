@@ -98,6 +98,10 @@ GALLERY = {
         "--set hbm.bandwidth=6TB/s --set sm.exp_rate=1.5x --limit 'area<=1.05x'",
         "What changes bring to several cases, with ranges, watts and die.", "--plot",
     ),
+    "step": Drawn(
+        "predict --layer --model llama-3-70b --lengths '1:4096 x 63, 512:2560' --tp 4 --gpu h100-sxm5-80gb",
+        "A step of a model in the batch of a server.", "--plot",
+    ),
     "timeline": Drawn(
         f"trace {SHAPE} --algorithm flash-1,flash-2,flash-3", "The first turns of an SM.", "--picture"
     ),

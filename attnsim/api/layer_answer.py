@@ -44,6 +44,8 @@ class LayerPart:
         SM clock of the replay.
     spread : float
         Relative half-width of the time of a GEMM by its sensitivity to timing; 0 of the attention.
+    launch_s : float or None
+        Of its kernels' launches, within the time.
     """
 
     name: str
@@ -62,6 +64,7 @@ class LayerPart:
     l2_bytes: int | None
     clock_hz: float | None
     spread: float = 0.0
+    launch_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

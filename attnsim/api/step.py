@@ -88,7 +88,7 @@ class StepPrediction:
     changes : tuple of Change
     lengths : tuple of Length
     parts : tuple of (int, LayerPart)
-        What runs, and how often in the step.
+        What runs in the order of launches, and how often in the step.
     attention : tuple of Outcome
         The attention call of each kind of layers, and the calls of layers that do not attend.
     memory : Memory
@@ -398,35 +398,34 @@ class _Run:
         self, kinds: Sequence[LayerKind], conditions: Conditions
     ) -> tuple[list[tuple[int, LayerPart]], list[Outcome]]:
         """Everything that runs and how often, and the answers of the attention of each kind."""
-        found: list[tuple[int, LayerPart]] = []
-        answers: list[Outcome] = []
-        for kind in kinds:
-            share = self.share(kind)
-            called = self._answers(share, conditions)
-            answers += called
-            found += [(kind.layers, part) for part in self._attention(share, called, conditions)]
         share, feeding = self.share(kinds[0]), self.feeding()
-        w = self.workload(share)
-        for kind in self.mixing():
-            part = partial(self._part, conditions=conditions)
-            played, called = mixer_parts(kind, share.hidden, self.lengths, self.gpu, self.dtype, conditions, part)
-            found += [(kind.layers, part) for part in played]
-            answers += called
-        for number, fed in feeding:
-            routing = routing_steps(fed, fed.mlp.experts, w) if fed.mlp and fed.mlp.experts else ()
-            found += [(number, self._part(one, "mlp", conditions)) for one in (*routing, *mlp_steps(fed, w))]
+        w, part = self.workload(share), partial(self._part, conditions=conditions)
         fed_layers = sum(number for number, _ in feeding)
         norms = len({at for kind in self.model.layer_kinds for at in kind.at}) + (fed_layers if self.model.mlp else 0)
-        found += [(norms + 1, self._part(norm_step(share, w), "passes", conditions))]
-        found += [(1, self._part(embedding_step(share, w), "passes", conditions))]
-        head = head_step(share, w)
-        found += [(1, self._part(head, "head", conditions))] if head else []
-        return [*found, *self._communication(w, feeding, head is not None, conditions)], answers
+        found = [(1, part(embedding_step(share, w), "passes")), (norms + 1, part(norm_step(share, w), "passes"))]
+        answers: list[Outcome] = []
+        for kind in kinds:
+            called = self._answers(self.share(kind), conditions)
+            answers += called
+            found += [(kind.layers, one) for one in self._attention(self.share(kind), called, conditions)]
+        for kind in self.mixing():
+            played, called = mixer_parts(kind, share.hidden, self.lengths, self.gpu, self.dtype, conditions, part)
+            found += [(kind.layers, one) for one in played]
+            answers += called
+        found += self._communication(w, feeding, conditions)
+        for number, fed in feeding:
+            routing = routing_steps(fed, fed.mlp.experts, w) if fed.mlp and fed.mlp.experts else ()
+            found += [(number, part(one, "mlp")) for one in (*routing, *mlp_steps(fed, w))]
+        if head := head_step(share, w):
+            found += [(1, part(head, "head"))]
+            logits = w.batch * self.model.vocabulary * w.output_bytes
+            found += [(1, self._said("all_gather", logits, conditions))] if self.tp > 1 else []
+        return found, answers
 
     def _communication(
-        self, w: Workload, feeding: Sequence[tuple[int, Model]], head: bool, conditions: Conditions
+        self, w: Workload, feeding: Sequence[tuple[int, Model]], conditions: Conditions
     ) -> Iterator[tuple[int, LayerPart]]:
-        """What the GPUs say to each other: sums and logits in a group, and tokens to other groups' experts and back."""
+        """Collectives of the layers: sums in a group, and tokens to other groups' experts and back."""
         size = w.queries * self.model.hidden * w.output_bytes
         sums = 1 + sum(kind.layers for kind in self.model.layer_kinds if kind.mlp is None)
         for number, fed in feeding:
@@ -441,8 +440,6 @@ class _Run:
                 yield number, self._said("all_gather", size, conditions, name="all-gather of tokens")
         if self.tp > 1:
             yield sums, self._said("all_reduce", size, conditions)
-            if head:
-                yield 1, self._said("all_gather", w.batch * self.model.vocabulary * w.output_bytes, conditions)
 
     def _answers(self, share: Model, conditions: Conditions) -> list[Outcome]:
         """The attention call; of a latent sequences that decode are called apart from prompts, by other kernels."""
@@ -496,7 +493,8 @@ class _Run:
     ) -> LayerPart:
         """A collective, measured in a CUDA graph, launched as the conditions say."""
         found = collective_time(collective_of(collective), size_bytes, self.gpu, gpus or self.tp, library=self.library)
-        launch = self.gpu.launch.each_s(conditions.launch) - self.gpu.launch.graph_s
+        each_s = self.gpu.launch.each_s(conditions.launch)
+        launch = each_s - self.gpu.launch.graph_s
         times = {
             "time_s": found.time_s,
             "time_low_s": found.low_s,
@@ -507,6 +505,7 @@ class _Run:
             **{key: max(0.0, value + launch) for key, value in times.items()},
             hbm_bytes=None, flops_useful=0, flops_executed=0, busiest=found.bound, tile=found.algorithm,
             group="communication", units_s={}, exponentials=None, smem_bytes=None, l2_bytes=None, clock_hz=None,
+            launch_s=each_s,
         )  # fmt: skip
 
 

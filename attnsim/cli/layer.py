@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attnsim.api.comparing.ratios import Ratio
     from attnsim.api.comparing.splitting import Split
     from attnsim.api.layer_answer import LayerAnswer
+    from attnsim.cli.outputs import Look
     from attnsim.cli.question_flags import QuestionFlags
 
 _LEFT_OUT = (
@@ -52,6 +53,8 @@ def predict_layers(
     split_changes: bool,
     verbose: bool,
     json: bool,
+    plot: Path | None,
+    look: Look,
 ) -> None:
     """Answer `attnsim predict --layer`: every length on every GPU.
 
@@ -66,7 +69,7 @@ def predict_layers(
         predict_steps(
             context, flags, ep=ep, gpu=gpu, changes=changes, algorithm=algorithm or None,
             implementation=implementation or None, mode=mode, budget=budget, launch=launch,
-            calibration=calibration, json=json,
+            calibration=calibration, json=json, plot=plot, look=look,
         )  # fmt: skip
         return
     given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", *NOT_OF_LAYERS))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnsim.cli import given, lifted, options, progress, show, split, table_flags
+from attnsim.cli import given, lifted, options, outputs, progress, show, split, table_flags
 from attnsim.cli.heading import caption, heading
 from attnsim.cli.layer import predict_layers
 from attnsim.cli.options import flag, switch
@@ -61,6 +61,8 @@ def predict(
     calibration: options.Calibration = None,
     cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
+    plot: Annotated[Path | None, flag("FILE", "Picture of the step of --layer --lengths, and its CSV.")] = None,
+    look: outputs.Look,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
     set_columns: table_flags.Cells = [],  # noqa: B006
@@ -69,6 +71,7 @@ def predict(
     json: options.Json = False,
 ) -> None:
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
+    _check_picture(context, look, plot, of_step=layer and flags.lengths is not None)
     if kernel is not None:
         given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
         lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=flags.l2, launch=launch)
@@ -87,7 +90,7 @@ def predict(
         predict_layers(
             context, flags, ep=ep or 0, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
             implementation=implementation, mode=mode, budget=budget, launch=launch,
-            calibration=calibration, split_changes=split_changes, verbose=verbose, json=json,
+            calibration=calibration, split_changes=split_changes, verbose=verbose, json=json, plot=plot, look=look,
         )  # fmt: skip
         return
     if len(lengths) > 1:
@@ -142,6 +145,13 @@ def predict(
         show.print_json(rows)
         return
     _print(question, groups, over, flags.title, splits, verbose)
+
+
+def _check_picture(context: typer.Context, look: outputs.Look, plot: Path | None, *, of_step: bool) -> None:
+    """Refuse a picture of anything but a step, and how one looks that is not asked for."""
+    look.check_asked(context, plot)
+    if plot is not None and not of_step:
+        raise InputError("--plot draws the step of --layer --lengths; attnsim plot draws other answers")
 
 
 def _check_one(out: Path | None, tile: str | None, tiles: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsim import wording
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import typer
 
     from attnsim.api.step import StepPrediction
+    from attnsim.cli.outputs import Look
     from attnsim.cli.question_flags import QuestionFlags
 
 _NOT_OF_STEPS = (
@@ -29,7 +31,7 @@ _RIGHT = ("times", "each", "together", "90 % range", "share")
 
 def predict_steps(
     context: typer.Context, flags: QuestionFlags, *, gpu: list[str], changes: list[str], launch: str, json: bool,
-    **asked: Any,
+    plot: Path | None, look: Look, **asked: Any,
 ) -> None:  # fmt: skip
     """Answer `attnsim predict --layer --lengths`: a step on every GPU, and on the unchanged one beside a changed one.
 
@@ -40,6 +42,7 @@ def predict_steps(
     from attnsim.api.step import step
     from attnsim.models.hardware.files import load_gpu
     from attnsim.models.question.length_sources import read_lengths
+    from attnsim.plots.step import step as picture
 
     given.refuse(context, "does not go with --layer --lengths", _NOT_OF_STEPS)
     if flags.model is None:
@@ -57,10 +60,13 @@ def predict_steps(
                  told=told, **asked)
             for one in machines
         ]  # fmt: skip
+    written = look.write(picture(answers), plot) if plot else []
     if json:
         show.print_json(one.to_dict() for one in answers)
         return
     print_steps(answers)
+    if written:
+        print(f"written: {', '.join(map(str, written))}")
 
 
 def print_steps(answers: Sequence[StepPrediction]) -> None:

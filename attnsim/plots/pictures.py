@@ -30,6 +30,7 @@ from attnsim.plots.roofline import roofline as _roofline
 from attnsim.plots.scaling import scaling as _scaling
 from attnsim.plots.sheet import Picture
 from attnsim.plots.split import split as _split
+from attnsim.plots.step import step as _step
 from attnsim.plots.styles import COLOURS
 from attnsim.plots.timeline import timeline as _timeline
 from attnsim.plots.tornado import tornado as _tornado
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "COLOURS", "breakeven", "check", "density", "roofline", "rows", "scaling", "split", "timeline", "tornado",
-    "traffic", "units", "waves", "whatif",
+    "COLOURS", "breakeven", "check", "density", "roofline", "rows", "scaling", "split", "step", "timeline",
+    "tornado", "traffic", "units", "waves", "whatif",
 ]  # fmt: skip
 
 _LOOK = """ax : Axes or sequence of Axes, optional
@@ -103,6 +104,7 @@ tornado = _drawing(_tornado)
 breakeven = _drawing(_breakeven)
 check = _drawing(_check)
 split = _drawing(_split)
+step = _drawing(_step)
 density = _drawing(_density)
 whatif = _drawing(_whatif)
 

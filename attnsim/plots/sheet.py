@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
 from attnsim.plots.files import check_caption, check_suffix, latex_text, write_csv
@@ -156,6 +156,45 @@ def plain_axes(axes: Axes, look: Style, *, grid: str = "both") -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def named_rows(axes: Axes, places: Sequence[float], names: Sequence[str], look: Style) -> None:
+    """The axes of bars or points below one another, each with its name on the left."""
+    plain_axes(axes, look, grid="x")
+    axes.set_yticks(places, names)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def side_text(axes: Axes, y: float, text: str, look: Style, *, bold: bool = False) -> None:
+    """What stands beside a row, right of the axes."""
+    axes.annotate(
+        text, (1, y), (0.6 * look.size, 0), axes.get_yaxis_transform(), "offset points", fontsize=look.size,
+        fontweight="bold" if bold else "normal", va="center", annotation_clip=False,
+    )  # fmt: skip
+
+
+def cells(axes: Axes, y: float, texts: Sequence[str], bold: Sequence[bool], look: Style, *, head: bool = False) -> None:
+    """Numbers or their heads in columns right of the axes."""
+    for number, (text, strong) in enumerate(zip(texts, bold, strict=True)):
+        axes.annotate(
+            text, (1, y), ((4.8 + 5.4 * number) * look.size, 0), axes.get_yaxis_transform(), "offset points",
+            fontsize=look.size, fontweight="bold" if strong else "normal", color=look.faint if head else look.text,
+            va="center", ha="right", annotation_clip=False,
+        )  # fmt: skip
+
+
+def whisker(axes: Axes, y: float, ends: tuple[float, float, float], look: Style, **how: Any) -> None:
+    """A range around a value, `ends` being low, value and high, with the marker that `how` asks for, if any."""
+    low, value, high = ends
+    drawn: dict[str, Any] = {
+        "fmt": "none",
+        "color": look.text,
+        "capsize": 0.25 * look.size,
+        "linewidth": 0.12 * look.size,
+        "zorder": 5,
+    }
+    axes.errorbar([value], [y], xerr=[[value - low], [high - value]], **drawn | how)
 
 
 def key(axes: Axes, entries: Sequence[tuple[str, str]], look: Style) -> None:

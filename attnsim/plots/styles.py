@@ -38,6 +38,14 @@ FAMILIAR = {
 """Algorithms that are often compared; flash has the hue of flash-3, which it is on GPUs that run that."""
 
 
+STEPS: dict[str, tuple[str, int | None]] = {
+    "attention": ("attention", BLUE), "projections": ("projections", SKY), "mlp": ("MLP", GREEN),
+    "communication": ("collectives", MAGENTA), "head": ("LM head", WINE), "passes": ("norms, cache", BROWN),
+    "launches": ("launches", None),
+}  # fmt: skip
+"""Groups of the parts of a model's step, in the order in which they are drawn: what they are called, and the hue."""
+
+
 def tensor_hue(name: str) -> int | None:
     """The hue of a tensor, its copies, transposes and parts included ("K'", "copy K", "O partial"); None: grey."""
     words = name.removeprefix("copy ").replace("(", " ").replace(")", " ").replace("'", "").split()

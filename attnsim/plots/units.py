@@ -13,7 +13,7 @@ from attnsim.models.hardware.changes import Marks
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, cells, heading, named_rows
 from attnsim.plots.styles import Style, unit_hue
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _draw(axes: Axes, look: Style, *, frames: Sequence[Frame], relative: bool) -
         scale = 100.0 / _first(frame) if relative else 1.0
         heads = ["changed" if one.changes else "as it is" for one in frame.calls]
         heads = heads if len(heads) > 1 else ["share", "time"]
-        _cells(axes, y, heads, [False] * len(heads), look, head=True)
+        cells(axes, y, heads, [False] * len(heads), look, head=True)
         for line in _titles(frame):
             axes.text(0, y, line, fontsize=look.size, fontweight="bold", va="center")
             y -= 1
@@ -140,10 +140,7 @@ def _draw(axes: Axes, look: Style, *, frames: Sequence[Frame], relative: bool) -
             _bars(axes, frame, part, at, scale, look)
             ticks.append((at, UNITS[part].label if part in UNITS else part))
         y = low - 1
-    plain_axes(axes, look, grid="x")
-    axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    named_rows(axes, [at for at, _ in ticks], [text for _, text in ticks], look)
     axes.set_ylim(y + 0.9, 0.7)
     axes.set_xlim(0, (100.0 if relative else 1.0) * longest * 1.002)
     heading(axes, "frame: the call; bars: its units", look)
@@ -186,7 +183,7 @@ def _frame(axes: Axes, one: Outcome, scale: float, low: float, high: float, look
 def _bars(axes: Axes, frame: Frame, part: str, at: float, scale: float, look: Style) -> None:
     """A unit's bar for each call, and its numbers on the right."""
     count, colour = len(frame.calls), look.colour(unit_hue(part))
-    cells: list[str] = []
+    texts: list[str] = []
     bold: list[bool] = []
     for place, one in enumerate(frame.calls):
         bound = one.bound.unit if one.bound else ""
@@ -198,22 +195,10 @@ def _bars(axes: Axes, frame: Frame, part: str, at: float, scale: float, look: St
             facecolor=look.page if one.changes else colour, edgecolor=colour, linewidth=0.6,
             hatch=CHANGED if one.changes else "", zorder=3,
         )  # fmt: skip
-        cells += [] if count > 1 else [f"{100 * seconds / whole:.0f} %"]
-        cells.append(engineering(seconds, "s"))
+        texts += [] if count > 1 else [f"{100 * seconds / whole:.0f} %"]
+        texts.append(engineering(seconds, "s"))
         bold += [part == bound] * (1 if count > 1 else 2)
-    _cells(axes, at, cells, bold, look)
-
-
-def _cells(
-    axes: Axes, y: float, cells: Sequence[str], bold: Sequence[bool], look: Style, *, head: bool = False
-) -> None:
-    """Numbers or their heads in columns right of the axes."""
-    for number, (text, strong) in enumerate(zip(cells, bold, strict=True)):
-        axes.annotate(
-            text, (1, y), ((4.8 + 5.4 * number) * look.size, 0), axes.get_yaxis_transform(), "offset points",
-            fontsize=look.size, fontweight="bold" if strong else "normal", color=look.faint if head else look.text,
-            va="center", ha="right", annotation_clip=False,
-        )  # fmt: skip
+    cells(axes, at, texts, bold, look)
 
 
 def _caption(shown: Sequence[Outcome], missing: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.container import ErrorbarContainer
 
 import attnsim
 from attnsim.api.layer_answer import Group
@@ -16,6 +18,8 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.collectives.collective import collective_time
 from attnsim.models.implementations.collectives.known import COLLECTIVES
 from attnsim.models.question.lengths import Length
+from attnsim.plots.step import step as picture
+from attnsim.plots.styles import STYLES
 
 MIXED = "1:4096 x 63, 512:2560"
 TOKENS, SEQUENCES = 575, 64
@@ -309,6 +313,64 @@ def test_a_call_says_that_a_step_takes_other_kernels(capsys: pytest.CaptureFixtu
         assert main([*ask, lengths, *more]) == 0
         notes[lengths, bool(more)] = "a step takes the kernels of --pass decode" in capsys.readouterr().err
     assert notes == {("1:4096 x 4", False): True, ("1:4096 x 4, 512:512", False): False, ("1:4096 x 4", True): False}
+
+
+def test_the_picture_has_a_bar_with_its_range_for_every_part_and_the_groups_make_the_step(
+    llama: StepPrediction,
+) -> None:
+    found = picture([llama])
+    whole, parts = found.figure().axes
+    bars = [bar for bar in parts.patches if bar.get_facecolor() != to_rgba(STYLES["light"].middle)]
+    ends = [bar.get_x() + bar.get_width() for bar in bars]  # type: ignore[attr-defined]
+    names = [text.get_text().rpartition(" x ")[2] for text in parts.get_yticklabels()]
+    assert names == [part.name for _, part in llama.parts] and names.index("O projection") < names.index("all-reduce")
+    assert names.index("all-reduce") < names.index("gate and up") < names.index("LM head")
+    spans = [one[2][0].get_segments()[0][:, 0] for one in parts.containers if isinstance(one, ErrorbarContainer)]
+    for (number, part), end, span in zip(llama.parts, ends, spans, strict=True):
+        assert end == pytest.approx(number * (part.time_s or 0))
+        assert list(span) == pytest.approx([number * (part.time_low_s or 0), number * (part.time_high_s or 0)])
+    assert sum(bar.get_width() for bar in whole.patches) == pytest.approx(llama.time_s)  # type: ignore[attr-defined]
+    shares = {row["group"]: row["share"] for row in found.rows if row["kind"] == "group"}
+    launches = sum(number * (part.launch_s or 0) for number, part in llama.parts) / llama.time_s
+    assert sum(shares.values()) == pytest.approx(1) and 0.01 < shares["launches"] == pytest.approx(launches)
+    assert "MLP\n49 %" in [text.get_text() for text in whole.texts]
+
+
+def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(llama: StepPrediction) -> None:
+    streamed = step("llama-3-70b", H100, MIXED, tp=4, launch="stream")
+    launches = [
+        next(row["share"] for row in picture([one]).rows if row.get("group") == "launches") for one in (llama, streamed)
+    ]
+    assert 1.5 * launches[0] < launches[1] < 1
+
+
+def test_pictures_of_many_steps_have_their_groups_alone(llama: StepPrediction) -> None:
+    changed = step("llama-3-70b", load_gpu(H100).replace("hbm.bandwidth", "2x"), MIXED, tp=4)
+    beside = picture([llama, changed])
+    assert len(beside.figure().axes) == 3 and "hbm.bandwidth = 6.7 TB/s" in beside.subtitle
+    gain = f"{llama.time_s / changed.time_s:.2f}x as fast"
+    assert any(gain in text.get_text() for text in beside.figure().axes[0].texts)
+    many = picture([llama, changed] * 2)
+    assert len(many.figure().axes) == 1 and len(many.rows) == 2 * len(beside.rows)
+    with pytest.raises(InputError, match="no step to draw"):
+        picture([])
+
+
+def test_the_command_draws_the_step_and_no_other_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "step.svg"
+    ask = ["predict", "--model", "llama-3-8b", "--gpu", H100]
+    batch = ["--layer", "--lengths", "1:4096 x 8"]
+    assert main([*ask, *batch, "--plot", str(out), "--width", "column"]) == 0
+    assert capsys.readouterr().out.endswith(f"written: {out}, {out.with_suffix('.csv')}\n")
+    assert out.with_suffix(".csv").read_text().startswith("kind,name,gpu")
+    for flags, says in (
+        (["--seq", "1k", "--plot", str(out)], "--plot draws the step of --layer --lengths"),
+        (["--layer", "--seq", "1k", "--plot", str(out)], "--plot draws the step of --layer --lengths"),
+        ([*batch, "--style", "dark"], "--style is about the picture of --plot, which is not asked for"),
+        ([*batch, "--plot", str(tmp_path / "step.doc")], "no picture ends in .doc"),
+    ):
+        assert main([*ask, *flags]) == 2
+        assert says in capsys.readouterr().err
 
 
 def test_a_predictor_looks_up_what_it_has_seen_and_is_as_exact_as_its_groups() -> None:

@@ -1,0 +1,151 @@
+"""One step of a model: its parts as bars in the order of launches, and the step as one bar of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attnsim.api.step import StepPrediction
+from attnsim.errors import InputError
+from attnsim.models.hardware.changes import marks, told
+from attnsim.models.question.lengths import told_lengths
+from attnsim.plots.layout import Panel, longest
+from attnsim.plots.series import engineering
+from attnsim.plots.sheet import Picture, cells, heading, named_rows, side_text, whisker
+from attnsim.plots.styles import STEPS, Style, ink_on
+from attnsim.wording import interval_text, share_text, times_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = (
+    "kind", "name", "gpu", "changes", "group", "part", "times", "each_s", "time_s", "time_low_s", "time_high_s",
+    "share", "launch_s", "bound",
+)  # fmt: skip
+LAUNCHES = "launches"
+ROW = 0.185
+"""Inches of a part and the room around it."""
+WHOLE = 0.46
+"""Inches of a step as one bar."""
+DETAILED = 3
+"""Steps whose parts are drawn; of more only the groups are, and the table has the parts."""
+
+Row = dict[str, Any]
+
+
+def step(answers: Sequence[StepPrediction]) -> Picture:
+    """One step of a model, a bar for each of its parts and the whole as a bar of groups.
+
+    Parameters
+    ----------
+    answers : sequence of StepPrediction
+        Of one model and batch, as :func:`attnsim.api.step.step` gives them, on one GPU or several.
+
+    Raises
+    ------
+    InputError
+        Without any.
+    """
+    if not answers:
+        raise InputError("no step to draw; give at least one, as attnsim.api.step.step returns it")
+    known = marks((one.gpu, one.changes) for one in answers)
+    names = [f"{one.gpu}{known.get((one.gpu, one.changes), '')}" for one in answers]
+    tables = [list(_rows(name, one)) for name, one in zip(names, answers, strict=True)]
+    first, whole_s = answers[0], max(one.time_s for one in answers)
+    detailed = list(zip(names, tables, strict=True)) if len(answers) <= DETAILED else []
+    parts = [[row for row in table if row["kind"] == "part"] for _, table in detailed]
+    longest_s = max((row["time_high_s"] for table in parts for row in table), default=0.0)
+    tokens = f"{first.new_tokens:,} new tokens of {first.sequences:,} sequences ({told_lengths(first.lengths)})"
+    changed = [f"{name}: {told(one.changes)}" for name, one in zip(names, answers, strict=True) if one.changes]
+    return Picture(
+        f"One step of {first.model.id}: {engineering(first.time_s, 's')}",
+        "Above: the whole step with its 90 % range, of parts which are all off in the same direction. Below: all runs "
+        "of a part together, with its share; whiskers: 90 % range; grey at the left: launches.",
+        (
+            Panel(partial(_whole, names=names, tables=tables, longest_s=whole_s), WHOLE * len(answers), apart=True),
+            *(
+                Panel(partial(_parts, name=name, rows=rows, longest_s=longest_s), ROW * len(rows))
+                for (name, _), rows in zip(detailed, parts, strict=True)
+            ),
+        ),
+        COLUMNS,
+        tuple(row for table in tables for row in table),
+        left=("161 x norm and residual",),
+        right=("   123 ms   12.3 %",),
+        subtitle="; ".join(
+            (
+                ", ".join(dict.fromkeys(one.gpu for one in answers)),
+                *([f"{first.gpus} GPUs share each layer"] if first.gpus > 1 else []),
+                f"{tokens}, {first.cache} L2, launch {first.launch}",
+                *changed,
+            )
+        ),
+    )
+
+
+def _rows(name: str, answer: StepPrediction) -> Iterator[Row]:
+    """Every part, every group without its launches, the launches, and the step."""
+    here: Row = {"name": name, "gpu": answer.gpu, "changes": told(answer.changes)}
+    groups: dict[str, float] = dict.fromkeys(STEPS, 0.0)
+    for number, part in answer.parts:
+        time_s, launch_s = number * (part.time_s or 0.0), number * (part.launch_s or 0.0)
+        groups[part.group] += time_s - launch_s
+        groups[LAUNCHES] += launch_s
+        yield here | {
+            "kind": "part", "group": part.group, "part": part.name, "times": number, "each_s": part.time_s,
+            "time_s": time_s, "time_low_s": number * (part.time_low_s or 0.0), "launch_s": launch_s,
+            "time_high_s": number * (part.time_high_s or 0.0), "share": time_s / answer.time_s, "bound": part.busiest,
+        }  # fmt: skip
+    for group, time_s in groups.items():
+        yield here | {"kind": "group", "group": group, "time_s": time_s, "share": time_s / answer.time_s}
+    ends = {"time_low_s": answer.time_low_s, "time_high_s": answer.time_high_s}
+    yield here | {"kind": "step", "time_s": answer.time_s, "share": 1.0, "launch_s": groups[LAUNCHES]} | ends
+
+
+def _whole(axes: Axes, look: Style, *, names: Sequence[str], tables: Sequence[Sequence[Row]], longest_s: float) -> None:
+    """Each step as one bar of groups, which have their names and shares where there is room."""
+    inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
+    unchanged: dict[str, float] = {}
+    for place, (*rows, whole) in enumerate(tables):
+        start = 0.0
+        for row in (row for row in rows if row["kind"] == "group"):
+            (name, hue), time_s, share = STEPS[row["group"]], row["time_s"], share_text(row["share"], 0)
+            colour = look.colour(hue)
+            axes.barh([-place], [time_s], left=[start], height=0.86, color=colour, edgecolor=look.page, linewidth=0.5)
+            room = 0.96 * inches * time_s / longest_s
+            text = next((text for text in (f"{name}\n{share}", share) if longest([text], look) < room), "")
+            middle = (start + time_s / 2, -place)
+            axes.text(*middle, text, fontsize=look.size, color=ink_on(colour), ha="center", va="center")
+            start += time_s
+        ends = interval_text(whole["time_low_s"], whole["time_high_s"], start)
+        base = unchanged.setdefault(whole["gpu"], start)
+        faster = f"{times_text(base / start)} as fast" if whole["changes"] and base != start else ""
+        told = filter(None, (engineering(start, "s"), ends, faster))
+        side_text(axes, -place, "\n".join(told), look, bold=True)
+    _finish(axes, [-place for place in range(len(names))], names, longest_s, look)
+    heading(axes, "the whole step, by groups of parts", look)
+
+
+def _parts(axes: Axes, look: Style, *, name: str, rows: Sequence[Row], longest_s: float) -> None:
+    for place, row in enumerate(rows):
+        time_s, launch_s = row["time_s"], row["launch_s"]
+        for start, end, hue in ((0.0, launch_s, None), (launch_s, time_s, STEPS[row["group"]][1])):
+            axes.barh([-place], [end - start], left=[start], height=0.7, color=look.colour(hue), zorder=3)
+        whisker(axes, -place, _ends(row), look)
+        cells(axes, -place, [engineering(time_s, "s"), share_text(row["share"])], [False, False], look)
+    labels = [f"{row['times']} x {row['part']}" if row["times"] != 1 else str(row["part"]) for row in rows]
+    _finish(axes, [-place for place in range(len(rows))], labels, longest_s, look)
+    heading(axes, f"{name}: parts in launch order", look)
+
+
+def _ends(row: Row) -> tuple[float, float, float]:
+    return row["time_low_s"], row["time_s"], row["time_high_s"]
+
+
+def _finish(axes: Axes, places: Sequence[float], labels: Sequence[str], longest_s: float, look: Style) -> None:
+    named_rows(axes, places, labels, look)
+    axes.set_ylim(places[-1] - 0.55, 0.55)
+    axes.set_xlim(0, 1.01 * longest_s)
+    axes.locator_params(axis="x", nbins=6 if look.crowding == 1 else 3)
+    axes.xaxis.set_major_formatter(lambda value, _: engineering(value, "s", like=longest_s) if value else "0")
