@@ -251,6 +251,7 @@ def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: G
         l2_bytes=round(played.l2_bytes),
         clock_hz=played.clock_hz,
         spread=played.spread,
+        launch_s=played.launch_s,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import groupby
@@ -12,9 +12,11 @@ from attnsim.api.comparing.breakeven import BreakEven
 from attnsim.api.comparing.densities import Against
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
-from attnsim.plots.roofline_labels import halo
+from attnsim.plots.roofline_data import short_names
+from attnsim.plots.roofline_labels import frame_dpi, halo
+from attnsim.plots.series import NEVER_RUN, Kernel, kernels_of, key_panel, length_text
 from attnsim.plots.sheet import Picture, heading, plain_axes
-from attnsim.plots.styles import DASHES, Style
+from attnsim.plots.styles import Style, never_run
 from attnsim.wording import times_text
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ LEFT, RIGHT = 0.06, 0.25
 """Densities up to which a label has room below the curves, and to the right of its line."""
 SPARSEST = 0.01
 """Lowest density that is drawn where nobody's mask is sparser."""
+NARROW = 0.28
+"""Inches of a panel over points of its text, below which only every third tick has room."""
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
@@ -52,17 +56,29 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
     >>> import attnsim
     >>> found = attnsim.breakeven(attnsim.Workload(1, 16, 1, 128), "a100-sxm4-80gb", [2048])
     >>> len(attnsim.plot.breakeven(found).axes)
-    1
+    2
     """
     if not rows:
         raise InputError("no break-even to draw; give what attnsim.breakeven returns")
     panels = [list(some) for _, some in groupby(rows, key=lambda row: (row.at.machine, row.at.seq))]
-    names = list(dict.fromkeys(map(_label, rows)))
-    inches = 2.6 if len(panels) == 1 else 1.9
+    kernels = kernels_of((_label(row), row.at.sparse, "sparse") for row in rows)
+    across = columns_of([rows[0].at.machine for rows in panels])
+    inches = {1: 2.6, 2: 2.0}.get(across, 1.6)
+    draw = partial(_draw, kernels=kernels, limits=_limits(rows), short=short_names({row.at.gpu for row in rows}))
     return Picture(
         "Speedup of sparse over dense attention",
         _caption(rows),
-        tuple(Panel(partial(_draw, rows=some, names=names, last=some is panels[-1]), inches) for some in panels),
+        (
+            key_panel(kernels),
+            *(
+                Panel(
+                    partial(draw, rows=some, first=not place % across, last=place >= len(panels) - across),
+                    inches,
+                    beside=bool(place % across),
+                )
+                for place, some in enumerate(panels)
+            ),
+        ),
         COLUMNS,
         tuple(one for row in rows for one in _rows(row)),
         left=("100x",),
@@ -70,60 +86,80 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
     )
 
 
-def _draw(axes: Axes, look: Style, *, rows: Sequence[BreakEven], names: Sequence[str], last: bool) -> None:
+def columns_of(machines: Sequence[str]) -> int:
+    """How many panels stand beside one another: those of a GPU, at most three."""
+    most = max(machines.count(one) for one in machines)
+    return next((wide for wide in (3, 2) if most >= wide and not most % wide), 1)
+
+
+def _draw(
+    axes: Axes, look: Style, *, rows: Sequence[BreakEven], kernels: Mapping[str, Kernel],
+    limits: tuple[tuple[float, float], tuple[float, float]], short: Mapping[str, str], first: bool, last: bool,
+) -> None:  # fmt: skip
     for row in rows:
-        place = names.index(_label(row))
-        colour = look.colour(place)
+        line = kernels[_label(row)].line(look)
         across = [100 * point.density for point in row.points]
         axes.fill_between(
             across, [point.speedup.low for point in row.points], [point.speedup.high for point in row.points],
-            color=colour, alpha=0.16, linewidth=0, zorder=2,
+            color=line["color"], alpha=0.16, linewidth=0, zorder=2,
         )  # fmt: skip
-        axes.plot(
-            across, [point.speedup.value for point in row.points], color=colour, linestyle=DASHES[place % len(DASHES)],
-            linewidth=0.19 * look.size, label=f"{_label(row)}: below {row.band}", zorder=3,
-        )  # fmt: skip
+        band = row.band if look.crowding == 1 else row.band.partition(" (")[0]
+        axes.plot(across, [point.speedup.value for point in row.points], zorder=3, label=f"below {band}", **line)
     axes.axhline(1.0, color=look.text, linewidth=0.8, zorder=1)
-    _scales(axes, rows, look)
+    _scales(axes, limits, look, first, last)
     for row in rows:
-        _mark_even(axes, row, look.colour(names.index(_label(row))), look)
-    _mark_yours(axes, rows, names, look)
-    axes.legend(frameon=True, framealpha=1, facecolor=look.page, edgecolor=look.page, fontsize=look.size,
-                loc="upper right", borderpad=0.2)  # fmt: skip
+        _mark_even(axes, row, kernels[_label(row)], look)
+    _mark_yours(axes, rows, kernels, look)
+    axes.legend(
+        frameon=True, framealpha=1, facecolor=look.page, edgecolor=look.page, fontsize=look.size, loc="upper right",
+        borderpad=0.1, borderaxespad=0.1, handlelength=1.8, handletextpad=0.4, labelspacing=0.2,
+    )  # fmt: skip
     seq, dense = rows[0].at.seq, " or ".join(dict.fromkeys(row.at.dense for row in rows))
     mark = "*" * bool(rows[0].at.changes)  # what they are stands above all panels
-    heading(axes, f"{rows[0].at.gpu}{mark}, {seq:,} tokens: over {dense}; band: 90 % range", look)
-    if last:
-        axes.set_xlabel("visible share of the pairs, %", fontsize=look.size)
+    over = f", over {dense}" if look.crowding == 1 else f"\nover {dense}"
+    heading(axes, f"{short[rows[0].at.gpu]}{mark}, {length_text(seq)} tokens{over}", look)
 
 
-def _scales(axes: Axes, rows: Sequence[BreakEven], look: Style) -> None:
+def _limits(rows: Sequence[BreakEven]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Both axes, the same in every panel."""
     yours = [row.yours for row in rows if row.yours is not None]
     known = [point for row in rows for point in row.points]
     sparsest = min(max(SPARSEST, min(point.density for point in known)), *(point.density for point in yours), 1.0)
     shown = [point for point in known if point.density >= 0.9 * sparsest] + yours
+    lows, highs = ([getattr(point.speedup, end) for point in shown] for end in ("low", "high"))
+    return (80 * sparsest, 115), (0.8 * min(lows), 2.2 * max(highs))
+
+
+def _scales(
+    axes: Axes, limits: tuple[tuple[float, float], tuple[float, float]], look: Style, first: bool, last: bool
+) -> None:
+    narrow = axes.get_window_extent().width / frame_dpi(axes) < NARROW * look.size
+    ticks = TICKS[::3] if narrow else TICKS
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlim(80 * sparsest, 115)
-    axes.set_ylim(0.8 * min(point.speedup.low for point in shown), 1.4 * max(point.speedup.high for point in shown))
-    for axis, (low, high), unit in ((axes.xaxis, axes.get_xlim(), ""), (axes.yaxis, axes.get_ylim(), "x")):
-        places = [one for one in TICKS if low <= one <= high]
-        axis.set_ticks(places, [f"{one:g}{unit}" for one in places])
+    axes.set_xlim(*limits[0])
+    axes.set_ylim(*limits[1])
+    for axis, (low, high), unit, named in zip((axes.xaxis, axes.yaxis), limits, ("", "x"), (last, first), strict=True):
+        places = [one for one in ticks if low <= one <= high]
+        axis.set_ticks(places, [f"{one:g}{unit}" if named else "" for one in places])
         axis.set_minor_formatter(lambda value, _: "")
     plain_axes(axes, look)
+    if last:
+        axes.set_xlabel("visible pairs, %", fontsize=look.size)
 
 
-def _mark_even(axes: Axes, row: BreakEven, colour: str, look: Style) -> None:
-    """A ring where both take equally long, with the range of that density."""
+def _mark_even(axes: Axes, row: BreakEven, kernel: Kernel, look: Style) -> None:
+    """A ring where both take equally long, with the range of that density; one kernel's within another's."""
     if not 0 < row.density < 1:
         return
+    colour = look.colour(kernel.hue)
     axes.plot([100 * max(row.density_low, 1e-4), 100 * row.density_high], [1, 1], color=colour, alpha=0.45,
-              linewidth=0.45 * look.size, solid_capstyle="butt", zorder=4)  # fmt: skip
+              linewidth=0.6 * look.size / (1 + kernel.before), solid_capstyle="butt", zorder=4)  # fmt: skip
     axes.plot([100 * row.density], [1], "o", markersize=0.8 * look.size, markerfacecolor=look.page,
               markeredgecolor=colour, markeredgewidth=1.4, zorder=6)  # fmt: skip
 
 
-def _mark_yours(axes: Axes, rows: Sequence[BreakEven], names: Sequence[str], look: Style) -> None:
+def _mark_yours(axes: Axes, rows: Sequence[BreakEven], kernels: Mapping[str, Kernel], look: Style) -> None:
     """The mask that was asked about: a line at its density, a diamond with its range for each kernel."""
     found = [(row, row.yours) for row in rows if row.yours is not None]
     if not found:
@@ -131,7 +167,7 @@ def _mark_yours(axes: Axes, rows: Sequence[BreakEven], names: Sequence[str], loo
     axes.axvline(100 * found[0][1].density, color=look.faint, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
     best = max(found, key=lambda one: one[1].speedup.value)[1]
     for place, (row, point) in enumerate(found):
-        colour, at = look.colour(names.index(_label(row))), 100 * point.density
+        colour, at = look.colour(kernels[_label(row)].hue), 100 * point.density
         axes.plot([at, at], [point.speedup.low, point.speedup.high], color=colour, linewidth=1.2, zorder=6)
         size = 0.95 / (1 + 0.45 * place) * look.size  # the second within the first where they agree
         axes.plot([at], [point.speedup.value], "D", markersize=size, color=colour, markeredgecolor=look.page,
@@ -151,8 +187,10 @@ def _label(row: BreakEven) -> str:
 
 
 def _caption(rows: Sequence[BreakEven]) -> str:
+    thin = f" {NEVER_RUN}." if any(never_run(row.at.sparse) for row in rows) else ""
     text = (
-        "Rings: sparse and dense take equally long; thick lines: between ends of the speedup's 90 % range that are 1."
+        "Band: 90 % range. Beside its line: the visible share below which a kernel is faster than dense attention; "
+        f"rings: both take equally long; thick lines: between ends of the speedup's 90 % range that are 1.{thin}"
     )
     yours = next((row.yours.mask for row in rows if row.yours), "")
     return f"{text} Diamonds: {yours}." if yours else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.plots.layout import Panel
-from attnsim.plots.series import engineering, identity, shared_words
+from attnsim.plots.series import NEVER_RUN, Kernel, engineering, identity, kernels_of, key_panel, shared_words
 from attnsim.plots.sheet import Picture, heading, plain_axes
-from attnsim.plots.styles import DASHES, Style
+from attnsim.plots.styles import Style, never_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,10 +39,10 @@ def density(predictions: Sequence[Outcome]) -> Picture:
     >>> import attnsim
     >>> found = attnsim.densities(attnsim.Workload(1, 16, 4096, 64), "a100-sxm4-80gb", shares=[0.1, 0.5, 1.0])
     >>> len(attnsim.plot.density(found).axes)
-    1
+    2
     """
     panels = [list(some) for _, some in groupby(predictions, key=lambda one: (one.gpu, one.changes))]
-    names = list(dict.fromkeys(one.implementation for one in predictions))
+    kernels = kernels_of((one.implementation, one.implementation, one.algorithm) for one in predictions)
     if not any(len(_lines(some)[name]) > 1 for some in panels for name in _lines(some)):
         raise InputError("no kernel at several densities to draw; give what attnsim.densities returns")
     inches = 2.6 if len(panels) == 1 else 1.9
@@ -50,7 +50,10 @@ def density(predictions: Sequence[Outcome]) -> Picture:
     return Picture(
         "Time of attention over the density of the mask",
         _caption(predictions),
-        tuple(Panel(partial(_draw, found=some, names=names, last=some is panels[-1]), inches) for some in panels),
+        (
+            key_panel(kernels),
+            *(Panel(partial(_draw, found=some, kernels=kernels, last=some is panels[-1]), inches) for some in panels),
+        ),
         tuple(rows[0]),
         rows,
         left=("100 ms",),
@@ -70,23 +73,19 @@ def _share(one: Outcome, beside: Sequence[Outcome]) -> float:
     return one.workload.visible_pairs / max(other.workload.visible_pairs for other in beside)
 
 
-def _draw(axes: Axes, look: Style, *, found: Sequence[Outcome], names: Sequence[str], last: bool) -> None:
+def _draw(axes: Axes, look: Style, *, found: Sequence[Outcome], kernels: Mapping[str, Kernel], last: bool) -> None:
     least = min(_share(one, found) for one in found)
     for name, points in _lines(found).items():
         if not points:
             continue
-        place, level = names.index(name), len(points) == 1
-        colour = look.colour(place)
+        level, line = len(points) == 1, kernels[name].line(look)
         across = [80 * least, 115.0] if level else [100 * _share(one, found) for one in points]
         low, time_s, high = (
             [getattr(one, end) or 0.0 for one in points] * (2 if level else 1)
             for end in ("time_low_s", "time_s", "time_high_s")
         )
-        axes.fill_between(across, low, high, color=colour, alpha=0.16, linewidth=0, zorder=2)
-        axes.plot(
-            across, time_s, color=colour, linestyle=DASHES[place % len(DASHES)], linewidth=0.19 * look.size, label=name,
-            zorder=3,
-        )  # fmt: skip
+        axes.fill_between(across, low, high, color=line["color"], alpha=0.16, linewidth=0, zorder=2)
+        axes.plot(across, time_s, zorder=3, **line)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(80 * least, 115)
@@ -96,13 +95,9 @@ def _draw(axes: Axes, look: Style, *, found: Sequence[Outcome], names: Sequence[
     axes.yaxis.set_major_formatter(lambda value, _: engineering(value, "s"))
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     plain_axes(axes, look)
-    axes.legend(frameon=True, framealpha=1, facecolor=look.page, edgecolor=look.page, fontsize=look.size,
-                loc="upper left", borderpad=0.2, ncols=2)  # fmt: skip
-    bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top * (top / bottom) ** 0.3)  # room for the names above the curves
     heading(axes, f"{_machine(found[0])}: predicted time; band: 90 % range", look)
     if last:
-        axes.set_xlabel("visible share of the pairs, %", fontsize=look.size)
+        axes.set_xlabel("visible pairs, %", fontsize=look.size)
 
 
 def _machine(one: Outcome) -> str:
@@ -114,7 +109,8 @@ def _caption(predictions: Sequence[Outcome]) -> str:
     tight = dict.fromkeys(one.implementation for one in predictions if not one.fits)
     sparsest = min(predictions, key=lambda one: one.workload.visible_pairs).workload.mask
     about = f"Level: dense attention. Curves: masks from '{sparsest}' to every pair"
-    said = [about, *changed, *(f"{name} ends where it does not fit the memory" for name in tight)]
+    thin = [NEVER_RUN for one in predictions if never_run(one.implementation)][:1]
+    said = [about, *thin, *changed, *(f"{name} ends where it does not fit the memory" for name in tight)]
     return " ".join(f"{one}." for one in said)
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from attnsim.plots.layout import Panel
-from attnsim.plots.sheet import Picture, key, plain_axes
+from attnsim.plots.sheet import Picture, key, named_rows
 from attnsim.plots.styles import GROUPS, INK, Style
 from attnsim.validation.checking.accuracy import group_of, line_of
 from attnsim.validation.fitting.held_out import NEVER, HeldOut
@@ -104,15 +104,12 @@ def _marks(axes: Axes, look: Style, ratios: list[float], height: float, colour: 
 
 
 def _scales(axes: Axes, look: Style, lines: Mapping[str, Line]) -> None:
-    plain_axes(axes, look, grid="x")
+    named_rows(axes, [-number for number in range(len(lines))], list(lines), look)
     axes.set_xscale("log")
     axes.set_xlim(*RANGE)
     axes.set_xticks(TICKS, [f"{one:g}" for one in TICKS])
     axes.minorticks_off()
-    axes.set_yticks([-number for number in range(len(lines))], list(lines))
     axes.set_ylim(-len(lines) + 0.4, 0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
     axes.set_xlabel("predicted over measured", fontsize=look.size)
 
 

@@ -36,11 +36,17 @@ class Panel:
         Height on a page.
     apart : bool
         Whether its axes are as wide as its own texts leave them; the others stand above one another.
+    beside : bool
+        Whether it stands right of the panel before it.
+    key : bool
+        Whether it says what the others' lines are.
     """
 
     draw: Callable[[Axes, Style], None]
     inches: float
     apart: bool = False
+    beside: bool = False
+    key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ Sides = tuple[float, float]
 
 
 def stacked(panels: Sequence[Panel], words: Words, sides: Sides, look: Style, width: str) -> Figure:
-    """Panels below one another, as far apart as their texts need.
+    """Panels below one another, some beside one another, as far apart as their texts need.
 
     Parameters
     ----------
@@ -98,44 +104,68 @@ def stacked(panels: Sequence[Panel], words: Words, sides: Sides, look: Style, wi
     look : Style
     width : {"page", "column"}
     """
-    margins = [sides for _ in panels]
+    margins = [(EDGE, EDGE) if panel.beside else sides for panel in panels]
     for _ in range(TRIES):
         figure, needed = _once(panels, words, margins, look, width)
-        shared = [one for one, panel in zip(needed, panels, strict=True) if not panel.apart]
-        alike = (max(one[0] for one in shared), max(one[1] for one in shared)) if shared else sides
-        wanted = [one if panel.apart else alike for one, panel in zip(needed, panels, strict=True)]
-        short = (want - have for one, other in zip(wanted, margins, strict=True)
-                 for want, have in zip(one, other, strict=True))  # fmt: skip
-        if max(short) < EDGE / 4:
+        wanted = _alike(panels, needed)
+        short = max(one[side] - have[side] for one, have in zip(wanted, margins, strict=True) for side in (0, 1))
+        if short < EDGE / 4:
             break
         margins = [(max(have[0], want[0]), max(have[1], want[1])) for have, want in zip(margins, wanted, strict=True)]
     return figure
+
+
+def _rows(panels: Sequence[Panel]) -> list[list[int]]:
+    """Places of the panels that stand beside one another."""
+    rows: list[list[int]] = []
+    for place, panel in enumerate(panels):
+        if panel.beside and rows:
+            rows[-1].append(place)
+        else:
+            rows.append([place])
+    return rows
+
+
+def _alike(panels: Sequence[Panel], needed: Sequence[Sides]) -> list[Sides]:
+    """Margins that are the same for panels above one another, but for those `apart`."""
+    columns = [column for row in _rows(panels) for column in range(len(row))]
+    shared: dict[int, Sides] = {}
+    for column, panel, (left, right) in zip(columns, panels, needed, strict=True):
+        before = shared.get(column, (0.0, 0.0))
+        shared[column] = before if panel.apart else (max(before[0], left), max(before[1], right))
+    return [one if panel.apart else shared[column] for column, panel, one in zip(columns, panels, needed, strict=True)]
 
 
 def _once(
     panels: Sequence[Panel], words: Words, margins: Sequence[Sides], look: Style, width: str
 ) -> tuple[Figure, list[Sides]]:
     """The figure with given margins, and the margins that the texts of each panel need."""
-    wide = WIDE[width]
-    heights = [look.size / SIZE * panel.inches for panel in panels]
+    wide, rows = WIDE[width], _rows(panels)
+    heights = [look.size / SIZE * max(panels[place].inches for place in row) for row in rows]
     figure = new_figure(wide, sum(heights), look, dpi=DPI[width])
     every: list[Axes] = []
-    for panel, height, (left, right) in zip(panels, heights, margins, strict=True):
-        size = (max(0.2, 1 - (left + right) / wide), height / sum(heights))
-        every.append(figure.add_axes((left / wide, 0, *size), label=str(len(every))))
-        panel.draw(every[-1], look)
+    for row, height in zip(rows, heights, strict=True):
+        inches = max(0.2, (wide - sum(sum(margins[place]) for place in row)) / len(row))
+        start = 0.0
+        for place in row:
+            start += margins[place][0]
+            size = (inches / wide, height / sum(heights))
+            every.append(figure.add_axes((start / wide, 0, *size), label=str(place)))
+            panels[place].draw(every[-1], look)
+            start += inches + margins[place][1]
     beyond = [_beyond(axes) for axes in every]
     top = EDGE + words.above + (EDGE if words.title else 0.0)
-    places = []
-    for height, (_, _, below, above) in zip(heights, beyond, strict=True):
-        top += above + height
-        places.append(top)
-        top += below + 2 * EDGE
+    bottoms = []
+    for row, height in zip(rows, heights, strict=True):
+        top += max(beyond[place][3] for place in row) + height
+        bottoms.append(top)
+        top += max(beyond[place][2] for place in row) + 2 * EDGE
     tall = top - EDGE + words.below + (EDGE if words.caption else 0.0)
     figure.set_size_inches(wide, tall)
-    for axes, height, place in zip(every, heights, places, strict=True):
-        box = axes.get_position()
-        axes.set_position((box.x0, 1 - place / tall, box.width, height / tall))
+    for row, height, bottom in zip(rows, heights, bottoms, strict=True):
+        for place in row:
+            box = every[place].get_position()
+            every[place].set_position((box.x0, 1 - bottom / tall, box.width, height / tall))
     words.write(figure, look)
     return figure, [(one[0] + EDGE, one[1] + EDGE) for one in beyond]
 

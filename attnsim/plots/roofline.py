@@ -17,7 +17,7 @@ from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, entries, machines, rows
 from attnsim.plots.roofline_labels import Shown
 from attnsim.plots.series import FLOPS, shared_words
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, heading, named_rows, side_text, whisker
 from attnsim.plots.styles import Style, algorithm_hue
 from attnsim.wording import and_text
 
@@ -43,8 +43,8 @@ def roofline(
 ) -> Picture:
     """Where calls stand under the roof of a GPU's datasheet and the one that kernels reach.
 
-    An arrow leads from a call to the same one on a GPU made of its own. Measured calls stand beside their predictions,
-    and below them the ratios of the two.
+    An arrow leads from a call to the same one on a GPU made of its own, where that is elsewhere. Measured calls stand
+    beside their predictions, and below them the ratios of the two.
 
     Parameters
     ----------
@@ -150,18 +150,14 @@ def _ratios(axes: Axes, look: Style, *, compared: Sequence[Entry], shown: Shown)
         one, taken = entry.prediction, entry.measured_s or 1.0
         colour, ratio = look.colour(algorithm_hue(one.algorithm)), (one.time_s or 0.0) / taken
         low, high = ((end or one.time_s or 0.0) / taken for end in (one.time_low_s, one.time_high_s))
-        axes.plot([low, high], [-row, -row], color=colour, linewidth=0.16 * look.size, zorder=3)
-        axes.plot([ratio], [-row], shown.shape(entry), color=colour, markersize=0.6 * look.size, zorder=4)
-        axes.annotate(
-            f"{100 * (ratio - 1):+.1f} %", (1, -row), (0.5 * look.size, 0), axes.get_yaxis_transform(), "offset points",
-            fontsize=look.size, va="center", annotation_clip=False,
-        )  # fmt: skip
+        how = {"fmt": shown.shape(entry), "color": colour, "markersize": 0.6 * look.size, "capsize": 0.0}
+        whisker(axes, -row, (low, ratio, high), look, **how)
+        side_text(axes, -row, f"{100 * (ratio - 1):+.1f} %", look)
         spans += [low, high]
-    plain_axes(axes, look, grid="x")
+    named_rows(axes, [-row for row in range(len(compared))], _named(compared), look)
+    axes.spines["left"].set_visible(True)
     axes.axvspan(1 - BAND, 1 + BAND, color=look.grid, zorder=0)
     axes.axvline(1.0, color=look.text, linewidth=0.1 * look.size, zorder=1)
-    axes.set_yticks([-row for row in range(len(compared))], _named(compared))
-    axes.tick_params(axis="y", length=0)
     axes.set_ylim(0.6 - len(compared), 0.6)
     wide = max(BAND, max(spans) - 1, 1 - min(spans)) * 1.08
     axes.set_xlim(1 - wide, 1 + wide)
@@ -177,7 +173,9 @@ def _caption(shown: Shown) -> str:
         text.append("Filled: measured; hollow: predicted.")
     text.append("Bar: 90 % range of the prediction.")
     if any(one.base for one in shown.placed):
-        text.append("Arrow: from the GPU as it is to the changed one, with the speedup and its range.")
+        text.append("Hollow: the changed GPU, with the speedup and its range.")
+    if shown.moved:
+        text.append("Arrow: from the GPU as it is to the changed one.")
     if any(not one.base and not one.measured_s for one in shown.placed):
         text.append("In brackets: share of the dashed roof.")
     if len(shown.levels) > 1:

@@ -97,7 +97,7 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Outcome], marked: Marks 
             known = ", ".join(gpu.id for gpu in gpus)
             raise InputError(f"a prediction is for {item.gpu}, which is not among the GPUs drawn: {known}")
     out = []
-    families = _families({gpu.id for gpu in gpus})
+    families = short_names({gpu.id for gpu in gpus})
     of = marked or marks((gpu.id, gpu.changes) for gpu in gpus)
     for gpu in gpus:
         mine = [item for item in predictions if _same(item, gpu)]
@@ -107,7 +107,7 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Outcome], marked: Marks 
     return out
 
 
-def _families(ids: Collection[str]) -> dict[str, str]:
+def short_names(ids: Collection[str]) -> dict[str, str]:
     """What comes before the first dash, where that is enough to tell GPUs apart: "h100"."""
     first = [one.partition("-")[0] for one in ids]
     return {one: one if first.count(short := one.partition("-")[0]) > 1 else short for one in ids}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from attnsim.api.roofline import Ceiling, Level
+from attnsim.api.roofline import Ceiling, Level, Point
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.roofline_data import Drawn, Entry, ceiling_name
@@ -30,6 +31,7 @@ FADED = (1.0, 0.62, 0.45)
 """How strong the roofs are drawn, by GPU; the last for all others."""
 MANY = 6
 """Names up to which each has its unit and the range of its gain; they are in the CSV, too."""
+FAR = by_hand(1.25, "at a smaller ratio of rates an arrow would hide the points that it joins")
 REACHED = (0, (4, 2.5))
 FURTHER = (0, (1, 1.4))
 
@@ -57,6 +59,21 @@ class Shown:
     def placed(self) -> list[Entry]:
         """Those that fit the memory."""
         return [one for one in self.entries if self.levels[0] in one.points]
+
+    def base_of(self, entry: Entry) -> Point:
+        """The point of the same call on the unchanged GPU; its own where there is none."""
+        return (entry.base or entry).points[self.levels[0]]
+
+    @property
+    def moved(self) -> list[Entry]:
+        """Calls on a changed GPU that are far enough from the unchanged one's for an arrow."""
+
+        def far(one: Entry) -> bool:
+            old, new = self.base_of(one), one.points[self.levels[0]]
+            ratios = (new.flops_per_s / old.flops_per_s, new.intensity / old.intensity)
+            return any(abs(math.log(ratio)) > math.log(FAR) for ratio in ratios)
+
+        return [one for one in self.placed if one.base and self.levels[0] in one.base.points and far(one)]
 
     def shape(self, entry: Entry) -> str:
         """The marker of a call: its GPU's, and another where several implementations of its algorithm are there."""
@@ -201,19 +218,14 @@ def _points(axes: Axes, shown: Shown, look: Style) -> None:
 def _arrows(axes: Axes, shown: Shown, look: Style) -> None:
     """From a point on the unchanged GPU to the one on the changed GPU."""
     main = shown.levels[0]
-    for entry in shown.placed:
-        before = entry.base.points.get(main) if entry.base else None
-        new = entry.points[main]
-        if before is None:
-            continue
-        ends = axes.transData.transform([(one.intensity, one.flops_per_s / 1e12) for one in (before, new)])
-        if np.hypot(*(ends[1] - ends[0])) > 1.3 * look.size * frame_dpi(axes) / 72:  # else it hides the points
-            axes.annotate(
-                "", (new.intensity, new.flops_per_s / 1e12), (before.intensity, before.flops_per_s / 1e12),
-                arrowprops={"arrowstyle": "-|>", "color": look.colour(algorithm_hue(entry.prediction.algorithm)),
-                            "linewidth": 0.16 * look.size, "mutation_scale": 1.1 * look.size, "shrinkA": 0.0,
-                            "shrinkB": 0.35 * look.size}, zorder=6,
-            )  # fmt: skip
+    for entry in shown.moved:
+        before, new = shown.base_of(entry), entry.points[main]
+        axes.annotate(
+            "", (new.intensity, new.flops_per_s / 1e12), (before.intensity, before.flops_per_s / 1e12),
+            arrowprops={"arrowstyle": "-|>", "color": look.colour(algorithm_hue(entry.prediction.algorithm)),
+                        "linewidth": 0.16 * look.size, "mutation_scale": 1.1 * look.size, "shrinkA": 0.0,
+                        "shrinkB": 0.35 * look.size}, zorder=6,
+        )  # fmt: skip
 
 
 def _spots(shown: Shown, look: Style) -> list[Spot]:
@@ -227,14 +239,21 @@ def _spots(shown: Shown, look: Style) -> list[Spot]:
     brief = len(best) > MANY
     found, unit = [], "" if brief or look.crowding > 1 else " TFLOP/s"
     apart = max(best.values(), key=lambda one: _apart(one, others), default=None)
+    beside: dict[int, Spot] = {}
     for name, entry in best.items():
         point, colour = entry.points[main], look.colour(algorithm_hue(entry.prediction.algorithm))
         rate = entry.measured_flops_per_s or point.flops_per_s
-        text = f"{name}: {short(rate / 1e12)}{unit}{_against(entry, shown, brief)}"
-        found.append(Spot(point.intensity, rate / 1e12, text, colour, bold=True))
+        base = beside.get(entry.base.number) if entry.base and entry not in shown.moved else None
+        text = f"{name}: {short(rate / 1e12)}{'' if base else unit}{_against(entry, shown, brief)}"
+        if base is not None:  # at nearly the same place: one name for both, in lines
+            base.lines.append(text)
+            continue
+        spot = Spot(point.intensity, rate / 1e12, [text], colour, bold=True)
+        beside[entry.number] = spot
+        found.append(spot)
         if entry is apart:
             found += [
-                Spot(entry.points[level].intensity, point.flops_per_s / 1e12, LEVEL_NAMES[level], colour)
+                Spot(entry.points[level].intensity, point.flops_per_s / 1e12, [LEVEL_NAMES[level]], colour)
                 for level in others
                 if level in entry.points
             ]
@@ -287,11 +306,11 @@ CROSSED = by_hand(
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A name and the place in data coordinates that it names; `bold` ones come first."""
+    """A name in lines and the place in data coordinates that it names; `bold` ones come first."""
 
     x: float
     y: float
-    text: str
+    lines: list[str]
     colour: str
     bold: bool = False
 
@@ -356,8 +375,9 @@ def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> N
     for spot in sorted(spots, key=lambda one: not one.bold):
         point = axes.transData.transform((spot.x, spot.y))
         label = axes.annotate(
-            spot.text, (spot.x, spot.y), (0, 0), textcoords="offset points", fontsize=look.size, color=spot.colour,
-            fontweight="bold" if spot.bold else "normal", ha="center", va="center", zorder=8, path_effects=halo(look),
+            "\n".join(spot.lines), (spot.x, spot.y), (0, 0), textcoords="offset points", fontsize=look.size,
+            fontweight="bold" if spot.bold else "normal", color=spot.colour, ha="center", va="center", zorder=8,
+            path_effects=halo(look),
         )  # fmt: skip
         box = label.get_window_extent()
         half = np.array((box.width, box.height)) / 2

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Marks, marks, told
-from attnsim.plots.roofline_labels import halo, short, spread
-from attnsim.plots.styles import Style, algorithm_hue
+from attnsim.plots.layout import Panel, longest
+from attnsim.plots.roofline_labels import frame_dpi, halo, short, spread
+from attnsim.plots.styles import Style, algorithm_hue, never_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vP<>"
+NEVER_RUN = "Thin: our own kernels, which nobody has run on a GPU"
 FLOPS = "Useful FLOPs: 2 B H (visible pairs)(d + dv) forward, 2.5 times that backward."
 PREFIXES = {"s": ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
             "B": ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))}  # fmt: skip
@@ -77,6 +79,66 @@ def series_of(predictions: Sequence[Outcome], over: Over = "seq") -> list[Series
         line = Series(name, number, tuple(points[at] for at in sorted(points)))
         lines.append(replace(line, before=sum(other.hue == line.hue for other in lines)))
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How the lines of a kernel look, in every panel of a picture.
+
+    Parameters
+    ----------
+    name : str
+    implementation : str
+    hue : int
+        Its algorithm's.
+    before : int
+        How many kernels before it have that hue.
+    """
+
+    name: str
+    implementation: str
+    hue: int
+    before: int
+
+    def line(self, look: Style) -> dict[str, Any]:
+        """Colour, dashes and width, as Matplotlib takes them; thin where nobody has run the kernel."""
+        width = (0.1 if never_run(self.implementation) else 0.2) * look.size
+        return {"color": look.colour(self.hue), "linestyle": look.dash(self.hue, self.before), "linewidth": width}
+
+
+def kernels_of(named: Iterable[tuple[str, str, str]]) -> dict[str, Kernel]:
+    """Kernels by their names, from name, implementation and algorithm of each line."""
+    found: dict[str, Kernel] = {}
+    for name, implementation, algorithm in named:
+        hue = algorithm_hue(algorithm)
+        if name not in found:
+            before = sum(one.hue == hue for one in found.values())
+            found[name] = Kernel(name, implementation, hue, before)
+    return found
+
+
+def key_panel(kernels: Mapping[str, Kernel]) -> Panel:
+    """A line of each kernel with its name, above the panels, or above the first axes of the caller's."""
+
+    def draw(axes: Axes, look: Style) -> None:
+        from matplotlib.lines import Line2D
+
+        own, other = not axes.has_data(), axes.get_legend()
+        names = [f"{one.name}{', never run' * never_run(one.implementation)}" for one in kernels.values()]
+        inches = axes.get_window_extent().width / frame_dpi(axes)
+        columns = int(inches / (longest(names, look) + 5 * look.size / 72))
+        axes.legend(
+            [Line2D([], [], **one.line(look)) for one in kernels.values()], names,
+            loc="center left" if own else "lower left", bbox_to_anchor=(0, 0.5 if own else 1.1), borderpad=0,
+            frameon=False, fontsize=look.size, borderaxespad=0, ncols=max(1, min(columns, len(names))),
+            handlelength=2.4, columnspacing=1.2,
+        )  # fmt: skip
+        if own:
+            axes.set_axis_off()
+        if other:
+            axes.add_artist(other)
+
+    return Panel(draw, 0.16, apart=True, key=True)
 
 
 def names_of(predictions: Sequence[Outcome], marked: Marks | None = None) -> list[str]:

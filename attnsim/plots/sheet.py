@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """So that the same picture is the same file."""
 
+NARROWEST = (0.95, 1.05)
+"""Speedups that an axis shows at least, so that a change which brings nothing has no long bar and no long range."""
+
 Row = Mapping[str, object]
 
 
@@ -87,13 +90,16 @@ class Picture:
         """
         look = find_style(style, width)
         figures = {one.get_figure(root=True) for one in axes}
-        if not 1 <= len(axes) <= len(self.panels) or len(figures) > 1:
+        panels = [one for one in self.panels if not one.key]
+        if not 1 <= len(axes) <= len(panels) or len(figures) > 1:
             raise InputError(
-                f"{len(axes)} axes of {len(figures)} figures are given; allowed: 1 to {len(self.panels)} of one figure"
+                f"{len(axes)} axes of {len(figures)} figures are given; allowed: 1 to {len(panels)} of one figure"
             )
         with applied(look):
-            for panel, one in zip(self.panels, axes, strict=False):
+            for panel, one in zip(panels, axes, strict=False):
                 panel.draw(one, look)
+            for panel in (one for one in self.panels if one.key):
+                panel.draw(axes[0], look)
         (figure,) = figures
         assert figure is not None
         return figure
@@ -164,6 +170,14 @@ def named_rows(axes: Axes, places: Sequence[float], names: Sequence[str], look: 
     axes.set_yticks(places, names)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+
+
+def speedup_axis(axes: Axes, seen: Sequence[float]) -> None:
+    """The axis of speedups, at least as wide as what is drawn, ranges included."""
+    room = 0.04 * (max(seen) - min(seen))
+    axes.set_xlim(min(seen) - room, max(seen) + room)
+    axes.locator_params(axis="x", nbins=6)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
 
 
 def side_text(axes: Axes, y: float, text: str, look: Style, *, bold: bool = False) -> None:

@@ -15,7 +15,7 @@ from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.figure import show
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, identity, names_of
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import NARROWEST, Picture, heading, named_rows, side_text, speedup_axis, whisker
 from attnsim.plots.styles import Style
 from attnsim.wording import number, times_text
 
@@ -30,8 +30,6 @@ COLUMNS = (
 ROW = 0.36
 """Inches of a bar and the room around it: its label has two lines."""
 TOGETHER = "all together"
-NARROWEST = (0.95, 1.05)
-"""Speedups that the axis shows at least, so that a change which brings nothing is no long bar."""
 
 
 def split(splits: Sequence[Split[Answer[Question]]]) -> Picture:
@@ -70,41 +68,36 @@ def split(splits: Sequence[Split[Answer[Question]]]) -> Picture:
 
 def _draw(axes: Axes, look: Style, *, name: str, found: Split[Answer[Question]], last: bool) -> None:
     parts = sorted(found.parts, key=lambda part: -part.mean.value)
-    start, seen = 1.0, [*NARROWEST, found.together.value]
+    start, seen = 1.0, [*NARROWEST]
     for row, part in enumerate(parts):
         end = start * part.mean.value
-        axes.barh(
-            [-row], [end - start], left=[start], height=0.56, color=look.colour(0 if end >= start else 1), zorder=3
-        )
+        seen += _bar(axes, -row, start, part.mean, look.colour(0 if end >= start else 1), look)
         axes.plot([end, end], [-row + 0.28, -row - 1.28], color=look.faint, linewidth=0.7, zorder=2)
-        marks = ((part.first, look.page), (part.last, look.text))
-        for ratio, inside in marks:
-            axes.plot(
-                [start * ratio.value], [-row], "o", markersize=0.5 * look.size, markerfacecolor=inside,
-                markeredgecolor=look.text, markeredgewidth=0.8, zorder=5,
-            )  # fmt: skip
-        seen += [end, *(start * ratio.value for ratio, _ in marks)]
+        for ratio, inside, size in ((part.first, look.page, 0.75), (part.last, look.text, 0.4)):
+            seen.append(start * ratio.value)
+            (dot,) = axes.plot(seen[-1], -row, "o", markersize=size * look.size, zorder=6)
+            dot.set(markerfacecolor=inside, markeredgecolor=look.text, markeredgewidth=0.8)
         start = end
     rows = len(parts)
-    axes.barh([-rows], [found.together.value - 1], left=[1.0], height=0.56, color=look.faint, zorder=3)
+    seen += _bar(axes, -rows, 1.0, found.together, look.middle, look)
     for row, ratio in enumerate((*(part.mean for part in parts), found.together)):
-        axes.annotate(
-            _text(ratio), (1, -row), (0.6 * look.size, 0), axes.get_yaxis_transform(), "offset points",
-            fontsize=look.size, fontweight="bold" if row == rows else "normal", va="center", annotation_clip=False,
-        )  # fmt: skip
+        side_text(axes, -row, _text(ratio), look, bold=row == rows)
     axes.axvline(1, color=look.text, linewidth=0.9, zorder=4)
-    plain_axes(axes, look, grid="x")
-    axes.set_yticks([-row for row in range(rows + 1)], [*(_label(part.change) for part in parts), TOGETHER])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    room = 0.04 * (max(seen) - min(seen))
-    axes.set_xlim(min(seen) - room, max(seen) + room)
+    labels = [*(_label(part.change) for part in parts), TOGETHER]
+    named_rows(axes, [-row for row in range(rows + 1)], labels, look)
+    speedup_axis(axes, seen)
     axes.set_ylim(-rows - 0.5, 0.5)
-    axes.locator_params(axis="x", nbins=5)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     if last:
         axes.set_xlabel("speedup over the unchanged GPU", fontsize=look.size)
     heading(axes, f"{name}   ○ alone  ● after the others", look)
+
+
+def _bar(axes: Axes, row: float, start: float, ratio: Ratio, colour: str, look: Style) -> tuple[float, ...]:
+    """A bar from `start` by a ratio with the range of that ratio, and the places that it takes."""
+    ends = (start * ratio.low, start * ratio.value, start * ratio.high)
+    axes.barh([row], [ends[1] - start], left=[start], height=0.56, color=colour, zorder=3)
+    whisker(axes, row, ends, look)
+    return ends
 
 
 def _label(change: Change) -> str:
@@ -118,10 +111,9 @@ def _text(ratio: Ratio) -> str:
 
 def _caption(splits: Sequence[Split[Answer[Question]]]) -> str:
     return (
-        "Bars: the change's mean speedup over all orders in which "
-        "the changes can come, one after the other, the largest first; together they are the whole (grey). Hollow: the "
-        "change alone; filled: after all others; where the two lie apart, changes help or spare one another. Beside: "
-        "the mean and its 90 % range. Every subset of the changes is replayed."
+        "Bars: the change's mean speedup over all orders in which the changes can come, one after the other, the "
+        "largest first; together they are the whole (grey). Whiskers, and beside: its 90 % range. Hollow: the change "
+        "alone; filled: after all others; where the two lie apart, changes help or spare one another."
     )
 
 

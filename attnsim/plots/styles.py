@@ -65,6 +65,11 @@ def algorithm_hue(name: str) -> int:
     return GROUPS[ALGORITHMS[base].group] if base in ALGORITHMS else INK
 
 
+def never_run(implementation: str) -> bool:
+    """Whether a kernel is one of our own, none of which has run on a GPU: drawn thin."""
+    return implementation.startswith("attnsim.")
+
+
 def figure_hue(figure: str) -> int | None:
     """The hue of the unit that a figure of the GPU belongs to ("l2.latency": the L2's); None: grey, as the clock is."""
     named = [name for name, unit in HARDWARE.items() if unit.figure == figure]

@@ -12,7 +12,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.changes import marks, told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots.layout import Panel, longest, wrapped
-from attnsim.plots.sheet import Picture, key, plain_axes
+from attnsim.plots.sheet import Picture, key, named_rows
 from attnsim.plots.styles import Style, ink_on, tensor_hue
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 from attnsim.wording import time_text
@@ -202,10 +202,7 @@ def _first_turns(axes: Axes, look: Style, *, title: str, one: Trace, kernel: Ker
                 [place], [(min(end, span) - begin) * 1e6], left=[begin * 1e6], height=0.4 if place != lane else 0.62,
                 color=look.colour(tensor_hue(tensor)), edgecolor=look.page, linewidth=0.3,
             )  # fmt: skip
-    plain_axes(axes, look, grid="x")
-    axes.set_yticks(range(len(lanes)), [text for text, _ in lanes])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    named_rows(axes, range(len(lanes)), [text for text, _ in lanes], look)
     axes.set_xlim(0, span * 1e6)
     axes.set_ylim(len(lanes) - 0.45, -0.55)
     axes.set_xlabel("µs from the start of the kernel", fontsize=look.size)

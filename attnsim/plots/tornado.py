@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, heading, named_rows
 from attnsim.plots.styles import Style, figure_hue
 
 if TYPE_CHECKING:
@@ -106,16 +106,13 @@ def _draw(axes: Axes, look: Style, *, name: str, found: Sequence[Answered], wide
                 textcoords="offset points", fontsize=look.size, va="center", ha="left" if side > 0 else "right",
             )  # fmt: skip
     axes.axvline(0, color=look.text, linewidth=0.9, zorder=4)
-    plain_axes(axes, look, grid="x")
-    axes.set_yticks([-number for number in range(len(found))], [one.figure for one in found])
+    named_rows(axes, [-number for number in range(len(found))], [one.figure for one in found], look)
     axes.set_ylim(-max(len(found), 1) + 0.4, 0.5)
     figure = axes.get_figure(root=True)
     assert figure is not None
     half = axes.get_position().width * figure.get_size_inches()[0] / 2
     ends = 100 * widest / max(0.2, 1 - 4.4 * look.size / 72 / half)  # beside the longest bar stands its number
     axes.set_xlim(-ends, ends)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
     if last:
         axes.set_xlabel("change of the time, %", fontsize=look.size)

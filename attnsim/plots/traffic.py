@@ -10,7 +10,7 @@ from attnsim.api.explaining import Explanation
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.series import about, engineering, identity, names_of
-from attnsim.plots.sheet import Picture, heading, key, plain_axes
+from attnsim.plots.sheet import Picture, heading, key, named_rows
 from attnsim.plots.styles import TENSORS, Style, ink_on, tensor_hue
 
 if TYPE_CHECKING:
@@ -121,10 +121,9 @@ def _draw(
                     bbox={"facecolor": colour, "linewidth": 0, "pad": 1} if direction == "store" else None,
                 )  # fmt: skip
         axes.text(whole, -number, f"  {engineering(total, 'B')}", fontsize=look.size, va="center", ha="left")
-    plain_axes(axes, look, grid="x")
-    axes.set_yticks([-number for number in range(len(names))], names)
+    named_rows(axes, [-number for number in range(len(names))], names, look)
+    axes.spines["left"].set_visible(True)
     axes.set_ylim(-len(names) + 0.45, 0.55)
-    axes.tick_params(axis="y", length=0)
     axes.locator_params(axis="x", nbins=5)
     top = max(totals)
     axes.xaxis.set_major_formatter(

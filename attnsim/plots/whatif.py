@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
-from attnsim.plots.sheet import Picture, plain_axes
+from attnsim.plots.sheet import NARROWEST, Picture, named_rows, side_text, speedup_axis, whisker
 from attnsim.plots.styles import Style
 from attnsim.wording import number, times_text
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 LINE = 0.17
 """Inches of a point and the room around it."""
-NARROWEST = (0.95, 1.05)
-"""Speedups that the axis shows at least, so that a change which brings nothing has no long whisker."""
 MARKERS = "osD^vP*X"
 
 
@@ -66,31 +64,23 @@ def _draw(
     for one in changed:
         hue = cases.index((one["of"], one["case"]))
         row, value = -names.index(one["change"]) - pitch * (hue - (len(cases) - 1) / 2), one["speedup"]
-        axes.annotate(
-            _text(one), (1, row), (0.6 * look.size, 0), axes.get_yaxis_transform(), "offset points",
-            fontsize=look.size, va="center", annotation_clip=False,
-        )  # fmt: skip
+        side_text(axes, row, _text(one), look)
         if not value:
             continue
         low, high = one["speedup_low"], one["speedup_high"]
         ends += [low, high]
         colour = look.colour(hue)
-        axes.errorbar(
-            [value], [row], xerr=[[value - low], [high - value]], fmt=MARKERS[hue % len(MARKERS)], color=colour,
-            markersize=0.55 * look.size, markerfacecolor=look.page if one["breaks"] else colour, capsize=2.5,
-            linewidth=1.2, zorder=3,
+        whisker(
+            axes, row, (low, value, high), look, fmt=MARKERS[hue % len(MARKERS)], color=colour, linewidth=1.2,
+            markersize=0.55 * look.size, markerfacecolor=look.page if one["breaks"] else colour,
         )  # fmt: skip
     for row in range(1, len(names)):
         axes.axhline(0.5 - row, color=look.grid, linewidth=0.7)
     axes.axvline(1, color=look.text, linewidth=0.9, zorder=2)
-    plain_axes(axes, look, grid="x")
-    axes.set_yticks([-row for row in range(len(names))], list(labels))
-    axes.tick_params(axis="y", length=0)
-    room = 0.04 * (max(ends) - min(ends))
-    axes.set_xlim(min(ends) - room, max(ends) + room)
+    named_rows(axes, [-row for row in range(len(names))], labels, look)
+    axes.spines["left"].set_visible(True)
+    speedup_axis(axes, ends)
     axes.set_ylim(0.5 - len(names), 0.5)
-    axes.locator_params(axis="x", nbins=6)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.set_xlabel("speedup over the unchanged GPU", fontsize=look.size)
     if len(cases) > 1:
         told = [", ".join(filter(None, one)) for one in cases]

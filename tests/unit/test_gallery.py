@@ -17,7 +17,7 @@ from benchmarks.gallery import GALLERY
 from tests.unit.drawn import texts_of
 
 PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "step": 2, "traffic": 3, "waves": 3, "tornado": 3,
-          "timeline": 3, "timeline-set": 2, "breakeven": 2, "density": 2, "density-set": 2}  # fmt: skip
+          "timeline": 3, "timeline-set": 2, "breakeven": 3, "density": 3, "density-set": 3}  # fmt: skip
 """How many a picture has, where not one."""
 NAMED = {
     "roofline": ("flash-3: ", "datasheet 989 TFLOP/s", "kernels reach"),
@@ -37,14 +37,16 @@ NAMED = {
     "step": ("MLP", "80 x attention", "161 x all-reduce", "18.6 ms", "32.1 %"),
     "timeline": ("flash-3", "load K", "warpgroup 1", "softmax"),
     "timeline-set": ("flash, h100-sxm5-80gb*", "load V", "1 block an SM"),
-    "breakeven": ("4,096 tokens", "flash-attn.4-sparse", "visible share"),
-    "density": ("a100-sxm4-80gb: predicted time", "transformers.gather", "flash-attn.4-sparse", "visible share"),
+    "breakeven": ("h100, 4k tokens", "flash-attn.4-sparse", "attnsim.sparse, never run", "visible pairs"),
+    "density": ("a100-sxm4-80gb: predicted time", "transformers.gather", "flash-attn.4-sparse", "visible pairs"),
     "density-set": ("h100-sxm5-80gb*", "flash-attn.3", "l2.bandwidth = 19.4 TB/s"),
     "pareto": ("unchanged",),
     "check": ("h100",),
     "accuracy": ("predicted over measured", "vllm, decode", "flash-attn, training", "linear", "%"),
 }
 """What must be read in a picture; parts of texts."""
+TALLEST_INCHES = 10.0
+"""Of a picture: a page has 11 inches, or 11.7."""
 LOOKS = (("light", "page"), ("latex", "page"), ("light", "column"), ("latex", "column"))
 """Styles and widths; dark and print have the texts and places of light."""
 
@@ -112,10 +114,11 @@ def test_a_picture_says_what_it_shows_and_of_what(name: str) -> None:
     assert gpu[0] in one.title + one.subtitle
     assert any(words in one.subtitle for words in ("head_dim 128", "rows on", "new tokens"))
     assert one.caption.endswith(".") and one.rows
+    assert one.figure().get_figheight() < TALLEST_INCHES
     bare = one.figure(caption="none")
     assert not bare.texts and bare.get_figheight() < one.figure().get_figheight()
     for axes in bare.axes:
-        assert axes.get_title(loc="left") or axes.get_xlabel()
+        assert axes.get_title(loc="left") or axes.get_xlabel() or axes.get_legend()
         # what is drawn stands within the axes
         (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
         for line in axes.lines:

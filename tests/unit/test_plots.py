@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from typer.testing import CliRunner
 
 import attnsim
@@ -21,12 +23,14 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
 from attnsim.models.hardware.changes import Change
+from attnsim.plots.breakeven import breakeven
+from attnsim.plots.density import density
 from attnsim.plots.occupancy import empty_share, waves
 from attnsim.plots.scaling import crossing_pairs, scaling
 from attnsim.plots.series import engineering, names_of
 from attnsim.plots.sheet import Picture
 from attnsim.plots.split import split
-from attnsim.plots.styles import STYLES, unit_hue
+from attnsim.plots.styles import STYLES, algorithm_hue, unit_hue
 from attnsim.plots.tornado import changes, tornado
 from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
@@ -275,8 +279,59 @@ def test_split_s_steps_lead_from_one_to_the_whole(pictures: dict[str, Picture]) 
         assert steps[0][0] == whole[0] == 1 and steps[-1][1] == pytest.approx(whole[1])
         assert all(one[1] == pytest.approx(two[0]) for one, two in pairwise(steps))
         rows = [row for row in picture.rows if str(row["name"]).startswith(name)]
+        spans = [one[2][0].get_segments()[0][:, 0] for one in axes.containers if isinstance(one, ErrorbarContainer)]
+        found = sorted(rows[:-1], key=lambda row: -float(str(row["mean"]))) + rows[-1:]
+        for (start, _), span, row in zip([*steps, whole], spans, found, strict=True):
+            assert list(span) == pytest.approx([start * float(str(row[end])) for end in ("mean_low", "mean_high")])
+            assert axes.get_xlim()[0] <= span[0] and span[1] <= axes.get_xlim()[1]
         assert rows[-1]["figure"] == "all together" and rows[-1]["mean"] == pytest.approx(whole[1])
         assert axes.get_title(loc="left").endswith("○ alone  ● after the others")
+
+
+@pytest.fixture(scope="module")
+def sparse() -> tuple[Picture, Picture]:
+    """Break-evens of two GPUs and three lengths, and times over the density."""
+    question, gpus = Workload(1, 16, 1, 128), ["a100-sxm4-80gb", "h100-sxm5-80gb"]
+    even = [row for gpu in gpus for row in attnsim.breakeven(question, gpu, [512, 1024, 2048])]
+    return breakeven(even), density(
+        attnsim.densities(replace(question, seq_q=1024, seq_kv=1024), gpus, shares=[0.1, 0.5, 1.0])
+    )
+
+
+def test_a_kernel_has_one_colour_in_all_pictures_and_is_thin_where_nobody_has_run_it(
+    sparse: tuple[Picture, Picture],
+) -> None:
+    keys = [picture.figure().axes[0].get_legend() for picture in sparse]
+    lines = [
+        {text.get_text(): line for text, line in zip(key.get_texts(), key.get_lines(), strict=True)}  # type: ignore[union-attr]
+        for key in keys
+    ]
+    own = "attnsim.sparse, never run"
+    assert own in lines[0] and own in lines[1] and {"flash-attn.2", "flash-attn.3"} <= lines[1].keys()
+    for name in lines[0]:
+        assert to_hex(lines[0][name].get_color()) == to_hex(lines[1][name].get_color())
+        thin = lines[0][name].get_linewidth() < 0.7 * lines[1]["flash-attn.3"].get_linewidth()
+        assert thin is (name == own)
+    blue = STYLES["light"].colour(algorithm_hue("flash")).lower()
+    assert {to_hex(lines[1][name].get_color()) for name in ("flash-attn.2", "flash-attn.3")} == {blue}
+    same_colour = [one.get_linestyle() for one in lines[0].values()]
+    assert len(set(same_colour)) == len(same_colour)
+    assert all("Thin: our own kernels, which nobody has run on a GPU." in picture.caption for picture in sparse)
+
+
+def test_break_evens_of_a_gpu_stand_beside_one_another_on_the_same_axes(sparse: tuple[Picture, Picture]) -> None:
+    for width, tallest in (("page", 6.0), ("column", 6.0)):
+        figure = sparse[0].figure(width=width)
+        _, *panels = figure.axes
+        assert len(panels) == 6 and figure.get_figheight() < tallest
+        assert len({(axes.get_xlim(), axes.get_ylim()) for axes in panels}) == 1
+        bottoms, lefts = ([round(getattr(axes.get_position(), end), 6) for axes in panels] for end in ("y0", "x0"))
+        assert bottoms[:3] == bottoms[:1] * 3 and bottoms[3:] == bottoms[3:4] * 3 and lefts[:3] == lefts[3:]
+        assert lefts[0] < lefts[1] < lefts[2]
+    alone = Figure().subplots(2)
+    assert sparse[0].on(list(alone)) is alone[0].figure
+    assert [text.get_text() for text in alone[0].get_children() if isinstance(text, Text) and "a100" in text.get_text()]
+    assert "attnsim.sparse, never run" in [one.get_text() for one in alone[0].get_legend().get_texts()]
 
 
 def test_names_tell_implementations_and_gpus_apart(growing: list[Outcome]) -> None:

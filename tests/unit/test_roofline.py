@@ -186,6 +186,18 @@ def test_an_arrow_leads_from_the_unchanged_gpu_to_the_hypothetical_one() -> None
     told = [text for text in axes.texts if isinstance(text, Annotation)]
     assert sum(text.arrow_patch is not None and not text.get_text() for text in told) == 1
     assert any(text.get_text().startswith("flash*: 1,200 TFLOP/s, 2.00x (") for text in told)
+    assert "Arrow: from the GPU as it is to the changed one." in picture_of(both, [H100, changed]).caption
+
+
+def test_a_call_that_hardly_moves_has_no_arrow_and_one_label_with_the_unchanged_one() -> None:
+    changed = H100.replace("hbm.bandwidth", "6 TB/s")
+    picture = picture_of([answer(), answer(changes=changed.changes, time_s=0.95e-3)], [H100, changed])
+    told = [text for text in picture.figure().axes[0].texts if isinstance(text, Annotation)]
+    assert "Arrow" not in picture.caption and "Hollow: the changed GPU" in picture.caption
+    assert all(text.arrow_patch is None for text in told)
+    (both,) = [text for text in told if "flash" in text.get_text()]
+    above, below = both.get_text().split("\n")
+    assert above.startswith("flash: 600 TFLOP/s") and below.startswith("flash*: 632, 1.05x (")
 
 
 def test_one_roof_is_the_datasheets_and_one_what_kernels_reach() -> None:
