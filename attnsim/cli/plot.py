@@ -34,7 +34,8 @@ def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     check_baseline(baseline, questions[0], machines, asked.names, asked.implementations)
     found = [one for _, one in asked.answers(questions)]
     lengths = sorted(one.seq_kv for one in questions)
-    if len(machines) == 1 and not asked.implementations and asked.flags.seq_kv is None:
+    usual = asked.flags.seq_kv is None and asked.tiles == "shipped"
+    if len(machines) == 1 and not asked.implementations and usual:
         with progress.busy("looking for crossovers"):
             crossings = [
                 crossover(slower, faster, questions[0], machines[0], shortest=lengths[0], longest=lengths[-1],
@@ -63,8 +64,8 @@ def traffic(asked: Asked) -> None:
 
     found = [
         explain(
-            one.workload, machine, one.algorithm, implementation=one.implementation, cache=asked.flags.l2,
-            launch=asked.launch,
+            one.workload, machine, one.algorithm, implementation=one.implementation, tiles=asked.tiles,
+            cache=asked.flags.l2, launch=asked.launch,
         )
         for machine, one in asked.answers([asked.question()])
     ]  # fmt: skip
@@ -102,7 +103,7 @@ def tornado(
         for (gpu, one), name in zip(answers, names_of(predictions), strict=True):
             question = ask(
                 one.workload, gpu, one.algorithm, one.implementation,
-                read_conditions(cache=asked.flags.l2, launch=asked.launch),
+                read_conditions(asked.tiles, cache=asked.flags.l2, launch=asked.launch),
             )  # fmt: skip
             found[name] = elasticities(question, step)
             done()
@@ -110,7 +111,7 @@ def tornado(
 
 
 @app.command("density", example="attnsim plot density --gpu a100,h100 --heads 16 --head-dim 128 --seq 16k --causal")
-@asking(without=("algorithm", *NOT_OF_DENSITIES), out=Path("density.png"))
+@asking(without=("algorithm", "tiles", *NOT_OF_DENSITIES), out=Path("density.png"))
 def density(
     asked: Asked,
     *,
@@ -147,8 +148,8 @@ def split(asked: Asked) -> None:
         found = []
         for gpu, one in answers:
             found.append(
-                shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, cache=asked.flags.l2,
-                           launch=asked.launch, calibration=asked.calibration)
+                shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, tiles=asked.tiles,
+                           cache=asked.flags.l2, launch=asked.launch, calibration=asked.calibration)
             )  # fmt: skip
             done()
     asked.finish(picture(found))

@@ -25,6 +25,7 @@ MOST = 512
 Lengths = Annotated[
     str | None, flag("N", "Lengths: 4096; 512,1024; 512:131072, each twice the last; 256:8192:256 in steps.")
 ]
+Tiles = Annotated[str, flag(None, "shipped or retuned; with --set retuned for the unchanged GPU too.")]
 Batches = Annotated[str, flag("N", "Sequences; several as for --seq.")]
 
 asking = partial(question_flags.asking, changes=[])
@@ -42,6 +43,7 @@ class Asked:
     batch: Batches = "1"
     seq: Lengths = None
     changes: options.Changes
+    tiles: Tiles = "shipped"
     launch: options.Launch = "stream"
     calibration: options.Calibration = None
     out: Annotated[Path, flag("FILE", "Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
@@ -111,8 +113,8 @@ class Asked:
             for question in questions:
                 for machine in machines:
                     answers = compare(
-                        question, machine, self.names, implementation=self.implementations, cache=self.flags.l2,
-                        launch=self.launch, calibration=self.calibration,
+                        question, machine, self.names, implementation=self.implementations, tiles=self.tiles,
+                        cache=self.flags.l2, launch=self.launch, calibration=self.calibration,
                     )  # fmt: skip
                     found += [(machine, one) for one in answers]
                     done()

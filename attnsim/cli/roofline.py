@@ -13,6 +13,7 @@ from attnsim import wording
 from attnsim.cli import given, options, outputs, show, table_flags
 from attnsim.cli.heading import heading
 from attnsim.cli.options import flag
+from attnsim.cli.plot_flags import Tiles
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 
@@ -34,6 +35,7 @@ def roofline(
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
+    tiles: Tiles = "shipped",
     launch: options.Launch = "stream",
     calibration: options.Calibration = None,
     measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
@@ -83,6 +85,7 @@ def roofline(
                 machine,
                 names,
                 implementation=imitated,
+                tiles=tiles,
                 cache=flags.l2,
                 launch=launch,
                 calibration=calibration,

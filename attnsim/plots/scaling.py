@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     "kind", "series", "algorithm", "implementation", "gpu", "changes", "batch", "seq_q", "seq_kv", "time_s",
     "time_low_s", "time_high_s", "speedup_vs_naive", "baseline", "speedup", "speedup_low", "speedup_high",
-    "flops_useful", "peak_memory_bytes", "fits", "trust", "slower",
+    "flops_useful", "peak_memory_bytes", "fits", "trust", "clock_hz", "clock_by", "slower",
 )  # fmt: skip
 STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 FINE_STEPS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 4)
@@ -221,6 +221,17 @@ def _line(axes: Axes, line: Series, heights: Sequence[float], look: Style) -> No
         markersize=0.55 * look.size, markeredgecolor=look.page, markeredgewidth=0.5, linewidth=0.19 * look.size,
         linestyle=look.dash(line.hue, line.before), markevery=max(1, len(heights) // 12), zorder=4,
     )  # fmt: skip
+    limited = [(place(one), height) for one, height in zip(line.drawn, heights, strict=True) if _limited(one)]
+    if limited:
+        axes.plot(
+            *zip(*limited, strict=True), line.marker, markersize=0.6 * look.size, markerfacecolor=look.page,
+            markeredgecolor=look.colour(line.hue), markeredgewidth=0.14 * look.size, zorder=5,
+        )  # fmt: skip
+
+
+def _limited(one: Prediction) -> bool:
+    """Whether the power limit holds the clock below the boost."""
+    return one.clock_by in ("power", "least")
 
 
 def _length_axis(axes: Axes, lines: Sequence[Series], look: Style) -> None:
@@ -240,6 +251,8 @@ def _caption(predictions: Sequence[Outcome], lines: Sequence[Series], marked: Se
         text += f" {', '.join(none)}: too large for the memory at every length."
     if any(line.drawn and line.drawn[-1] is not line.points[-1] for line in lines):
         text += " Cross: the next length does not fit the memory."
+    if any(_limited(one) for one in predictions):
+        text += " Hollow: the power limit lowers the clock of the SMs."
     if marked:
         told = "; ".join(
             f"{n}: {one.faster} beats {one.slower} from {one.seq:,} tokens" for n, one in enumerate(marked, 1)
@@ -254,8 +267,8 @@ def _row(label: str, one: Outcome, over: str, ratio: Ratio | None) -> dict[str, 
         "seq_q": one.workload.seq_q, "seq_kv": one.workload.seq_kv, "time_s": one.time_s, "time_low_s": one.time_low_s,
         "time_high_s": one.time_high_s, "speedup_vs_naive": one.speedup_vs_naive, "baseline": over if ratio else None,
         "speedup": ratio and ratio.value, "speedup_low": ratio and ratio.low, "speedup_high": ratio and ratio.high,
-        "flops_useful": one.flops_useful,
-        "peak_memory_bytes": one.peak_memory_bytes, "fits": one.fits, "trust": one.trust.level,
+        "flops_useful": one.flops_useful, "peak_memory_bytes": one.peak_memory_bytes, "fits": one.fits,
+        "trust": one.trust.level, "clock_hz": one.clock_hz, "clock_by": one.clock_by,
     }  # fmt: skip
 
 

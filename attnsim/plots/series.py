@@ -211,7 +211,8 @@ def about(predictions: Sequence[Outcome], marked: Marks | None = None) -> str:
         if rest:
             own.setdefault(", ".join(rest), []).append(one.algorithm)
     others = "".join(f" {', '.join(dict.fromkeys(names))}: {words}." for words, names in own.items())
-    return f"Predicted on {machines}: {shared_words(predictions)}; {cache} L2, launch {launch}.{others}"
+    tiles = "".join(f", {name} tiles" for name in dict.fromkeys(one.tiles for one in predictions) if name != "shipped")
+    return f"Predicted on {machines}: {shared_words(predictions)}; {cache} L2, launch {launch}{tiles}.{others}"
 
 
 def approximations(predictions: Sequence[Outcome]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,11 @@ TURNS = 5
 """Softmax steps of a warpgroup that the picture begins with."""
 MOST_WARPGROUPS = 4
 """Lanes of warpgroups that are drawn; elementwise kernels have up to 16 blocks an SM, all alike."""
-LANE = 0.17
+HALVES = {"tensor": -0.2, "softmax": 0.2}
+"""Where in the lane of a warpgroup a unit's bars lie."""
+MOST_TOGETHER = 4
+"""Tiles in flight that lie below one another; further ones hide the lowest."""
+LANE = 0.19
 """Inches of a lane."""
 
 
@@ -83,7 +86,10 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtit
         for name, one, kernel in zip(titles, traces, main, strict=True)
         for piece in _shown(kernel, span)
     )  # fmt: skip
-    caption = "A warpgroup's lane: products above, softmax below. Loads last from their issue to their landing."
+    caption = (
+        "A warpgroup's lane: products above, softmax below. A load is a tile, from its issue to its landing; tiles in "
+        "flight together lie below one another."
+    )
     left = tuple(lane for kernel in main for lane, _ in _lanes(kernel, span))
     return Picture("First turns of an SM", caption, tuple(panels), COLUMNS, rows, left=left, subtitle=subtitle)
 
@@ -196,11 +202,10 @@ def _warpgroup(kernel: KernelTrace, number: int) -> str:
 def _first_turns(axes: Axes, look: Style, *, title: str, one: Trace, kernel: KernelTrace, span: float) -> None:
     lanes = _lanes(kernel, span)
     for lane, (_, pieces) in enumerate(lanes):
-        for tensor, begin, end, unit in _bars(pieces):
-            place = lane + {"tensor": -0.2, "softmax": 0.2}.get(unit, 0.0)
+        for piece, place, height in _bars(pieces):
             axes.barh(
-                [place], [(min(end, span) - begin) * 1e6], left=[begin * 1e6], height=0.4 if place != lane else 0.62,
-                color=look.colour(tensor_hue(tensor)), edgecolor=look.page, linewidth=0.3,
+                [lane + place], [(min(piece.end_s, span) - piece.start_s) * 1e6], left=[piece.start_s * 1e6],
+                height=height, color=look.colour(tensor_hue(piece.tensor)), edgecolor=look.page, linewidth=0.3,
             )  # fmt: skip
     named_rows(axes, range(len(lanes)), [text for text, _ in lanes], look)
     axes.set_xlim(0, span * 1e6)
@@ -212,21 +217,23 @@ def _first_turns(axes: Axes, look: Style, *, title: str, one: Trace, kernel: Ker
     key(axes, [(WORK.get(tensor, tensor), look.colour(tensor_hue(tensor))) for tensor in work], look)
 
 
-def _bars(pieces: Iterable[Slice]) -> Iterable[tuple[str, float, float, str]]:
-    """Copies of a tensor that are in flight together as one bar; work as it is."""
-    order = sorted(pieces, key=lambda one: (one.unit, one.start_s))
-    for unit, same in groupby(order, key=lambda one: one.unit):
-        if unit in ("tensor", "softmax"):
-            yield from ((one.tensor, one.start_s, one.end_s, unit) for one in same)
+def _bars(pieces: Sequence[Slice]) -> Iterator[tuple[Slice, float, float]]:
+    """A bar for each product, softmax and tile, with its middle in the lane and its height.
+
+    Tiles that are in flight together lie below one another.
+    """
+    shelves: list[float] = []
+    placed: list[tuple[Slice, int]] = []
+    for piece in sorted(pieces, key=lambda one: one.start_s):
+        if piece.unit in HALVES:
+            yield piece, HALVES[piece.unit], 0.4
             continue
-        first, *others = same
-        begin, end = first.start_s, first.end_s
-        for one in others:
-            if one.start_s > end:
-                yield first.tensor, begin, end, unit
-                begin = one.start_s
-            end = max(end, one.end_s)
-        yield first.tensor, begin, end, unit
+        free = (place for place, end_s in enumerate(shelves) if end_s <= piece.start_s)
+        place = min(next(free, len(shelves)), MOST_TOGETHER - 1)
+        shelves[place : place + 1] = [piece.end_s]
+        placed.append((piece, place))
+    height = 0.7 / max(1, len(shelves))
+    yield from ((piece, height * (place + 0.5) - 0.35, height) for piece, place in placed)
 
 
 def _busy(kernel: KernelTrace, span: float) -> str:
@@ -240,7 +247,7 @@ def _busy(kernel: KernelTrace, span: float) -> str:
     found += [f"softmax {100 * softmax:.0f} %"] if softmax and tensor else []
     if tensor and softmax:
         less, more = ("softmax", "products") if softmax <= tensor else ("products", "softmax")
-        found.append(f"{100 * both / min(tensor, softmax):.0f} % of the {less} under {more}")
+        found.append(f"{100 * both / min(tensor, softmax):.0f} % of the {less} hidden under {more}")
     return ", ".join(found)
 
 

@@ -186,6 +186,21 @@ def test_a_changed_gpu_is_compared_with_the_one_that_it_was_made_of() -> None:
     assert below.collections, "the range of the ratio"
 
 
+def test_points_whose_clock_the_power_limit_lowers_are_hollow() -> None:
+    questions = [Workload(1, 64, seq, 128, mask=Mask.causal()) for seq in (1024, 16384)]
+    found = [one for question in questions for one in compare(question, "h100-sxm5-80gb", ["flash"])]
+    assert [one.clock_by == "power" for one in found] == [False, True]
+    picture = scaling(found)
+    times, _ = picture.figure().axes
+    (hollow,) = (line for line in times.lines if line.get_markerfacecolor() == "white")
+    assert (hollow.get_xdata()[0], hollow.get_ydata()[0]) == (16384, found[1].time_s)  # type: ignore[index]
+    assert "Hollow: the power limit lowers the clock" in picture.caption
+    assert [row["clock_by"] for row in picture.rows] == [one.clock_by for one in found]
+    short = scaling(found[:1])
+    assert "Hollow" not in short.caption
+    assert not [line for line in short.figure().axes[0].lines if line.get_markerfacecolor() == "white"]
+
+
 def test_near_crossings_share_a_label_and_are_told(pictures: dict[str, Picture]) -> None:
     picture = pictures["scaling"]
     assert "1,2" in [text.get_text() for text in picture.figure().axes[0].texts]
@@ -433,9 +448,22 @@ def test_the_commands_draw(tmp_path: Path) -> None:
     assert [row["figure"] for row in rows] == ["sm.count", "hbm.bandwidth", "all together"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", ["units", "scaling", "traffic", "tornado", "split", "waves"])
+def test_pictures_are_of_the_tiles_that_are_asked_for(name: str, tmp_path: Path) -> None:
+    more = ("--set", "sm.exp_rate=2x", "--set", "hbm.bandwidth=2x") if name == "split" else ("--algorithm", "flash")
+    seq = "512,1024" if name in ("scaling", "waves") else "512"
+    rows = [invoke(tmp_path, name, "--seq", seq, *more, "--tiles", tiles) for tiles in ("shipped", "retuned")]
+    assert rows[0] != rows[1]
+    if name == "scaling":
+        found = [compare(replace(at(n), mask=Mask()), A100, ["flash"], tiles="retuned")[0].time_s for n in (512, 1024)]
+        assert [row["time_s"] for row in rows[1]] == found  # type: ignore[attr-defined]
+        assert "retuned tiles" in " ".join(re.findall(r">([^<>]+)</t", (tmp_path / "picture.svg").read_text()))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("units", "--seq", "512", "--tiles", "best"), "tiles is 'best'"),
         (("scaling", "--seq", "1024"), "several lengths"),
         (("units",), "--seq is missing"),
         (("traffic", "--seq", "512,1024"), "2 questions; this picture has one"),

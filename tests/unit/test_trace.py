@@ -6,11 +6,13 @@ import csv
 import gzip
 import itertools
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from matplotlib.patches import Rectangle
 
 import attnsim
 import attnsim.api
@@ -156,6 +158,23 @@ def test_the_picture_and_its_table(tmp_path: Path) -> None:
     assert lines[0].startswith("panel,implementation,kernel,unit") and {line.split(",")[0] for line in lines[1:]} == {
         *names
     }
+
+
+def test_the_picture_has_a_bar_for_each_tile_and_none_hides_another() -> None:
+    found = trace(LARGE, GPU, "flash-2")
+    picture = timeline([found], ["flash-2"])
+    (axes,) = picture.figure().axes
+    lane = [text.get_text() for text in axes.get_yticklabels()].index("load K")
+    bars = [one for one in axes.patches if isinstance(one, Rectangle) and lane - 0.5 < one.get_y() < lane + 0.5]
+    loads = [row for row in picture.rows if (row["unit"], row["tensor"]) == ("copy", "K")]
+    assert len(bars) == len(loads) > 4
+    assert sorted(round(bar.get_x(), 6) for bar in bars) == pytest.approx(sorted(row["start_us"] for row in loads))
+    together = 0
+    for one, other in combinations(bars, 2):
+        if max(one.get_x(), other.get_x()) < min(bar.get_x() + bar.get_width() for bar in (one, other)) - 1e-9:
+            together += 1
+            assert abs(one.get_y() - other.get_y()) > 0.9 * one.get_height()
+    assert together, "the blocks of an SM load at the same time"
 
 
 def test_the_command_writes_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
