@@ -21,7 +21,7 @@ from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.llm.files import builtin_model_ids, load_model
-from attnsim.models.mechanisms import running
+from attnsim.models.mechanisms import ALGORITHMS, running
 from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.plots import styles
 from attnsim.plots.styles import STYLES
@@ -157,6 +157,8 @@ def _colours(name: str) -> Answer:
         "series": list(look.colours),
         "units": {unit: look.colour(styles.unit_hue(unit)) for unit in UNITS},
         "tensors": {tensor: look.colour(hue) for tensor, hue in styles.TENSORS.items()},
+        "algorithms": {algorithm: look.colour(styles.algorithm_hue(algorithm)) for algorithm in ALGORITHMS},
+        "steps": {name: look.colour(hue) for name, hue in styles.STEPS.values()},
     }  # fmt: skip
 
 

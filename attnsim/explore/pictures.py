@@ -13,6 +13,9 @@ from attnsim.api.asking import read_conditions
 from attnsim.api.comparing.densities import densities
 from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.explaining import Explanation, explain
+from attnsim.api.layer import layer
+from attnsim.api.layer_answer import LayerPart
+from attnsim.api.step import step
 from attnsim.api.tracing import traces
 from attnsim.errors import InputError, nearest, shown
 from attnsim.explore.answers import kernels
@@ -20,11 +23,13 @@ from attnsim.explore.state import DEFAULTS, FIGURES, State
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match
 from attnsim.models.mechanisms import running
+from attnsim.models.question.length_sources import read_lengths
 from attnsim.plots.density import density
 from attnsim.plots.roofline import roofline
 from attnsim.plots.scaling import scaling
 from attnsim.plots.sheet import Picture
 from attnsim.plots.split import split
+from attnsim.plots.styles import STEPS
 from attnsim.plots.timeline import timeline_of
 from attnsim.plots.units import units
 from attnsim.reports.front import front
@@ -32,6 +37,7 @@ from attnsim.reports.sentences import anew_sentences, bound_sentences
 from attnsim.studies.hardware_case import asked
 from attnsim.studies.hardware_search import search_hardware
 from attnsim.studies.hardware_space import Space
+from attnsim.wording import share_text, time_text, times_text
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -41,6 +47,10 @@ OF_DENSITIES = {
     "model", "batch", "heads", "kv_heads", "seq", "head_dim", "tp", "dtype", "causal", "mask", "passes",
 }  # fmt: skip
 """Flags of a question over whose density there is a curve."""
+OF_LAYERS = {"model", "batch", "seq", "seq_kv", "tp", "dtype", "passes"}
+"""Flags of a question whose layer there is."""
+OF_STEPS = {"model", "lengths", "batch", "tp", "dtype", "passes"}
+"""Flags of a question of several lengths that a step has."""
 SHIPPED = "Pictures are of shipped tiles; only the sentence above knows others."
 VARIED = "1x:2x:0.25x"
 """What a figure of the budget may be."""
@@ -173,6 +183,42 @@ def _levers(state: State) -> Shown:
     return Shown(title, told[-1], columns, rows, base[0] if base else (), more=more)
 
 
+def _layer(state: State) -> Shown:
+    """The layer of the model, or with lengths a step of it, as ``attnsim predict --layer`` answers."""
+    if state.filled is None:
+        raise InputError("a layer is of a model, and this is a shape of one's own; choose a model")
+    f, machines = state.flags, list(reversed(state.machines))
+    given = {name for name, value in f.items() if value not in (None, False)}
+    if other := sorted(given - (OF_STEPS if "lengths" in given else OF_LAYERS)):
+        raise InputError(f"{other[0]} does not go with a layer; leave it out")
+    how: dict[str, Any] = {
+        "cache": state.get("cache") or "cold", "dtype": f["dtype"], "tp": f.get("tp", 1),
+        "algorithm": state.algorithm, "implementation": state.get("kernel") or None,
+    }  # fmt: skip
+    if "lengths" in given:
+        lengths = read_lengths(f["lengths"], f["passes"] == "decode")
+        steps = [step(f["model"], gpu, lengths, **how) for gpu in machines]
+        parts, spans, shares = [one.parts for one in steps], [one.time_s for one in steps], steps[0].share("attention")
+        ratio = times_text(spans[-1] / spans[0])
+    else:
+        how |= {"batch": f.get("batch", 1), "seq": f.get("seq", 0), "seq_kv": f.get("seq_kv"), "passes": f["passes"]}
+        layers = [layer(state.filled.model, gpu, **how) for gpu in machines]
+        parts = [tuple((1, part) for part in one.parts) for one in layers]
+        spans = [one.time_s or 0.0 for one in layers]
+        shares, ratio = layers[0].attention_share or 0.0, str(layers[0].speedup_over(layers[-1]))
+    rows, *base = [[_part(number, part) for number, part in one] for one in parts]
+    what = f"A {'step' if 'lengths' in given else 'layer'} of {state.filled.model.id} takes {time_text(spans[0])}"
+    gain = f", {ratio} as fast as unchanged" if base else ""
+    alt = f"{what}{gain}; attention is {share_text(shares)} of it."
+    return Shown("The whole layer", alt, list(rows[0]), rows, base[0] if base else ())
+
+
+def _part(number: int, part: LayerPart) -> dict[str, object]:
+    """A part of a layer or a step, all its runs together."""
+    times = {name: number * (getattr(part, name) or 0.0) for name in ("time_s", "time_low_s", "time_high_s")}
+    return {"part": part.name, "group": STEPS[part.group][0], "times": number, **times, "busiest": part.busiest}
+
+
 def _why(state: State) -> Shown:
     found = [_explained(state, gpu) for gpu in reversed(state.machines)]
     rows, *base = [[asdict(kernel) for kernel in one.kernels] for one in found]
@@ -181,13 +227,11 @@ def _why(state: State) -> Shown:
         "kernels": rows,
         "tensors": [asdict(one) for one in found[0].tensors],
         "counts": [asdict(one) for one in found[0].counts],
-        "sentences": bound_sentences(found[0]),
     }
-    longest = max(found[0].kernels, key=lambda kernel: kernel.time_s)
-    alt = (
-        f"{longest.kernel}: {longest.blocks:,} blocks, {longest.blocks_per_sm} an SM, limited by {longest.limited_by}."
-    )
-    return Shown("How the kernel runs", alt, list(rows[0]), rows, base[0] if base else (), more=more)
+    first, *before = (f"ound by {one.bound.words}." for one in found)
+    others = [line for line in bound_sentences(found[0]) if line != f"B{first}"]
+    alt = " ".join((f"B{first}", *others, *(f"Unchanged, it is b{text}" for text in before)))
+    return Shown("Why it takes that long", alt, list(rows[0]), rows, base[0] if base else (), more=more)
 
 
 def compared_kernels(state: State) -> tuple[list[str], list[str]]:
@@ -271,6 +315,6 @@ def _budget(state: State) -> Shown:
 
 PICTURES: Mapping[str, Callable[[State], Shown]] = {
     "roofline": _roofline, "units": _units, "levers": _levers, "split": _split, "curve": _curve,
-    "timeline": _timeline, "compare": _compare, "budget": _budget, "why": _why,
+    "timeline": _timeline, "compare": _compare, "budget": _budget, "why": _why, "layer": _layer,
 }  # fmt: skip
 """Every picture of the page by its name."""

@@ -13,7 +13,7 @@ from attnsim.explore.state import State, calibration
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
 
-IMPORTED = {"replace": "dataclasses", "Case": "attnsim.studies.hardware_case"}
+IMPORTED = {"replace": "dataclasses", "Case": "attnsim.studies.hardware_case", "step": "attnsim.api.step"}
 """What is called beside `attnsim` itself, and where it is."""
 
 
@@ -105,6 +105,7 @@ COMMANDS: Mapping[str, Callable[[State], list[str]]] = {
     "compare": _compare,
     "budget": _budget,
     "why": _explain,
+    "layer": lambda state: ["predict", "--layer", *_asked(state, *["batch"] * ("lengths" in state.flags))],
 }
 """The command of each picture."""
 
@@ -148,6 +149,17 @@ def _workload(w: Workload) -> str:
     return f"attnsim.Workload({', '.join(f'{key}={value}' for key, value in given.items())})"
 
 
+def _layer(state: State, kernel: str) -> list[str]:
+    """A layer of the model, or with lengths a step of it."""
+    f, call = state.flags, f"algorithm={state.algorithm!r}{kernel.partition(', cache=')[0]}"
+    kept = "".join(f", {name}={f[name]!r}" for name in ("tp", "dtype") if name in f)
+    kept += f", cache={state.get('cache')!r}" if state.get("cache") else ""
+    if "lengths" in f:
+        return [f"print(step({f['model']!r}, gpu, {f['lengths']!r}, {call}{kept}).to_dict())"]
+    asked = "".join(f", {name}={f[name]!r}" for name in ("batch", "seq", "seq_kv", "passes") if name in f)
+    return [f"print(attnsim.layer({f['model']!r}, gpu, {call}{asked}{kept}).to_dict())"]
+
+
 def _drawn(name: str, state: State, kernel: str) -> list[str]:  # noqa: PLR0911 a picture each
     machines = "[base, gpu]" if state.gpu.changes else "[base]"
     call = f"[{state.algorithm!r}]{kernel}"
@@ -165,6 +177,8 @@ def _drawn(name: str, state: State, kernel: str) -> list[str]:  # noqa: PLR0911 
         return [f"found = {found}", f"attnsim.plot.{name}(found{more}).savefig('{name}.svg')"]
     if name in ("levers", "why"):
         return [f"print(attnsim.explain(question, gpu, {state.algorithm!r}{kernel}).to_dict())"]
+    if name == "layer":
+        return _layer(state, kernel)
     if name == "budget":
         space = f"attnsim.Space.read(base, {varied(state)!r}, {limits(state)!r})"
         minimise = [one.strip() for one in state.get("minimise").split(",")]

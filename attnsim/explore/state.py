@@ -27,7 +27,9 @@ from attnsim.studies.provenance import calibration_digests
 FIGURES = {
     "hbm": ("HBM bandwidth", HBM.figure, HBM.name),
     "l2": ("L2 bandwidth", L2.figure, L2.name),
-    "smem": ("shared memory", SHARED_MEMORY.figure, SHARED_MEMORY.name),
+    "l2_size": ("L2 capacity", "l2.capacity", L2.name),
+    "smem": ("shared memory bandwidth", SHARED_MEMORY.figure, SHARED_MEMORY.name),
+    "smem_size": ("shared memory size", "sm.shared_memory", SHARED_MEMORY.name),
     "sms": ("SMs", "sm.count", ""),
     "clock": ("boost clock", "clock.boost", ""),
     "tensor": ("tensor cores", TENSOR.figure, TENSOR.name),

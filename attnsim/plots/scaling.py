@@ -229,7 +229,7 @@ def _line(axes: Axes, line: Series, heights: Sequence[float], look: Style) -> No
         )  # fmt: skip
 
 
-def _limited(one: Prediction) -> bool:
+def _limited(one: Outcome) -> bool:
     """Whether the power limit holds the clock below the boost."""
     return one.clock_by in ("power", "least")
 

@@ -127,11 +127,11 @@ def anew_sentences(found: Explanation) -> list[str]:
 
 def _best(found: Explanation) -> str:
     """Which unit is worth most: not always the busiest, where work overlaps."""
-    whole = {lever.unit: times_text(lever.speedup) for lever in found.levers if lever.unit in ("clock", "SMs")}
-    best = max((lever for lever in found.levers if lever.unit not in whole), key=lambda lever: lever.speedup)
+    whole = [lever for lever in found.levers if lever.unit in ("clock", "SMs")]
+    best = max((lever for lever in found.levers if lever not in whole), key=lambda lever: lever.speedup)
     if best.speedup < SAME:
         return "No single figure of the GPU makes the call faster."
-    return (
-        f"Of single figures {best.figure} twice as good gains most, {times_text(best.speedup)}; "
-        f"twice the clock {whole['clock']}, twice the SMs {whole['SMs']}."
-    )
+    names = {"clock": "the clock", "SMs": "the SMs"}
+    most = sorted((best, *whole), key=lambda lever: -lever.speedup)
+    told = (f"{names.get(lever.unit, lever.figure)} {times_text(lever.speedup)}" for lever in most)
+    return f"Gains with one of them twice as good: {', '.join(told)}."

@@ -1,5 +1,6 @@
 """Every number of the page is the command line's and Python's."""
 
+import ast
 import json
 import random
 import shlex
@@ -23,7 +24,8 @@ PASSES = {"prefill": "fwd", "decode": "decode", "training": "fwd+bwd", "bwd": "b
 SHAPES = ((1, 1, 64, 256), (2, 4, 64, 512), (1, 8, 128, 1024), (3, 2, 128, 384), (4, 16, 64, 777), (1, 2, 96, 2048))
 STATES = 1_000
 ASKED = {"hbm": "hbm.bandwidth", "l2": "l2.bandwidth", "smem": "sm.shared_memory_bandwidth", "sms": "sm.count",
-         "clock": "clock.boost", "exp": "sm.exp_rate", "power": "power.limit"}  # fmt: skip
+         "clock": "clock.boost", "exp": "sm.exp_rate", "power": "power.limit", "l2_size": "l2.capacity",
+         "smem_size": "sm.shared_memory"}  # fmt: skip
 """What each key is to turn, said here once more: that of the tensor cores goes by the number format."""
 
 
@@ -180,6 +182,51 @@ def test_an_export_of_what_is_printed_is_the_commands_output(
     found = server.api("picture", state, name=name)
     assert len(rows) == 1 + len(found["rows"]) + len(found["base"]) and rows[0].split(",") == found["columns"]
     assert "allowed: json, csv" in server.api("export", state, name=name, format="svg")["error"]
+
+
+LAYERS = (
+    {"tp": "2", "pass": "decode", "batch": "16"},
+    {"seq": "", "lengths": "1:4096 x 8, 128:1024", "tp": "4", "model": "llama-3-70b"},
+)
+
+
+@pytest.mark.parametrize("given", LAYERS, ids=("layer", "step"))
+def test_the_whole_layer_is_the_commands_and_pythons(
+    given: dict[str, str], server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {key: value for key, value in (ARCHITECT | given).items() if value}
+    found, told = server.api("picture", state, name="layer"), server.api("said", state, name="layer")
+    before, after = printed(told["command"], capsys)
+    for side, rows in ((after, found["rows"]), (before, found["base"])):
+        assert [row["part"] for row in rows] == [part["name"] for part in side["parts"]]
+        for row, part in zip(rows, side["parts"], strict=True):
+            number = part.get("times", 1)
+            assert row["times"] == number and row["time_s"] == number * part["time_s"]
+            assert row["time_high_s"] == number * part["time_high_s"]
+    exec(told["python"], {})
+    (one,) = ast_of(capsys.readouterr().out)
+    assert [part["time_s"] for part in one["parts"]] == [part["time_s"] for part in after["parts"]]
+    assert "as fast as unchanged; attention is" in found["alt"]
+
+
+def ast_of(text: str) -> list[dict[str, Any]]:
+    """Dictionaries that Python printed, a line each."""
+    return [ast.literal_eval(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_a_layer_is_of_a_model_as_it_is(server: Server) -> None:
+    own = server.api("picture", {"heads": "16", "head_dim": "64", "seq": "1024"}, name="layer")
+    assert own["error"] == "a layer is of a model, and this is a shape of one's own; choose a model"
+    masked = server.api("picture", ARCHITECT | {"mask": "full"}, name="layer")
+    assert masked["error"] == "mask does not go with a layer; leave it out"
+
+
+def test_why_begins_with_what_bounds_the_call(server: Server) -> None:
+    why, levers = (server.api("picture", ARCHITECT, name=name) for name in ("why", "levers"))
+    question = read_state(ARCHITECT)
+    now, before = (attnsim.predict(question.question, gpu) for gpu in (question.gpu, question.base))
+    assert why["alt"].startswith(f"Bound by {now.bound.words}. ") and now.bound.words in " ".join(levers["sentences"])
+    assert why["alt"].endswith(f" Unchanged, it is bound by {before.bound.words}.")
 
 
 MIX = {"case": "pass=prefill: 0.5; pass=decode, batch=16: 0.25", "space": "l2,hbm", "limit": "area<=1.1x"}

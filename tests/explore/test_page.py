@@ -202,6 +202,37 @@ def test_hovering_lights_a_unit_in_every_picture(opened: Open) -> None:
     assert page.tab.locator(".lit").count() == 0
 
 
+def test_a_field_that_has_the_focus_fades_nothing(opened: Open) -> None:
+    page = opened(QUERY).settled()
+    for control in (
+        page.tab.get_by_role("slider", name="L2 bandwidth"),
+        page.tab.get_by_role("textbox", name="HBM bandwidth, multiple or value"),
+        page.tab.get_by_role("combobox", name="Pass"),
+    ):
+        control.focus()
+        page.tab.keyboard.press("Shift")
+        assert page.tab.evaluate("document.activeElement.id || document.activeElement.ariaLabel")
+        assert page.tab.locator(".lit").count() == 0
+        faint = "[...document.querySelectorAll('.body [data-link]')].filter(one => getComputedStyle(one).opacity < 1)"
+        assert page.tab.evaluate(f"{faint}.length") == 0
+
+
+def test_sliders_have_tensor_parallelism_and_sizes_and_the_layer_follows(opened: Open, served: Served) -> None:
+    page = opened("model=llama-3-8b&tp=1&seq=1024").settled()
+    page.slide("TP, GPUs", 1)
+    page.slide("shared memory size", 20)
+    page.slide("L2 capacity", 20)
+    state = {"model": "llama-3-8b", "tp": "2", "seq": "1024", "smem_size": "2x", "l2_size": "2x"}
+    page.expect(state)
+    page.settled()
+    assert page.state == state
+    assert page.tab.get_by_role("slider", name="TP, GPUs").get_attribute("aria-valuetext") == "2 GPUs share each layer"
+    answer = served.api("picture", name="layer", state=state)
+    assert page.tab.locator("#card-layer .alt").inner_text() == answer["alt"]
+    bars = page.tab.locator("#card-layer svg [aria-label=bar]").last.locator("rect")
+    assert bars.count() == len(answer["rows"])
+
+
 def test_a_picture_is_copied_and_saved_as_the_command_line_has_it(opened: Open, served: Served, tmp_path: Path) -> None:
     page = opened(QUERY, permissions=["clipboard-read", "clipboard-write"]).settled()
     for kind in ("command", "Python", "BibTeX"):

@@ -1,6 +1,7 @@
 """explain: the figures are those of the schedule, the replay and the limits; what would move the bound does move it."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,10 @@ def test_a_unit_that_stays_busiest_is_said_to_do_so(prefill: Explanation) -> Non
 def test_a_tiny_call_is_bound_by_its_launch_and_has_no_turn() -> None:
     found = explain(Workload(1, 4, 128, 64), H100, "flash")
     assert found.prediction.busiest == "launch" and found.turn is None
-    assert verdict(found)[-1].startswith("Of single figures launch.stream twice as good gains most")
+    assert (
+        verdict(found)[-1].startswith("Gains with one of them twice as good: ")
+        and "launch.stream" in verdict(found)[-1]
+    )
     assert any("Launches take more than half" in line for line in verdict(found))
     eager = verdict(explain(Workload(1, 4, 128, 64), H100, "flash", launch="host"))
     assert eager[-1] == "No single figure of the GPU makes the call faster."
@@ -172,8 +176,10 @@ def test_without_a_shape_the_record_s_example_is_explained(capsys: pytest.Captur
 
 
 def test_the_last_line_names_the_figure_that_gains_most(prefill: Explanation) -> None:
-    assert verdict(prefill)[-1].startswith("Of single figures tensor.bf16 twice as good gains most, ")
-    assert "; twice the clock " in verdict(prefill)[-1]
+    assert verdict(prefill)[-1].startswith("Gains with one of them twice as good: ")
+    told = re.findall(r"(the clock|the SMs|tensor\.bf16) ([\d.]+)x", verdict(prefill)[-1])
+    gains = [float(gain) for _, gain in told]
+    assert len(told) == 3 and gains == sorted(gains, reverse=True), "one order, the largest first"
 
 
 def test_a_changed_gpu_is_explained_as_changed_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:

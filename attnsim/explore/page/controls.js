@@ -5,6 +5,8 @@ import { figures, make } from "./format.js";
 
 const step = (low, high, by) => d3.range(Math.round((high - low) / by)).map((i) => +(low + i * by).toFixed(2));
 const MULTIPLES = [...step(0.25, 2, 0.05), ...step(2, 4, 0.1), 4]; // stops of a slider; any value may be typed
+const DENSITIES = [0.01, 0.02, 0.05, ...step(0.1, 1, 0.05), 1];
+const SHARED = [1, 2, 4, 8]; // GPUs of a server; an address may say another number
 const SHAPE = ["heads", "kv_heads", "head_dim"];
 const OWN = { heads: "32", kv_heads: "8", head_dim: "128" };
 
@@ -14,6 +16,7 @@ export class Controls {
     this.turn = turn;
     this.inputs = {};
     this.figures = {};
+    this.sliders = {};
     const [question, gpu, kernel] = ["question", "gpu", "kernel"].map((id) => form.querySelector(`#${id}`));
     const text = (key, options = {}) => this.#input(key, make("input", { type: "text", ...options }));
     this.shape = make("div", { class: "pair" }, ...SHAPE.map((key) => this.#small(key, { heads: "heads", kv_heads: "KV heads", head_dim: "head dim" }[key], { inputmode: "numeric" })));
@@ -21,11 +24,12 @@ export class Controls {
       this.#row("model", "Model", this.#select("model", (value) => (value ? { model: value, ...blank(SHAPE) } : { model: "", ...OWN }))),
       this.shape,
       this.#row("pass", "Pass", this.#select("pass")),
-      make("div", { class: "pair" }, this.#small("tp", "TP, GPUs", { inputmode: "numeric" }), this.#small("batch", "batch", { inputmode: "numeric" }), this.#small("seq", "length", {})),
+      this.#row("tp", "TP, GPUs", this.#slider("tp", SHARED.map(String))),
+      make("div", { class: "pair" }, this.#small("batch", "batch", { inputmode: "numeric" }), this.#small("seq", "length", {})),
       this.#row("lengths", "Lengths", text("lengths", { placeholder: "1:4096 x 63, 512:2560" })),
       this.#row("mask", "Mask", text("mask", { list: "masks", placeholder: "as the model has it" })),
       (this.masks = make("datalist", { id: "masks" })),
-      this.#row("density", "Density", this.#density()),
+      this.#row("density", "Density", this.#slider("density", DENSITIES.map(String))),
       this.#row("dtype", "Number format", this.#select("dtype")),
     );
     this.rows = make("div", { id: "figures" });
@@ -62,13 +66,19 @@ export class Controls {
     return make("label", {}, label, this.#input(key, make("input", { type: "text", ...options })));
   }
 
-  #density() {
-    this.dense = make("output", { for: "in-density" });
-    const stops = [0.01, 0.02, 0.05, ...step(0.1, 1, 0.05), 1];
-    const node = make("input", { type: "range", min: 0, max: stops.length - 1, step: 1 });
-    this.stops = stops;
-    this.#input("density", node, "input", () => ({ density: stops[node.value] === 1 ? "" : String(stops[node.value]) }));
-    return make("span", { class: "sliding" }, node, this.dense);
+  // A slider of named stops with its value beside it.
+  #slider(key, stops) {
+    const [node, told] = [make("input", { type: "range", min: 0, max: stops.length - 1, step: 1 }), make("output", { for: `in-${key}` })];
+    this.sliders[key] = { stops, told };
+    this.#input(key, node, "input", () => ({ [key]: key === "density" && stops[node.value] === "1" ? "" : stops[node.value] }));
+    return make("span", { class: "sliding" }, node, told);
+  }
+
+  #place(key, value, told, spoken) {
+    const { stops, told: output } = this.sliders[key];
+    write(this.inputs[key], d3.minIndex(stops, (stop) => Math.abs(stop - value)));
+    output.textContent = told;
+    this.inputs[key].setAttribute("aria-valuetext", spoken);
   }
 
   // `grid` says what a static build has, by key: other controls are greyed.
@@ -117,13 +127,12 @@ export class Controls {
   // Shows a state; what it lacks as its default.
   show(state) {
     const own = SHAPE.some((key) => state[key] && key !== "kv_heads") && !state.model;
-    const of = { ...this.defaults, ...(own ? { model: "" } : {}), ...(state.lengths ? { seq: "" } : {}), ...state };
-    for (const [key, node] of Object.entries(this.inputs)) if (!(key in this.figures) && key !== "density") write(node, of[key] ?? "");
+    const of = { ...this.defaults, ...(own ? { model: "", tp: "" } : {}), ...(state.lengths ? { seq: "" } : {}), ...state };
+    for (const [key, node] of Object.entries(this.inputs)) if (!(key in this.figures) && !(key in this.sliders)) write(node, of[key] ?? "");
     this.shape.hidden = !own;
     const density = +(of.density || 1);
-    write(this.inputs.density, d3.minIndex(this.stops, (stop) => Math.abs(stop - density)));
-    this.dense.textContent = density >= 1 ? "all" : `${figures(100 * density)} %`;
-    this.inputs.density.setAttribute("aria-valuetext", density >= 1 ? "every pair of the mask" : `${figures(100 * density)} % at random`);
+    this.#place("density", density, density >= 1 ? "all" : `${figures(100 * density)} %`, density >= 1 ? "every pair of the mask" : `${figures(100 * density)} % at random`);
+    this.#place("tp", +(of.tp || 1), of.tp || "1", `${of.tp || 1} GPUs share each layer`);
     for (const [key, { typed, row }] of Object.entries(this.figures)) {
       if (document.activeElement !== typed || !state[key]) write(typed, of[key] ?? "1x");
       row.classList.toggle("turned", key in state);

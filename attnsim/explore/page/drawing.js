@@ -13,13 +13,15 @@ export function setLook(catalogue) {
 const palette = () => look.colours[look.dark ? "dark" : "light"];
 export const unitColour = (name) => palette().units[name] ?? palette().middle;
 export const tensorColour = (name) => palette().tensors[name] ?? palette().middle;
+export const algorithmColour = (name) => palette().algorithms[name?.split("@")[0]] ?? ink();
+export const stepColour = (group) => palette().steps[group] ?? palette().middle;
 export const unitName = (name) => look.names[name] ?? name?.replaceAll("_", " ") ?? "";
 export const unitOf = (figure) => look.units[figure] || null;
 export const ink = () => palette().text;
 export const middle = () => palette().middle;
 export const GHOST = "var(--ghost)"; // the unchanged GPU, in every picture
 
-// A hue for what has none of its own: a table's series, the kernels of a curve.
+// A hue for what has none of its own: a table's series.
 export const hueOf = (i) => palette().series[i % palette().series.length];
 
 export const small = (width) => width < 430;

@@ -138,7 +138,7 @@ function offer(found, asked) {
   views.show(view, asked);
 }
 
-// Hovering, or the keyboard on a control that is not typed into, lights what belongs to the same unit in every picture.
+// Hovering lights what belongs to the same unit in every picture; a field that has the focus fades nothing.
 function light(link) {
   document.body.classList.toggle("lit", Boolean(link));
   document.querySelectorAll("[data-link]").forEach((node) => node.classList.toggle("lit", Boolean(link) && node.dataset.link === link));
@@ -151,8 +151,6 @@ function listen() {
     if (link !== lit) light((lit = link));
   };
   document.addEventListener("pointerover", (event) => follow(event.target));
-  document.addEventListener("focusin", (event) => event.target.matches(":focus-visible:not(input[type=text], input[type=number], textarea)") && follow(event.target));
-  document.addEventListener("focusout", () => follow(document.body));
   const redraw = () => (catalogue && setLook(catalogue), catalogue && controls.offer(catalogue, catalogue.defaults, grid()), views.redraw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let width = 0;

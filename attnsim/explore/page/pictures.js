@@ -1,6 +1,6 @@
 // The pictures of the first tab, each from the tidy table that its command writes; `base` is the unchanged GPU's.
 
-import { BASE, GHOST, hueOf, ink, key, linked, middle, names, plot, powers, small, tensorColour, unitColour, unitName, unitOf } from "./drawing.js";
+import { BASE, GHOST, algorithmColour, ink, key, linked, middle, names, plot, powers, small, stepColour, tensorColour, unitColour, unitName, unitOf } from "./drawing.js";
 import { figures, range, time, times } from "./format.js";
 
 const left = (width) => (small(width) ? 112 : 136);
@@ -123,18 +123,19 @@ export function split({ rows: of }, width) {
   const figure = plot(width, {
     height: 40 * steps.length + 50,
     marginLeft: wider(width), marginRight: right(width),
-    x: { label: "speedup over the unchanged GPU", ticks: small(width) ? 2 : 4, inset: 8, tickFormat: times, nice: true, grid: true, domain: d3.extent(steps.flatMap((s) => [1, s.from, s.to, s.from * (s.last ?? 1), s.from * (s.first ?? 1)])) },
+    x: { label: "speedup over the unchanged GPU", ticks: small(width) ? 2 : 4, inset: 8, tickFormat: times, nice: true, grid: true, domain: d3.extent(steps.flatMap((s) => [1, s.from, s.to, s.from * (s.mean_low ?? 1), s.from * (s.mean_high ?? 1), s.from * (s.last ?? 1), s.from * (s.first ?? 1)])) },
     y: { domain: steps.map((row) => row.name), padding: 0.35 },
     marks: [
       names(wider(width)),
       Plot.barX(steps, { y: "name", x1: "from", x2: "to", fill: (row) => (row.whole ? ink() : unitColour(row.unit)), fillOpacity: (row) => (row.whole ? 0.75 : 1), ...linked(steps, (row) => row.unit), title: (row) => row.change }),
-      Plot.dot(parts, { y: "name", x: (row) => row.from * row.first, r: 4.5, stroke: ink(), fill: "var(--page)", ...linked(parts, (row) => row.unit) }),
-      Plot.dot(parts, { y: "name", x: (row) => row.from * row.last, r: 4.5, fill: ink(), stroke: "var(--page)", ...linked(parts, (row) => row.unit) }),
+      Plot.ruleY(steps, { y: "name", x1: (row) => row.from * row.mean_low, x2: (row) => row.from * row.mean_high, stroke: ink(), strokeWidth: 1.3, ...linked(steps, (row) => row.unit) }),
+      Plot.dot(parts, { y: "name", x: (row) => row.from * row.first, r: 5.5, stroke: ink(), fill: "var(--page)", ...linked(parts, (row) => row.unit) }),
+      Plot.dot(parts, { y: "name", x: (row) => row.from * row.last, r: 3.5, fill: ink(), stroke: "var(--page)", ...linked(parts, (row) => row.unit) }),
       Plot.ruleX([1], { stroke: ink() }),
       Plot.text(steps, { y: "name", frameAnchor: "right", textAnchor: "start", dx: 8, lineHeight: 1.15, text: (row) => `${times(row.mean)}\n${range(row.mean_low, row.mean_high, (x) => times(x).slice(0, -1))}`, ...linked(steps, (row) => row.unit) }),
     ],
   });
-  return [figure, key(["bar: mean over all orders; beside: its 90 % range", null, "none"], ["○ alone   ● after the others", null, "none"])];
+  return [figure, key(["bar: mean over all orders; line, and beside: its 90 % range", null, "none"], ["○ alone   ● after the others", null, "none"])];
 }
 
 export function curve({ rows: table, base }, width, { show = "time", at } = {}) {
@@ -145,7 +146,9 @@ export function curve({ rows: table, base }, width, { show = "time", at } = {}) 
   const ordered = (of) => of.filter((row) => row[y] != null && row[y] !== "").toSorted((a, b) => a[column] - b[column]);
   const series = d3.groups(ordered(table), (row) => row.implementation ?? "");
   const was = d3.groups(ordered(base), (row) => row.implementation ?? "");
-  const ends = series.map(([name, of], i) => ({ name, i, ...of.at(-1) }));
+  const hue = ([, of]) => algorithmColour(of[0].algorithm);
+  const same = (i) => series.slice(0, i).filter((one) => hue(one) === hue(series[i])).length; // others of its hue, told apart by dashes
+  const dash = (i) => ["none", "7,3", "3,3", "1,3"][same(i) % 4];
   const figure = plot(width, {
     height: small(width) ? 260 : 300, marginLeft: 60, marginRight: 18,
     x: { type: column === "density" ? "linear" : "log", base: 2, label: column === "density" ? "density: share of pairs that count" : "sequence length", tickFormat: (v) => (column === "density" ? `${figures(v * 100)} %` : v >= 1024 ? `${figures(v / 1024)}k` : v), grid: true, ticks: small(width) ? 5 : 8 },
@@ -156,15 +159,36 @@ export function curve({ rows: table, base }, width, { show = "time", at } = {}) 
         Plot.line(of, { x: column, y, stroke: middle(), strokeWidth: 2, strokeDasharray: "5,3" }),
       ]),
       ...series.flatMap(([, of], i) => [
-        Plot.areaY(of, { x: column, y1: low, y2: high, fill: hueOf(i), fillOpacity: 0.18 }),
-        of.length > 1 ? Plot.line(of, { x: column, y, stroke: hueOf(i), strokeWidth: 2.2 }) : Plot.ruleY(of, { y, stroke: hueOf(i), strokeWidth: 2.2 }),
-        Plot.dot(of, { x: column, y, r: 3.2, fill: hueOf(i), title: (row) => `${row.implementation}, ${figures(row[column], 5)}: ${speedup ? times(row[y]) : time(row[y])} (${range(row[low], row[high], speedup ? times : time)}), ${row.trust}` }),
+        Plot.areaY(of, { x: column, y1: low, y2: high, fill: hue(series[i]), fillOpacity: 0.18 }),
+        of.length > 1 ? Plot.line(of, { x: column, y, stroke: hue(series[i]), strokeWidth: 2.2, strokeDasharray: dash(i) }) : Plot.ruleY(of, { y, stroke: hue(series[i]), strokeWidth: 2.2, strokeDasharray: dash(i) }),
+        Plot.dot(of, { x: column, y, r: 3.2, fill: (row) => (row.clock_by === "power" ? "var(--page)" : hue(series[i])), stroke: hue(series[i]), title: (row) => `${row.implementation}, ${figures(row[column], 5)}: ${speedup ? times(row[y]) : time(row[y])} (${range(row[low], row[high], speedup ? times : time)}), ${row.trust}` }),
       ]),
       at && Plot.ruleX([at], { stroke: ink(), strokeDasharray: "2,3" }),
       at && Plot.text([at], { x: at, frameAnchor: "top", dy: 2, dx: 4, textAnchor: "start", text: () => "now asked", fill: "currentColor" }),
     ],
   });
-  return [figure, key(...ends.map(({ name, i }) => [`${name}, band: 90 % range`, hueOf(i)]), ...(was.length ? [BASE] : []))];
+  const limited = series.some(([, of]) => of.some((row) => row.clock_by === "power"));
+  return [figure, key(...series.map((one, i) => [`${one[0]}, band: 90 % range`, hue(one), same(i) ? "dash" : null]), ...(limited ? [["hollow: the power limit lowers the clock", null, "none"]] : []), ...(was.length ? [BASE] : []))];
+}
+
+// The parts of a layer, or of a step, below one another.
+export function layer({ rows: now, base }, width) {
+  const longest = d3.max([...now, ...base], (row) => +row.time_high_s);
+  const name = (row) => (row.times > 1 ? `${row.times} x ${row.part}` : row.part);
+  const figure = plot(width, {
+    height: 26 * now.length + 56, marginLeft: wider(width), marginRight: 62,
+    x: { label: "time of the parts, one after the other; line: 90 % range", domain: [0, longest], ticks: small(width) ? 3 : 5, tickFormat: time, grid: true },
+    y: { domain: now.map(name), padding: 0.25 },
+    marks: [
+      names(wider(width)),
+      Plot.barX(base, { y: name, x: "time_s", fill: GHOST }),
+      Plot.barX(now, { y: name, x: "time_s", fill: (row) => stepColour(row.group), insetTop: 4, insetBottom: 4, title: (row) => `${row.part}: ${time(row.time_s)}, busiest: ${unitName(row.busiest)}` }),
+      Plot.ruleY(now, { y: name, x1: "time_low_s", x2: "time_high_s", stroke: ink(), strokeWidth: 1.3 }),
+      Plot.text(now, { y: name, x: longest, text: (row) => time(row.time_s), textAnchor: "start", dx: 6 }),
+    ],
+  });
+  const groups = [...new Set(now.map((row) => row.group))];
+  return [figure, key(...groups.map((group) => [group, stepColour(group)]), ...(base.length ? [BASE] : []))];
 }
 
 export function timeline({ rows: table, base }, width) {
@@ -173,25 +197,32 @@ export function timeline({ rows: table, base }, width) {
   const [now, was] = [table, base];
   const lanes = [...new Set([...now, ...was].map(lane))].toSorted((a, b) => a.startsWith("warp") - b.startsWith("warp"));
   const end = d3.max(now, (row) => +row.end_us);
-  const part = (of, ghost) => ["products", "softmax"].map((kind) => {
-    const mine = of.filter((row) => (kind === "softmax") === (row.unit === "softmax") && row.start_us < end);
-    const half = (row) => row.unit !== "copy";
-    return [true, false].map((split) => {
-      const bars = mine.filter((row) => half(row) === split);
-      const top = ghost ? (split ? (kind === "softmax" ? 34 : 28) : 28) : kind === "softmax" && split ? 14 : 2;
-      const height = ghost ? 6 : split ? 12 : 24;
-      return Plot.barX(bars, {
-        y: lane, x1: "start_us", x2: (row) => Math.min(row.end_us, end), insetTop: top, insetBottom: 42 - top - height,
-        fill: ghost ? GHOST : (row) => tensorColour(row.tensor), ...linked(bars, (row) => LINK[row.unit]),
-        title: (row) => `${row.unit} ${row.tensor}: ${figures(row.start_us)} to ${figures(row.end_us)} µs`,
-      });
+  const bars = (mine, top, height, ghost) => Plot.barX(mine, {
+    y: lane, x1: "start_us", x2: (row) => Math.min(row.end_us, end), insetTop: top, insetBottom: 42 - top - height,
+    fill: ghost ? GHOST : (row) => tensorColour(row.tensor), ...linked(mine, (row) => LINK[row.unit]),
+    title: (row) => `${row.unit} ${row.tensor}: ${figures(row.start_us)} to ${figures(row.end_us)} µs`,
+  });
+  const unit = (of, name) => of.filter((row) => row.unit === name && row.start_us < end);
+  // Tiles in flight together lie below one another.
+  const tiles = d3.groups(unit(now, "copy"), lane).flatMap(([, of]) => {
+    const ends = [];
+    const placed = of.toSorted((a, b) => a.start_us - b.start_us).map((row) => {
+      const free = ends.findIndex((past) => past <= row.start_us);
+      const at = free < 0 ? Math.min(ends.length, 3) : free;
+      ends[at] = row.end_us;
+      return [row, at];
     });
-  }).flat();
+    return d3.groups(placed, ([, at]) => at).map(([at, some]) => bars(some.map(([row]) => row), 2 + (24 / ends.length) * at, 24 / ends.length - (ends.length > 1), false));
+  });
   const figure = plot(width, {
     height: 42 * lanes.length + 42, marginLeft: left(width), marginTop: 4,
     x: { label: "µs from the start of the kernel", domain: [0, end], ticks: small(width) ? 4 : 9, grid: true },
     y: { domain: lanes, padding: 0 },
-    marks: [names(left(width)), ...part(was, true), ...part(now, false)],
+    marks: [
+      names(left(width)),
+      bars(unit(was, "copy"), 28, 6, true), bars(unit(was, "tensor"), 28, 6, true), bars(unit(was, "softmax"), 34, 6, true),
+      ...tiles, bars(unit(now, "tensor"), 2, 12, false), bars(unit(now, "softmax"), 14, 12, false),
+    ],
   });
   const said = { S: "S = Q Kᵀ", P: "softmax", O: "O = P V" };
   const seen = [...new Set(now.map((row) => row.tensor))];

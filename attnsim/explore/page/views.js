@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { Card, PRINTED } from "./card.js";
 import { make } from "./format.js";
 import { budget, compare, mine, why } from "./more_pictures.js";
-import { curve, levers, nothing, roofline, split, timeline, units } from "./pictures.js";
+import { curve, layer, levers, nothing, roofline, split, timeline, units } from "./pictures.js";
 
 const GOALS = ["time", "power", "area", "energy", "cost"];
 
@@ -32,11 +32,12 @@ export class Views {
         card("levers", { draw: levers, title: "Levers: each figure twice as good", seen: true, formats: PRINTED }),
         card("split", { draw: split, title: "What each change brings" }),
         card("curve", { draw: curve, title: "Time over length or density", above: this.#chooser(), options: (state) => ({ show: this.view.show, at: length(state.seq ?? this.defaults.seq) }) }),
-        card("timeline", { draw: timeline, title: "First turns of an SM" })),
+        card("timeline", { draw: timeline, title: "First turns of an SM" }),
+        card("layer", { draw: layer, title: "The whole layer", seen: true, formats: PRINTED })),
       compare: cards(card("compare", { draw: compare, title: "Whose kernel", wide: true, seen: true, formats: PRINTED })),
       budget: make("div", {}, this.#budget(), cards(card("budget", { draw: budget, title: "Machines within a budget", wide: true, seen: true, options: (state) => ({ minimise: state.minimise ?? this.defaults.minimise }) }))),
       mine: cards(card("mine", { draw: mine, title: "Measured over predicted time", wide: true, seen: true, above: this.#mine(), asked: () => this.timings })),
-      why: cards(card("why", { draw: why, title: "How the kernel runs", wide: true, seen: true, formats: PRINTED })),
+      why: cards(card("why", { draw: why, title: "Why it takes that long", wide: true, seen: true, formats: PRINTED })),
     };
     this.cards.mine.body.replaceChildren(nothing("A CSV of timings, a row each: GPU, shape and time. It stays on this machine."));
     this.cards.budget.body.replaceChildren(nothing("Say what may vary and what may not be exceeded, then search."));
@@ -58,7 +59,7 @@ export class Views {
   // The pictures that the open tab shows and that follow the state by themselves; a search is asked for. The sentence
   // has its next lever from the levers, in every tab.
   get following() {
-    return { pictures: ["roofline", "units", "split", "levers", "curve", "timeline"], compare: ["compare", "levers"], why: ["why", "levers"] }[this.tab] ?? ["levers"];
+    return { pictures: ["roofline", "units", "split", "levers", "curve", "timeline", "layer"], compare: ["compare", "levers"], why: ["why", "levers"] }[this.tab] ?? ["levers"];
   }
 
   show(view, state) {
