@@ -9,6 +9,7 @@ from typing import Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import UNITS as HARDWARE
+from attnsim.models.implementations.registry import OWN_KERNELS
 from attnsim.models.mechanisms import ALGORITHMS
 
 BLUE, ORANGE, GREEN, MAGENTA, BROWN, SKY, WINE, INK = range(8)
@@ -67,7 +68,7 @@ def algorithm_hue(name: str) -> int:
 
 def never_run(implementation: str) -> bool:
     """Whether a kernel is one of our own, none of which has run on a GPU: drawn thin."""
-    return implementation.startswith("attnsim.")
+    return any(one.name == implementation for one in OWN_KERNELS)
 
 
 def figure_hue(figure: str) -> int | None:
