@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,6 +191,16 @@ def test_conversations_say_that_their_tokens_are_assumed(tmp_path: Path) -> None
     (tmp_path / "sharegpt.json").write_text(json.dumps([{"conversations": turns}, {"conversations": turns[:1]}]))
     with pytest.warns(Taken, match="assumed to be 4 characters each.*1 shorter ones are left out"):
         assert read_requests(tmp_path / "sharegpt.json") == (Request(0.0, 100, 20),)
+
+
+def test_the_example_simulates_what_serving_steps_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tmp_path / "requests.csv"
+    trace.write_text("arrival,prompt,output\n0,2100,4\n0,300,9\n0.03,3000,5\n5,40,2\n")
+    monkeypatch.setattr("sys.argv", ["serving_simulator.py", str(trace)])
+    ran = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "serving_simulator.py"))
+    found = serve(read_requests(trace), timed_model("llama-3-8b", H100), H100, stride=1, sequences=64)
+    assert ran["steps"] == len(found.steps) and ran["now"] == pytest.approx(found.end_s, rel=0.001)
+    assert found.end_s > 5 and len(ran["predictor"].seen) < ran["steps"]
 
 
 def test_the_command_writes_steps_and_picture(tmp_path: Path) -> None:
