@@ -19,6 +19,8 @@ out by requests). What a row does not say is assumed: the cache has the format o
 **Layers.** The same package has times of DeepSeek-V3's attention with its projections, bf16, as a framework runs the
 module (``mla_{context,generation}_module_perf``): an even sample of each table, against those parts of a step. Mixed
 calls of attention alone are in `attnsim accuracy --batches`.
+
+**Experts.** And times of DeepEP's kernels that bring tokens to experts and back, against the all-to-all of a step.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone wit
 from attnsim.api.step import step
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.collectives.collective import collective_time
+from attnsim.models.implementations.collectives.known import COLLECTIVES
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
 from attnsim.validation.measured.aiconfigurator_files import FACTS, SYSTEMS, installed_folder
 
-Asked = TypeVar("Asked", "Server", "Module")
+Asked = TypeVar("Asked", "Server", "Module", "Exchange")
 MODELS = {
     "meta-llama/Llama-3.1-70B": "meta-llama--Meta-Llama-3.1-70B",
     "meta-llama/Llama-3.1-8B-Instruct": "meta-llama--Meta-Llama-3.1-8B",
@@ -58,6 +62,8 @@ MODELS = {
 LIBRARIES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 DRAWN = 0.9
 """Mean of lengths that InferenceMAX draws."""
+EP = 8
+"""GPUs of the rows of DeepEP's low-latency kernels, which do not say it."""
 SAMPLE = 60
 """Rows of a table of modules, about."""
 ALIKE = 0.02
@@ -142,6 +148,60 @@ class Module:
         return low, time, high
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """A row of DeepEP: tokens to experts, or back."""
+
+    system: str
+    kernels: str
+    phase: str
+    tokens: int
+    hidden: int
+    copies: int
+    ep: int
+    tp: int = 1
+    batch: int = 1
+
+    @property
+    def size(self) -> str:
+        """Few tokens of a GPU, or many."""
+        return "up to 64 tokens" if self.tokens <= 64 else "more"
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Rows of one table."""
+        return self.system, self.kernels, self.phase
+
+    def predicted(self) -> tuple[float, float, float]:
+        """Seconds, and their 90 % range."""
+        bytes_each = 1 if self.phase == "dispatch" and self.kernels == "low latency" else 2
+        size = self.tokens * self.copies * self.hidden * bytes_each
+        found = collective_time(COLLECTIVES["all_to_all"], size, load_gpu(SYSTEMS[self.system]), self.ep)
+        return found.low_s, found.time_s, found.high_s
+
+
+def exchanges(folder: Path) -> dict[Exchange, float]:
+    """The measured seconds of DeepEP within a server: its low-latency kernels in fp8 and bf16, the others in bf16."""
+    import pandas as pd
+
+    found: dict[Exchange, float] = {}
+    for path in sorted(folder.glob("systems/data/*/comm/*/*/*.parquet")):
+        system = path.parts[-5]
+        if system not in SYSTEMS or path.stem not in ("wideep_deepep_ll_perf", "moe_a2a_perf"):
+            continue
+        rows = pd.read_parquet(path).query("node_num == 1")
+        for row in rows.to_dict("records"):
+            if path.stem == "wideep_deepep_ll_perf":
+                for phase in ("dispatch", "combine"):
+                    told = (row["num_token"], row["hidden_size"], row["num_topk"])
+                    found[Exchange(system, "low latency", phase, *told, EP)] = 1e-6 * row[f"{phase}_avg_t_us"]
+            elif row["comm_dtype"] in ("bfloat16", "default"):
+                told = (row["num_tokens"], row["hidden_size"], row["topk"])
+                one = Exchange(system, row["comm_backend"], row["phase"], *told, row["ep_size"])
+                found[one] = 1e-6 * row["latency"]
+    return found
+
+
 def modules(folder: Path) -> dict[Module, float]:
     """The measured seconds of an even sample of each table."""
     import pandas as pd
@@ -200,7 +260,7 @@ def servers(folder: Path) -> tuple[dict[Server, float], Counter[str]]:
 class Held:
     """What was timed, its time, and the ends of the predicted range with the time between them."""
 
-    asked: Server | Module
+    asked: Server | Module | Exchange
     measured_s: float
     times_s: tuple[float, float, float]
 
@@ -283,6 +343,9 @@ def main() -> None:
     print("\nDeepSeek-V3's attention with its projections")
     found, refused = held(modules(folder), lambda module: module.predicted(dense))
     table(found, ("system", "framework", "passes", ""))
+    print("\nDeepEP within a server, against NCCL's all-to-all")
+    found, refused = held(exchanges(folder), lambda exchange: exchange.predicted())
+    table(found, ("kernels", "system", "size", ""))
     for said, number in refused.most_common():
         print(f"refused: {number:5} {said}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import comb
 
 from attnsim.errors import InputError
 
@@ -43,12 +42,6 @@ class Experts:
     def shared_width(self) -> int:
         """Width of the shared experts together, of one GPU."""
         return self.shared * self.width * self.groups // self.gpus
-
-    @property
-    def gpus_of_token(self) -> float:
-        """GPUs that a token's experts lie on, on average where they are drawn at random."""
-        elsewhere = self.count - self.count // self.gpus
-        return self.gpus * (1 - comb(elsewhere, self.active) / comb(self.count, self.active))
 
     def touched(self, tokens: int) -> int:
         """Experts that so many tokens reach, on average where each token's are drawn at random."""
