@@ -435,7 +435,7 @@ class Schedule:
         """Sum of one of the `AMOUNTS` over all kernels."""
         return sum(kernel.total(quantity) for kernel in self.kernels)
 
-    @property
+    @cached_property  # a replay asks for it once a kernel
     def useful_share(self) -> float:
         """Share of the executed matrix FLOPs that are on data, at most 1."""
         flops = self.total("flops")
