@@ -37,11 +37,12 @@ class Reply(Generic[Q]):
     """Everything that is known of an answer from its question alone, and how an answer is written."""
 
     __slots__ = ()
+    asked: Q
 
     @property
     def question(self) -> Q:
         """The question, with everything that decides its answer."""
-        raise NotImplementedError
+        return self.asked
 
     @property
     def workload(self: Reply[Question]) -> Workload:
@@ -437,11 +438,6 @@ class TooLarge(Reply[Question]):
     correction: ClassVar[float] = 1.0
 
     @property
-    def question(self) -> Question:
-        """The question, with everything that decides its answer."""
-        return self.asked
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Why the call was not played, and remarks on the question."""
         return (self.too_large, *self.question.w.unusual)
@@ -500,6 +496,19 @@ def answered(run: Played[Question]) -> Answer[Question]:
         factor, trust = max(found.factor, min(1.0, least / time_s)), found.trust
     trust = replace(trust, low=max(trust.low, min(1.0, least / time_s / factor)))
     return Answer(run, trust, tiles, factor)
+
+
+def played(found: Outcome, advice: str = "") -> Answer[Question]:
+    """The answer, where the call fits the memory.
+
+    Raises
+    ------
+    InputError
+        When it does not: whose call, why, and the `advice`.
+    """
+    if isinstance(found, TooLarge):
+        raise InputError(f"{found.algorithm} {found.too_large}{advice and f'; {advice}'}")
+    return found
 
 
 def without_alternatives(found: Outcome) -> Outcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import repeat
@@ -13,11 +12,10 @@ from attnsim.api.answer import Answer, Outcome, answered, plain
 from attnsim.api.answering import answer
 from attnsim.api.asking import Given, Question, ask, read_conditions, read_mechanism
 from attnsim.api.bounds import Bound, bounds_of
-from attnsim.api.building import chosen_anew
 from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
 from attnsim.api.comparing.ratios import Ratio
-from attnsim.api.playing import DoesNotFit, play, play_schedule, replayed
+from attnsim.api.playing import DoesNotFit, play
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs
@@ -195,29 +193,13 @@ def explain(
         Bad input, or a call that does not fit the GPU's memory.
     """
     what = read_mechanism(mechanism)
-    conditions = read_conditions(**given)
-    asked = ask(what.example if workload is None else workload, gpu, what, implementation, conditions)
+    w = what.example if workload is None else workload
+    asked = ask(w, gpu, what, implementation, read_conditions(**given))
     try:
         run = play(asked)
     except DoesNotFit as why:
         raise InputError(f"{why}; explain a smaller question") from None
     compulsory, played = run.schedule.compulsory(), run.replay
-    # One tile for all changes of the GPU, unless each is to have its best.
-    fixed = conditions if conditions.tiles == "retuned" else replace(conditions, mode="fast")
-
-    def on(changed: Gpu) -> tuple[Schedule, Replay]:
-        return play_schedule(asked.record, asked.w, changed, run.chosen.numbers, fixed)
-
-    def anew(changed: Gpu, held: Schedule) -> tuple[Schedule, Replay] | None:
-        if fixed.tiles != "shipped":
-            return None
-        with suppress(InputError):  # no tile fits
-            other = chosen_anew(asked.record, asked.w, changed)
-            if other.tile != held.tile:
-                return other, replayed(other, changed, run.chosen.numbers, fixed)
-        return None
-
-    base = played if conditions.mode == "fast" else on(asked.gpu)[1]
     bound, each = bounds_of(run)
     return Explanation(
         mechanism=what.name,
@@ -229,9 +211,9 @@ def explain(
         useful_flops=asked.useful.flops,
         compulsory_bytes=sum(compulsory.values()),
         bound=bound,
-        turn=turn(base, asked.gpu, asked.w.dtype, on),
-        levers=levers(base, asked.gpu, asked.w.dtype, conditions.launch, on, anew),
-        kernel_levers=kernel_levers(replace(asked, conditions=fixed), run.schedule, base, run.chosen.numbers),
+        turn=turn(run),
+        levers=levers(run),
+        kernel_levers=kernel_levers(run),
         unchanged=_before(asked),
         reached={"l2": 1.0, "hbm": asked.gpu.hbm.achievable_fraction},
     )

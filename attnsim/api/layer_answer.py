@@ -94,11 +94,6 @@ class LayerAnswer(Reply[LayerQuestion]):
     trust: Trust
 
     @property
-    def question(self) -> LayerQuestion:
-        """The question, with everything that decides its answer."""
-        return self.asked
-
-    @property
     def model(self) -> Model:
         """The model as one GPU computes it, where several share it."""
         return self.asked.model
@@ -232,9 +227,9 @@ class LayerAnswer(Reply[LayerQuestion]):
     def _speedups(
         self, base: LayerAnswer, mine: Iterable[LayerPart], theirs: Iterable[LayerPart]
     ) -> list[Ratio | None]:
-        calls = iter(zip(base.attention, self.attention, strict=True))
+        calls = (after.speedup_over(before) for before, after in zip(base.attention, self.attention, strict=True))
         return [
-            _speedup(*next(calls)) if one.group == "attention" else _gemm_speedup(two, one)
+            next(calls) if one.group == "attention" else _gemm_speedup(two, one)
             for one, two in zip(mine, theirs, strict=True)
         ]
 
@@ -248,10 +243,6 @@ class LayerAnswer(Reply[LayerQuestion]):
     def flops_useful(self) -> int:
         """Useful FLOPs of all parts."""
         return sum(part.flops_useful for part in self.parts)
-
-
-def _speedup(base: Outcome, other: Outcome) -> Ratio | None:
-    return other.speedup_over(base)
 
 
 def _gemm_speedup(base: LayerPart, other: LayerPart) -> Ratio | None:

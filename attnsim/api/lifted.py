@@ -24,7 +24,6 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.schedule.kernel_file import read_kernels
 from attnsim.models.schedule.lifted import LiftedCall
-from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import Replay, Told
 from attnsim.simulator.trace import Trace
 
@@ -115,16 +114,11 @@ def explain_kernel(
     file, machine = _read(kernel), read_gpu(gpu)
     conditions = read_conditions(cache=cache, launch=launch, budget=budget, told=told)
     run = _play(file, machine, conditions)
-    schedule, played, dtype = run.schedule, run.replay, run.question.dtype
-
-    def on(changed: Gpu) -> tuple[Schedule, Replay]:
-        return schedule, replayed(schedule, changed, run.chosen.numbers, conditions)
-
     bound, each = bounds_of(run)
     return KernelExplanation(
         prediction=_answered(run),
-        loop_nest=str(schedule),
-        fits=tuple(map(fit_of, schedule.kernels, played.kernels, repeat(machine), each)),
+        loop_nest=str(run.schedule),
+        fits=tuple(map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(machine), each)),
         tensors=tuple(
             {
                 "kernel": one.name,
@@ -133,11 +127,11 @@ def explain_kernel(
                 "l2_bytes": row.l2_bytes,
                 "hbm_bytes": round(row.hbm_bytes),
             }
-            for one in played.kernels
+            for one in run.replay.kernels
             for row in one.traffic
         ),
-        turn=turn(played, machine, dtype, on),
-        levers=levers(played, machine, dtype, conditions.launch, on, lambda changed, held: None),
+        turn=turn(run),
+        levers=levers(run),
         bound=bound,
     )
 

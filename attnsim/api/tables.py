@@ -293,7 +293,10 @@ def predict_case(case: Case, conditions: Conditions = USUAL) -> Cells:
     """The added columns of one row; never raises."""
     try:
         predicted = answer(question_of(case, conditions))
-        found = answer_columns(predicted) | {LIMITS: _limits_s(predicted)}
+        found = answer_columns(predicted)
+        if not isinstance(predicted, TooLarge):
+            asked = predicted.question
+            found[LIMITS] = limits_s(predicted.run.schedule, asked.useful, asked.gpu, asked.conditions.cache)
         return _with_unknown(found, case.not_understood) if case.not_understood else found
     except Exception as error:
         return {"error": one_line(error)}
@@ -313,14 +316,6 @@ def question_of(case: Case, conditions: Conditions = USUAL) -> Question:
     conditions = replace(conditions, cache=cast(Cache, case.cache), launch=cast(LaunchMode, case.launch))
     algorithm = _algorithm(case, named, w, gpu)
     return ask(w, gpu, algorithm, named, conditions, _assumed(case, named), version=version)
-
-
-def _limits_s(found: Outcome) -> dict[str, float]:
-    """The seconds for which each limit of the GPU holds the call; empty where it was not played."""
-    if isinstance(found, TooLarge):
-        return {}
-    asked = found.question
-    return limits_s(found.run.schedule, asked.useful, asked.gpu, asked.conditions.cache)
 
 
 def _with_unknown(found: Cells, names: Sequence[str]) -> Cells:

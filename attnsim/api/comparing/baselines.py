@@ -64,7 +64,7 @@ def ratios_over(predictions: Sequence[Outcome], baseline: str | None = None, amo
     """
     everywhere = among or predictions
     if baseline is None:
-        usual = tuple(map(_over_unfused, predictions))
+        usual = tuple(one.vs_naive for one in predictions)
         if all(found is not None for found, one in zip(usual, predictions, strict=True) if one.fits):
             return Ratios(UNFUSED, usual)
         return _instead(predictions, UNFUSED)
@@ -134,10 +134,6 @@ def _better(change: Change) -> bool:
     rises = change.unit.endswith(("/s", "/clk")) or change.unit in ("Hz", "W", "B", "1")
     falls = change.unit in ("s", "clk") or change.key == "sm.shared_memory_reserved"
     return change.new < change.old if falls else rises and change.new > change.old
-
-
-def _over_unfused(one: Outcome) -> Ratio | None:
-    return one.vs_naive
 
 
 def check_baseline(

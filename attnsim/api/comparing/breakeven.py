@@ -10,9 +10,9 @@ from attnsim.api.answer import Answer
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_conditions, read_gpu
 from attnsim.api.comparing.crossover import bisected
-from attnsim.api.comparing.densities import BLOCK, PATTERNS, Against, Grown, check_masks
+from attnsim.api.comparing.densities import BLOCK, PATTERNS, Against, Grown, check_masks, check_pattern, sparse_names
 from attnsim.by_hand import by_hand
-from attnsim.errors import InputError, nearest, shown
+from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
 from attnsim.models.implementations.choose import find_implementation
@@ -145,8 +145,7 @@ def breakeven(
     ('flash-attn.2', True, True)
     """
     where = read_gpu(gpu)
-    if pattern not in PATTERNS:
-        raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
+    check_pattern(pattern)
     if not 1 <= block <= LARGEST["seq_kv"]:
         raise InputError(f"block is {shown(block)}; allowed: 1 to {LARGEST['seq_kv']} tokens")
     if seqs and block > min(seqs):
@@ -159,7 +158,8 @@ def breakeven(
         question = replace(workload, seq_q=seq, seq_kv=seq, mask=band)
         yours = None if workload.mask == band else replace(question, mask=workload.mask)
         to_beat = answer(ask(question, where, "flash", dense, plain))
-        names = _names(question, where, pattern, sparse)
+        first = PATTERNS[pattern](1, BLOCK, band)
+        names = sparse_names(question, where, first, sparse or (None, "attnsim.sparse"))
         for conditions in ways:
             found, refused = [], []
             for name in names:
@@ -173,13 +173,6 @@ def breakeven(
                 raise refused[-1]
             rows += found
     return rows
-
-
-def _names(question: Workload, gpu: Gpu, pattern: str, asked: Sequence[str]) -> list[str]:
-    """The sparse implementations, each once."""
-    patterned = replace(question, mask=PATTERNS[pattern](1, BLOCK, question.mask))
-    found = (ask(patterned, gpu, "sparse", name).record.name for name in asked or (None, "attnsim.sparse"))
-    return list(dict.fromkeys(found))
 
 
 def _row(grown: Grown, yours: Workload | None, conditions: Conditions) -> BreakEven:

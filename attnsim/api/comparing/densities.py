@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, cast
 
-from attnsim.api.answer import Answer, Answers, Outcome
+from attnsim.api.answer import Answer, Answers, Outcome, played
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_conditions, read_gpus
 from attnsim.api.building import scheduled
@@ -131,7 +131,7 @@ class Grown:
         dense: Outcome,
     ) -> None:
         self.question, self.gpu, self.name, self.conditions = question, gpu, name, conditions
-        self.pattern, self.block, self.dense = pattern, block, _fitting(dense)
+        self.pattern, self.block, self.dense = pattern, block, played(dense, "take fewer heads or keys")
         self.most = -(-question.seq_kv // block)
         self._played: dict[int, tuple[Answer[Question], Against]] = {}
 
@@ -163,7 +163,7 @@ class Grown:
 
     def _play(self, w: Workload) -> tuple[Answer[Question], Against]:
         asked = ask(w, self.gpu, "sparse", self.name, self.conditions)
-        found = _fitting(answer(asked))
+        found = played(answer(asked), "take fewer heads or keys")
         ratio = found.speedup_over(self.dense)
         assert ratio is not None  # both fit
         tile = cast(_Sized, scheduled(asked.record, asked.w, self.gpu, self.conditions).tile)
@@ -190,17 +190,22 @@ class Grown:
         return found, against
 
 
-def _fitting(one: Outcome) -> Answer[Question]:
-    """An answer, where the call fits the memory.
+def sparse_names(question: Workload, gpu: Gpu, mask: Mask, asked: Iterable[str | None]) -> list[str]:
+    """The sparse implementations that are asked for, each once; None is the best under the mask."""
+    patterned = replace(question, mask=mask)
+    return list(dict.fromkeys(ask(patterned, gpu, "sparse", name).record.name for name in asked))
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern that nobody knows.
 
     Raises
     ------
     InputError
-        When it does not.
+        Naming the nearest.
     """
-    if isinstance(one, Answer):
-        return one
-    raise InputError(f"{one.implementation} on {one.gpu}: {'; '.join(one.notes)}; take fewer heads or keys")
+    if pattern not in PATTERNS:
+        raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
 
 
 def check_masks(w: Workload, masks: Sequence[Mask]) -> None:
@@ -273,8 +278,7 @@ def densities(
     ['flash-attn.2', 'attnsim.sparse', 'attnsim.sparse', 'transformers.gather', 'transformers.gather']
     """
     machines = read_gpus(gpu)
-    if pattern not in PATTERNS:
-        raise InputError(f"pattern is {shown(pattern)}; {nearest(str(pattern), PATTERNS)}; all: {', '.join(PATTERNS)}")
+    check_pattern(pattern)
     band, blocks = Mask.causal() if workload.mask.is_causal else Mask.full(), -(-workload.seq_kv // block)
     if workload.mask != band:
         raise InputError(f"mask is '{workload.mask}'; allowed: full or causal, the pattern grows within it")
@@ -289,11 +293,9 @@ def densities(
     found: list[Outcome] = []
     for machine in machines:
         found.append(answer(ask(workload, machine, "flash", dense, conditions)))
-        patterned = replace(workload, mask=masks[0])
-        names = (ask(patterned, machine, "sparse", name).record.name for name in sparse or (None, *USUAL))
         found += [
             answer(ask(replace(workload, mask=mask), machine, "sparse", name, conditions))
-            for name in dict.fromkeys(names)
+            for name in sparse_names(workload, machine, masks[0], sparse or (None, *USUAL))
             for mask in masks
         ]
         done()

@@ -5,15 +5,17 @@ Properties of the kernel, each a schedule that can be built, are changed on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from attnsim.api.answer import Outcome, TooLarge
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.bounds import bounds_of
-from attnsim.api.building import scheduled
-from attnsim.api.playing import fitting, play, replayed
+from attnsim.api.building import chosen_anew, scheduled
+from attnsim.api.playing import Played, fitting, play, play_schedule, replayed
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import LIMITS, Gpu
@@ -32,12 +34,6 @@ from attnsim.wording import times_text
 
 BETTER = 2.0
 """How much better each figure is made: a rate twice as high, a latency half as long."""
-
-Play = Callable[[Gpu], tuple[Schedule, Replay]]
-"""A replay of one tile on another GPU."""
-
-Anew = Callable[[Gpu, Schedule], tuple[Schedule, Replay] | None]
-"""The tile that an implementation would choose on another GPU, beside the one held; None where it is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +102,43 @@ class Turn:
     busiest: str
 
 
-def levers(played: Replay, gpu: Gpu, dtype: str, launch: str, play: Play, anew: Anew) -> tuple[Lever, ...]:
+def _fixed(run: Played[Any]) -> Conditions:
+    """Conditions of the plays on changed GPUs: one tile for all, in fast mode, unless each is to have its best tile."""
+    conditions: Conditions = run.question.conditions
+    return conditions if conditions.tiles == "retuned" else replace(conditions, mode="fast")
+
+
+def _on(run: Played[Any], gpu: Gpu) -> tuple[Schedule, Replay]:
+    """The call on another GPU."""
+    asked, numbers = run.question, run.chosen.numbers
+    if isinstance(asked, Question):
+        return play_schedule(asked.record, asked.w, gpu, numbers, _fixed(run))
+    return run.schedule, replayed(run.schedule, gpu, numbers, _fixed(run))
+
+
+def _anew(run: Played[Any], gpu: Gpu, held: Schedule) -> tuple[Schedule, Replay] | None:
+    """The call on the tile that its implementation would choose on another GPU; None where it is the one held."""
+    asked = run.question
+    if not isinstance(asked, Question) or asked.conditions.tiles != "shipped":
+        return None
+    with suppress(InputError):  # no tile fits
+        other = chosen_anew(asked.record, asked.w, gpu)
+        if other.tile != held.tile:
+            return other, replayed(other, gpu, run.chosen.numbers, _fixed(run))
+    return None
+
+
+def _base(run: Played[Any]) -> Replay:
+    """The call as its changes are played."""
+    return run.replay if _fixed(run) == run.question.conditions else _on(run, run.question.gpu)[1]
+
+
+def levers(run: Played[Any]) -> tuple[Lever, ...]:
     """Every unit's figure, latencies, launches, the clock and the SMs, each made `BETTER` times as good by itself.
 
     All on the same tile; beside it the tile chosen anew, where that is another.
     """
+    played, gpu, dtype, launch = _base(run), run.question.gpu, run.question.dtype, run.question.conditions.launch
     units = played.units_s()
     busiest = max(busy for unit, busy in units.items() if unit in UNITS)
     figures: list[tuple[str, str]] = [(name, unit.figure_for(dtype)) for name, unit in UNITS.items()]
@@ -127,8 +155,8 @@ def levers(played: Replay, gpu: Gpu, dtype: str, launch: str, play: Play, anew: 
             continue
         shorter = unit in ("latency", "launch")
         machine = _changed(gpu, figure, 1 / BETTER if shorter else BETTER)
-        held, then = play(machine)
-        other = anew(machine, held)
+        held, then = _on(run, machine)
+        other = _anew(run, machine, held)
         out.append(
             Lever(
                 unit=unit,
@@ -158,14 +186,15 @@ def two_busiest(played: Replay) -> tuple[str, str, float] | None:
     return first, second, units[first] / units[second]
 
 
-def turn(played: Replay, gpu: Gpu, dtype: str, play: Play) -> Turn | None:
+def turn(run: Played[Any]) -> Turn | None:
     """The point at which another unit is as busy; None where launches or latency take most of the time, or none is."""
+    played = _base(run)
     busiest = two_busiest(played)
     if busiest is None:
         return None
     first, second, factor = busiest
-    figure = UNITS[first].figure_for(dtype)
-    then = play(_changed(gpu, figure, factor))[1]
+    figure = UNITS[first].figure_for(run.question.dtype)
+    then = _on(run, _changed(run.question.gpu, figure, factor))[1]
     return Turn(
         first, figure, second, factor, then.time_s, played.time_s / then.time_s, then.busiest_with({first: 1.01})
     )
@@ -202,20 +231,12 @@ class KernelLever:
     busiest: str
 
 
-def kernel_levers(question: Question, schedule: Schedule, played: Replay, numbers: Numbers) -> tuple[KernelLever, ...]:
-    """Every lever that the implementation, or one beside it, can be built with; the best first.
-
-    Parameters
-    ----------
-    question : Question
-    schedule, played : Schedule, Replay
-        How it runs, and in fast mode how long.
-    numbers : Numbers
-        Those of its implementation.
-    """
+def kernel_levers(run: Played[Question]) -> tuple[KernelLever, ...]:
+    """Every lever that the implementation, or one beside it, can be built with; the best first."""
+    played, question = _base(run), replace(run.question, conditions=_fixed(run))
     found = [
         KernelLever(lever, change, then.time_s, played.time_s / then.time_s, then.busiest)
-        for lever, change, then in _levers(question, schedule, numbers)
+        for lever, change, then in _levers(question, run.schedule, run.chosen.numbers)
         if then is not None
     ]
     return tuple(sorted(found, key=lambda one: one.time_s))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Generic, Unpack
 
-from attnsim.api.answer import Answer
+from attnsim.api.answer import Answer, played
 from attnsim.api.answering import answer
 from attnsim.api.asking import Given, Question, ask, read_conditions, read_gpu
 from attnsim.api.comparing.ratios import Ratio, T
@@ -122,7 +122,7 @@ def split(
     changed = read_gpu(gpu)
     check_splits(changed)
     question = ask(workload, changed.unchanged, algorithm, implementation, read_conditions(**conditions))
-    return shared_out(changed.unchanged, changed, lambda machine: _answered(replace(question, gpu=machine)))
+    return shared_out(changed.unchanged, changed, lambda machine: played(answer(replace(question, gpu=machine))))
 
 
 def check_splits(gpu: Gpu) -> None:
@@ -174,20 +174,6 @@ def _some(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     if problem := inconsistency(gpu):
         raise InputError(f"{' and '.join(values)} cannot be changed without the rest: {problem}; leave out the split")
     return gpu
-
-
-def _answered(question: Question) -> Answer[Question]:
-    """The answer, where the call fits the memory.
-
-    Raises
-    ------
-    InputError
-        When it does not fit.
-    """
-    found = answer(question)
-    if not isinstance(found, Answer):
-        raise InputError(f"{found.algorithm} {found.notes[0]}")
-    return found
 
 
 def _part(key: str, changed: Gpu, answers: Mapping[Keys, T]) -> Part[T]:
