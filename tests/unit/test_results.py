@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -95,3 +96,24 @@ def test_a_range_in_words(low: float, high: float, text: str) -> None:
 )
 def test_how_far_a_size_lies_outside(value: int, text: str) -> None:
     assert beyond_text("seq_q", value, 512, 16384) == text
+
+
+def test_what_does_not_fit_has_the_names_of_an_answer_and_no_figures(found: attnsim.Answers) -> None:
+    large = attnsim.predict(replace(QUESTION, batch=64, heads_q=64, heads_kv=64, seq_q=65536, seq_kv=65536), "l4")
+    assert isinstance(large, attnsim.TooLarge) and not isinstance(found[0], attnsim.TooLarge)
+    content = large.to_dict()
+    assert content.keys() == found[1].to_dict().keys() and large.row().keys() == found[1].row().keys()
+    unknown = {name for name, value in content.items() if value is None}
+    assert {"time_s", "time_high_s", "floor_s", "waves", "clock_by", "speedup_vs_naive", "hbm_read_bytes"} <= unknown
+    assert not unknown & {"gpu", "flops_useful", "peak_memory_bytes", "trust", "notes", "mode", "fits"}
+    assert large.peak_memory_bytes > 24e9 and large.notes[0] == large.too_large and large.bound is None
+    assert large.speedup_over(found[1]) is None and found[1].speedup_over(large) is None
+    assert repr(large).startswith("<TooLarge flash (vllm.flash-attn-2) on l4: too large (-), ")
+    with pytest.raises(AttributeError, match="'TooLarge' object has no attribute 'time_ms'"):
+        large.time_ms  # noqa: B018
+
+
+def test_answers_are_equal_where_question_and_figures_are() -> None:
+    once, again, other = (attnsim.predict(QUESTION, gpu) for gpu in ("l4", "l4", "l40s"))
+    assert once == again and once is not again and once != other
+    assert once != attnsim.predict(QUESTION, "l4", baseline=False), "without a speedup over naive attention"
