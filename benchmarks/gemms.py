@@ -1,6 +1,8 @@
-"""GEMMs and eager passes against measured ones, with the figures of projections; nothing here is fitted.
+"""GEMMs against the tables of the `datasets` extra, held out by GPU; and against figures of others, none of them fitted.
 
-    python benchmarks/gemms.py
+    python benchmarks/gemms.py            # fits without each GPU in turn, and what was held out, by GPU and size
+    python benchmarks/gemms.py --write    # and writes waits.yaml of attnsim/models/implementations/gemms
+    python benchmarks/gemms.py --figures  # figures alone, which need no extra
 
 Times are of calls in a stream, their launches included, with an L2 that is flushed: profilers' durations of the
 smallest kernels are as long. A row with a clock was measured at it; the others are played at what power allows.
