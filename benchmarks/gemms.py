@@ -12,21 +12,35 @@ take 1.38 times those of 801, five days before: at a lower clock, which it does 
 
 from __future__ import annotations
 
+import datetime
+import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import yaml
+from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone with nothing installed
 
 from attnsim.api.layer import GEMM_NUMBERS
+from attnsim.arrays import Floats
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import elementwise, softmax
 from attnsim.models.implementations.frameworks.projection import Product, projection
+from attnsim.models.implementations.gemms.gemm import FORMATS, KERNELS, WAITS, Waits, gemm_times
+from attnsim.models.schedule.gemm import gemm_path
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import replay
+from attnsim.validation.measured.aiconfigurator_files import PACKAGE, SYSTEMS, VERSION, installed_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 H100, H100_PCIE, H200, H20, RTX_5090 = "h100-sxm5-80gb", "h100-pcie-80gb", "h200-sxm-141gb", "h20", "rtx-5090"
 TORCH_TABLE = "zzc0721/torch-performance-test-data, issue"
@@ -124,7 +138,142 @@ FIGURES = (
 )
 
 
-def main() -> int:
+GPUS = {**SYSTEMS, "b300_sxm": "b300-sxm", "gb300": "gb300"}
+"""GPU by system folder; of two of them there are no other tables that are read."""
+FORMAT_OF = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
+VERSIONS = ("sglang 0.5.14", "sglang 0.5.10", "vllm 0.24.0", "vllm 0.14.0", "trtllm 1.3.0rc20", "trtllm 1.0.0")
+LEAST = 512
+"""Columns and k of a product that is fitted and checked: shorter ones are no projection's of a served model."""
+FITTED, CHECKED = 240, 600
+"""Rows of a table, drawn at random."""
+ZEROS = 0.85
+"""Where the fit of their power starts."""
+FREE = tuple(one.name for one in fields(Waits))
+SIZES = {"M to 64": 64, "to 1,024": 1024, "more": math.inf}
+
+
+def table_rows() -> pd.DataFrame:
+    """Rows of the tables, with what their collector does (ai-dynamo/aiconfigurator, ``collector/*/collect_gemm.py``).
+
+    A graph multiplies by `weights` matrices in turn, 6 in vLLM and SGLang and as many as fill the L2 in TensorRT-LLM;
+    `converts` is how often A is converted, twice for TensorRT-LLM's fp8, which looks for its largest first. Matrices of
+    vLLM are empty or of one number (`plain`). Its fp8-block rows are left out: they are timed without a graph.
+    """
+    import pandas as pd
+
+    folder, found = installed_folder(), []
+    if folder is None:
+        raise SystemExit('gemms: the tables are not installed; pip install "attnsim[datasets]", or give --figures')
+    for path in sorted(folder.glob("*/gemm/*/*/gemm_perf.parquet")):
+        system, _, framework, version, _ = path.relative_to(folder).parts
+        if system not in GPUS or f"{framework} {version}" not in VERSIONS:
+            continue
+        gpu = load_gpu(GPUS[system])
+        raw = pd.read_parquet(path, columns=["gemm_dtype", "m", "n", "k", "latency"])
+        raw = raw[(raw.n >= LEAST) & (raw.k >= LEAST)]
+        for dtype, some in raw[raw.gemm_dtype.isin(FORMAT_OF)].groupby("gemm_dtype"):
+            name = FORMAT_OF[str(dtype)]
+            if (framework, name) == ("vllm", "fp8-block"):
+                continue
+            one = some.sample(min(CHECKED, len(some)), random_state=0).reset_index(drop=True)
+            filling = np.clip(np.ceil(gpu.l2.capacity_bytes / (one.n * one.k * FORMATS[name].bytes)), 1, 5)
+            weights = filling if framework == "trtllm" else 1.0 if (framework, name) == ("vllm", "nvfp4") else 6.0
+            found.append(
+                one.assign(
+                    gpu=gpu.id,
+                    framework=framework,
+                    kernel="cublas-bf16" if name == "bf16" else f"{framework}-{name}",
+                    path=gemm_path(gpu),
+                    time_s=one.latency * 1e-3,
+                    weights=weights,
+                    fitted=np.arange(len(one)) < FITTED,
+                    converts=2.0 if (framework, name) == ("trtllm", "fp8") else 1.0,
+                    plain=framework == "vllm" and name in ("bf16", "fp8"),
+                )  # fmt: skip
+            )
+    return pd.concat(found, ignore_index=True)
+
+
+def times(rows: pd.DataFrame, waits: Waits, plain: float) -> Floats:
+    """Predicted times of rows of one kernel; matrices of one number draw `plain` of the power."""
+    out = np.empty(len(rows))
+    for gpu, at in rows.groupby("gpu").indices.items():
+        one = rows.iloc[at]
+        found = gemm_times(
+            load_gpu(str(gpu)), one.kernel.iloc[0], one.m, one.n, one.k, waits, weights=one.weights,
+            converts=one.converts.to_numpy(), power=np.where(one.plain, plain, 1.0),
+        )  # fmt: skip
+        out[at] = found.time_s
+    return out
+
+
+def fit(rows: pd.DataFrame) -> tuple[Waits, float]:
+    """Waits by robust least squares of log time, from the priors, and the power of plain matrices."""
+    some = rows[rows.fitted]
+    measured, origin = np.log(some.time_s.to_numpy()), np.log([*asdict(Waits()).values(), ZEROS])
+
+    def off(x: Floats) -> Floats:
+        *numbers, plain = map(float, np.exp(x))
+        logs = np.log(times(some, Waits(*numbers), plain)) - measured
+        return np.concatenate((logs, 0.004 * math.sqrt(len(some)) * (x - origin)))
+
+    found = least_squares(off, origin, loss="soft_l1", f_scale=0.1, max_nfev=12, diff_step=0.02)
+    *numbers, plain = (float(f"{value:.3g}") for value in np.exp(found.x))
+    return Waits(*numbers), plain
+
+
+def held_out(rows: pd.DataFrame) -> Floats:
+    """Log of predicted over measured, of each GPU by the waits of the others."""
+    out = np.empty(len(rows))
+    for gpu, at in rows.groupby("gpu").indices.items():
+        out[at] = np.log(times(rows.iloc[at], *fit(rows[rows.gpu != gpu]))) - np.log(rows.time_s.iloc[at])
+    return out
+
+
+def told(rows: pd.DataFrame, by: list[str]) -> str:
+    """Mean errors of rows in %, by size."""
+    import pandas as pd
+
+    size = pd.cut(rows.m, [0, *SIZES.values()], labels=list(SIZES))
+    off = 100 * np.abs(np.expm1(rows.log))
+    table = off.groupby([*(rows[name] for name in by), size], observed=True).mean().unstack()
+    return str(table.assign(all=off.groupby([rows[name] for name in by]).mean(), rows=rows.groupby(by).size()).round(1))
+
+
+def tables(write: bool) -> None:
+    """Print what was held out, and write the waits of all."""
+    import pandas as pd
+
+    rows, found, checked = table_rows(), dict[str, dict[str, object]](), []
+    for name in KERNELS:
+        for path, some in rows[rows.kernel == name].groupby("path"):
+            if some.gpu.nunique() == 1:
+                print(f"{name} on {path}: {len(some)} rows of one GPU, not held out and not fitted")
+                continue
+            one = some.reset_index(drop=True)
+            one = one.assign(log=held_out(one))
+            checked.append(one)
+            waits, plain = fit(one)
+            off = np.abs(one.log)
+            found.setdefault(name, {})[str(path)] = {
+                "source": f"{PACKAGE} {VERSION}, gemm_perf",
+                "date": datetime.date.today().isoformat(),
+                "gpus": sorted(set(one.gpu)),
+                "rows": int(one.fitted.sum()),
+                "waits": asdict(waits),
+                "held_out": float(f"{np.abs(np.expm1(one.log)).mean():.3g}"),
+                "half_width": float(f"{off.quantile(0.9):.3g}"),
+            }
+            print(f"{name} on {path}: {100 * np.abs(np.expm1(one.log)).mean():.1f} % held out; plain {plain}; {waits}")
+    every = pd.concat(checked, ignore_index=True)
+    for by in (["kernel"], ["kernel", "gpu"], ["kernel", "framework"], ["gpu"]):
+        print(told(every, by), end="\n\n")
+    if write:
+        head = "# Written by `python benchmarks/gemms.py --write`; do not edit. Meanings: Waits of gemm.py.\n"
+        WAITS.write_text(head + yaml.safe_dump(found, sort_keys=False), encoding="utf-8")
+
+
+def figures() -> int:
     """Print each figure beside its prediction; 1 where one is not what is wanted."""
     missed = 0
     print(f"{'':28}{'GPU':16}{'MHz':>6}{'measured':>12}{'predicted':>12}{'off':>7}{'wanted':>8}  source")
@@ -139,4 +288,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if "--figures" not in sys.argv[1:]:
+        tables("--write" in sys.argv[1:])
+    sys.exit(figures())

@@ -16,9 +16,9 @@ Rates are the chip's, those that everything else is replayed with. Waits are the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +33,18 @@ from attnsim.models.hardware.units import HBM, L2, SHARED_MEMORY, TENSOR
 from attnsim.models.schedule.gemm import TILES, GemmTile, gemm_path
 from attnsim.models.schedule.schedule import Path as Instructions
 from attnsim.models.schedule.schedule import bytes_of
+from attnsim.tables import read_csv
 
 WAITS = Path(__file__).with_name("waits.yaml")
 """Written by ``python benchmarks/gemms.py --write``."""
 
+LAUNCHES = Path(__file__).with_name("launches.csv")
+
 PARTS = by_hand((1, 2, 3, 4, 6, 8, 12, 16), "parts that a GEMM of a library (closed) cuts k into")
 REGISTERS = by_hand(232, "registers of a thread of a GEMM")
 RASTER, REUSE, OVERLAP = 8, 1.0, 2.0
-CONVERTING_THREADS = by_hand(256, "threads that convert a row of A")
-CONVERTED_AT_ONCE = by_hand(8, "elements that a thread converts at once, 16 bytes")
+CONVERTING_BLOCKS = by_hand(2, "blocks of 1,024 threads that convert a row of A each, on an SM")
+CONVERTED_AT_ONCE = by_hand(8192, "elements that such a block converts at once, 16 bytes a thread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,28 @@ twice the rate of fp8 on Blackwell (HGX B200 datasheet: 9 and 4.5 PFLOP/s dense)
 
 
 @dataclass(frozen=True, slots=True)
+class GemmKernel:
+    """Whose GEMM it is: of a library in a format, and whether it splits k."""
+
+    format: str
+    splits: bool = False
+
+
+KERNELS = {
+    "cublas-bf16": GemmKernel("bf16", splits=True),
+    "trtllm-fp8": GemmKernel("fp8", splits=True),
+    "vllm-fp8": GemmKernel("fp8"),
+    "sglang-fp8": GemmKernel("fp8"),
+    "sglang-fp8-block": GemmKernel("fp8-block"),
+    "trtllm-fp8-block": GemmKernel("fp8-block"),
+    "sglang-nvfp4": GemmKernel("nvfp4"),
+    "trtllm-nvfp4": GemmKernel("nvfp4"),
+    "vllm-nvfp4": GemmKernel("nvfp4"),
+}
+"""Every framework takes cuBLAS for bf16 and TensorRT-LLM for fp8 too; DeepGEMM and FlashInfer's kernels do not split k."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """What kernels of one format on one path wait for.
 
@@ -96,8 +121,8 @@ class Waits:
         Latencies of HBM until its bytes flow, and at the end.
     sum_launches : float
         Launches that adding up the parts of k takes, beside their bytes.
-    row_clks : float
-        Converting one turn of a row of A by all of a block's threads.
+    row_clks, turn_clks : float
+        A block that converts a row of A, and each turn of its threads over it.
     convert_launches : float
         Launches that converting A takes.
     drawn : float
@@ -113,7 +138,8 @@ class Waits:
     call_s: float = 1e-7
     memory_latencies: float = 3.0
     sum_launches: float = 1.5
-    row_clks: float = 30.0
+    row_clks: float = 1500.0
+    turn_clks: float = 500.0
     convert_launches: float = 1.0
     drawn: float = 1.3
     busy_calls: float = 36.0
@@ -149,7 +175,7 @@ class Fit:
 class Candidates:
     """Tiles and parts of k that a library chooses among, as columns."""
 
-    tiles: tuple[GemmTile, ...]
+    tiles: tuple[Launched, ...]
     m: Floats
     n: Floats
     k: Floats
@@ -158,6 +184,12 @@ class Candidates:
     smem_bytes: Floats
     shares: tuple[Floats, Floats]
     parts: Floats
+    most: tuple[Floats, ...]
+
+    def barred(self, m: Floats, n: Floats) -> np.ndarray:
+        """Whether a product has too few or too many rows or columns for a tile."""
+        from_m, to_m, from_n, to_n = self.most
+        return np.asarray((m < from_m) | (m > to_m) | (n < from_n) | (n > to_n))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,38 +227,75 @@ def product_tiles(path: Instructions) -> tuple[GemmTile, ...]:
     return tuple(one if one.paired or one.bands > 1 else replace(one, cluster=4) for one in (*TILES[path], *low))
 
 
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A tile that a kernel may be launched with: of a product from so many to so many rows and columns.
+
+    `shares` are the blocks that share A, and B.
+    """
+
+    tile: GemmTile
+    rows: int
+    columns: int
+    shares: tuple[int, int]
+    m: tuple[float, float] = (1, np.inf)
+    n: tuple[float, float] = (1, np.inf)
+
+
+def _turned(tile: GemmTile) -> Launched:
+    return Launched(tile, tile.n, tile.m, (tile.cluster, 1))
+
+
+def launched(kernel: str, gpu: Gpu) -> tuple[Launched, ...]:
+    """The tiles of a kernel on a GPU: those that its source states, else what a library chooses among."""
+    path, limit = gemm_path(gpu), gpu.sm.shared_memory_per_block_bytes
+    capability = gpu.compute_capability_number
+    stated = [one for one in _stated() if one[:2] == (kernel, capability - capability % 10 * (capability > 99))]
+    if stated:
+        return tuple(one for _, _, one in stated)
+    tiles = [one for one in product_tiles(path) if bytes_of(one.buffers(1 << 20, 2)) <= limit]
+    own = {(one.m, one.n, one.k): Launched(one, one.m, one.n, (1, one.cluster)) for one in tiles}
+    return (*own.values(), *(_turned(one) for one in tiles if (one.n, one.m, one.k) not in own))
+
+
+@cache
+def _stated() -> tuple[tuple[str, int, Launched], ...]:
+    """Rows of ``launches.csv``, whose steps are as deep as half so many elements of 16 bits."""
+    found = []
+    for row in read_csv(LAUNCHES):
+        rows, columns, stages, at = (int(row[name]) for name in ("rows", "columns", "stages", "capability"))
+        shares = int(row["along_columns"]), int(row["along_rows"])
+        bands = 0 if at in (89, 120) else max(1, rows // 64 if at == 90 else 1)
+        tile = GemmTile(rows, columns, int(row["depth"]) // 2, stages, 8, bands, shares[1])
+        m, n = ((float(row[f"from_{x}"]), float(row[f"to_{x}"] or np.inf)) for x in "mn")
+        found.append((row["kernel"], at, Launched(tile, rows, columns, shares, m, n)))
+    return tuple(found)
+
+
 @lru_cache(maxsize=256)
-def candidates(gpu: Gpu, e: float) -> Candidates:
-    """What a library has on a GPU for elements of `e` bytes; steps are as many bytes deep in every format."""
-    path, sm = gemm_path(gpu), gpu.sm
-    known = [one for one in product_tiles(path) if bytes_of(one.buffers(1 << 20, 2)) <= sm.shared_memory_per_block_bytes]
-    found: dict[tuple[object, ...], tuple[GemmTile, bool]] = {}
-    for tile in known:
-        found |= {(tile.m, tile.n, tile.k): (tile, False)}
-    for tile in known:
-        found.setdefault((tile.n, tile.m, tile.k), (tile, True))
-    ones = [(tile, turned, parts) for tile, turned in found.values() for parts in PARTS]
+def candidates(kernel: str, gpu: Gpu) -> Candidates:
+    """What a kernel is launched with on a GPU, as columns; steps are as many bytes deep in every format."""
+    known, sm, e = KERNELS[kernel], gpu.sm, FORMATS[KERNELS[kernel].format].bytes
+    ones = [(one, parts) for one in launched(kernel, gpu) for parts in (PARTS if known.splits else (1,))]
 
-    def column(of: object) -> Floats:
-        return np.array([of(tile, turned) for tile, turned, _ in ones], float)  # type: ignore[operator]
+    def column(of: Callable[[Launched], float]) -> Floats:
+        return np.array([of(one) for one, _ in ones], float)
 
-    def resident(tile: GemmTile, _: bool) -> int:
-        by_registers = sm.registers // (tile.warps * 32 * REGISTERS)
-        return max(1, min(by_registers, sm.shared_memory_bytes // bytes_of(tile.buffers(1 << 20, 2))))
+    def resident(one: Launched) -> int:
+        by_registers = sm.registers // (one.tile.warps * 32 * REGISTERS)
+        return max(1, min(by_registers, sm.shared_memory_bytes // bytes_of(one.tile.buffers(1 << 20, 2))))
 
     return Candidates(
-        tiles=tuple(tile for tile, _, _ in ones),
-        m=column(lambda tile, turned: tile.n if turned else tile.m),
-        n=column(lambda tile, turned: tile.m if turned else tile.n),
-        k=column(lambda tile, _: tile.k * 2 / e),
-        stages=column(lambda tile, _: tile.stages),
+        tiles=tuple(one for one, _ in ones),
+        m=column(lambda one: one.rows),
+        n=column(lambda one: one.columns),
+        k=column(lambda one: one.tile.k * 2 / e),
+        stages=column(lambda one: one.tile.stages),
         resident=column(resident),
-        smem_bytes=column(lambda tile, _: tile.operand_bytes(1 << 20, 2)),
-        shares=(
-            column(lambda tile, turned: tile.cluster if turned else 1),
-            column(lambda tile, turned: 1 if turned else tile.cluster),
-        ),
-        parts=np.array([parts for *_, parts in ones], float),
+        smem_bytes=column(lambda one: one.tile.operand_bytes(1 << 20, 2)),
+        shares=(column(lambda one: one.shares[0]), column(lambda one: one.shares[1])),
+        parts=np.array([parts for _, parts in ones], float),
+        most=tuple(column(lambda one, at=at, x=x: getattr(one, x)[at]) for x in "mn" for at in (0, 1)),  # type: ignore[misc]
     )
 
 
@@ -251,7 +320,7 @@ def gemm_times(
     ----------
     gpu : Gpu
     name : str
-        Of the format, a key of :data:`FORMATS`.
+        A key of :data:`KERNELS`.
     m, n, k : array of products
     waits : Waits
     batch : array
@@ -279,9 +348,9 @@ def _times(
     gpu: Gpu, name: str, waits: Waits, m: Floats, n: Floats, k: Floats, batch: Floats, weights: Floats, power: Floats,
     launch_s: float | None, within_s: float, chosen: np.ndarray | None, converts: ArrayLike,
 ) -> GemmTimes:  # fmt: skip
-    form, path, clk_hz, sms = FORMATS[name], gemm_path(gpu), gpu.clock.full_hz, gpu.sm.count
+    form, path, clk_hz, sms = FORMATS[KERNELS[name].format], gemm_path(gpu), gpu.clock.full_hz, gpu.sm.count
     launch_s, e = gpu.launch.graph_s if launch_s is None else launch_s, form.bytes + form.scale_bytes
-    of = candidates(gpu.tiled_for, form.bytes)
+    of = candidates(name, gpu.tiled_for)
     m_, n_, k_, b_ = (one[:, None] for one in (m, n, k, batch))
     rows, across = np.ceil(m_ / of.m), np.ceil(n_ / of.n)
     tiles = rows * across * b_
@@ -312,7 +381,7 @@ def _times(
     hbm_s = (hbm_bytes[:, None] + again) / hbm_rate
     waited_s = waits.memory_latencies * gpu.hbm.latency_clk / clk_hz
     if chosen is None:
-        barred = parted & ((steps < of.stages) | (b_ > 1))
+        barred = of.barred(m_, n_) | (parted & ((steps < of.stages) | (b_ > 1)))
         chosen = np.argmin(np.where(barred, np.inf, _overlap(core_s, hbm_s + waited_s)), axis=1)
     at = np.arange(len(m)), chosen
 
@@ -324,9 +393,11 @@ def _times(
     hbm_bytes, core_s, hbm_s = hbm_bytes + own(again), own(core_s), own(hbm_s)
     others_s = launch_s + waits.call_s
     if form.converted:
-        turns = np.ceil(k / (CONVERTED_AT_ONCE * CONVERTING_THREADS)) * np.ceil(m / (8 * sms))
-        moved = (2 + e) * m * k / l2_rate
-        others_s = others_s + converts * launch_s * waits.convert_launches + moved + turns * waits.row_clks / clk_hz
+        moved, lost = (2 + e) * m * k, _missed((2 + e) * m * k / kept_bytes)
+        moved_s = moved * (lost / hbm_rate + (1 - lost) / l2_rate)
+        rows_clks = waits.row_clks + waits.turn_clks * np.ceil(k / CONVERTED_AT_ONCE)
+        rows_s = np.ceil(m / (CONVERTING_BLOCKS * sms)) * rows_clks / clk_hz
+        others_s = others_s + converts * launch_s * waits.convert_launches + np.maximum(moved_s, rows_s)
     full_s = _overlap(core_s, hbm_s + waited_s)
     share = np.ones_like(full_s)
     if not gpu.clock.held_hz:
@@ -369,7 +440,15 @@ def _joules(
     """Energy on the chip and of the memory; a format's FLOP takes less as its rate is higher."""
     one = joules(capability, form.of, flops=1.0, useful=1.0, lanes=0, exps=0, smem_bytes=0, l2_bytes=0, hbm_bytes=0)[0]
     none = joules(capability, form.of, flops=1.0, useful=0.0, lanes=0, exps=0, smem_bytes=0, l2_bytes=0, hbm_bytes=0)[0]
-    kinds = {"flops": 0.0, "useful": 0.0, "lanes": 0.0, "exps": 0.0, "smem_bytes": 0.0, "l2_bytes": 0.0, "hbm_bytes": 0.0}
+    kinds = {
+        "flops": 0.0,
+        "useful": 0.0,
+        "lanes": 0.0,
+        "exps": 0.0,
+        "smem_bytes": 0.0,
+        "l2_bytes": 0.0,
+        "hbm_bytes": 0.0,
+    }
     per_smem, per_l2 = (joules(capability, form.of, **(kinds | {name: 1.0}))[0] for name in ("smem_bytes", "l2_bytes"))
     per_hbm = joules(capability, form.of, **(kinds | {"hbm_bytes": 1.0}))[1]
     chip = (useful * one + (flops - useful) * none) / form.rate + smem * per_smem + l2 * per_l2
