@@ -102,9 +102,7 @@ def check(mine: Mine) -> dict[str, object]:
     )
     picture = picture_of(found) if every else None
     columns, rows = (picture.columns, picture.rows) if picture else ((), ())
-    more = {
-        "mapping": found.columns.table(), "accuracy": [one.to_dict() for one in found.accuracy], "refused": refused,
-    }  # fmt: skip
+    more = {"mapping": found.columns.table(), "accuracy": [one.to_dict() for one in found.accuracy], "refused": refused}
     return Shown("Measured over predicted time", summary, columns, rows, picture=picture, more=more).to_dict()
 
 

@@ -43,9 +43,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 LENGTHS = tuple(2**place for place in range(9, 18))
 """512 to 131,072: the lengths of a curve."""
-OF_DENSITIES = {
-    "model", "batch", "heads", "kv_heads", "seq", "head_dim", "tp", "dtype", "causal", "mask", "passes",
-}  # fmt: skip
+OF_DENSITIES = {"model", "batch", "heads", "kv_heads", "seq", "head_dim", "tp", "dtype", "causal", "mask", "passes"}
 """Flags of a question over whose density there is a curve."""
 OF_LAYERS = {"model", "batch", "seq", "seq_kv", "tp", "dtype", "passes"}
 """Flags of a question whose layer there is."""

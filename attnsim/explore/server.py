@@ -132,9 +132,7 @@ def application(token: str, port: int, desk: Desk) -> App:
     async def nothing(request: Request, error: Exception) -> Response:
         return PlainTextResponse("nothing is here; the page is at /", 404)
 
-    routes = [
-        Route("/", file), Route("/page/{name:path}", file), Route("/api/{name}", asked, methods=["POST"]),
-    ]  # fmt: skip
+    routes = [Route("/", file), Route("/page/{name:path}", file), Route("/api/{name}", asked, methods=["POST"])]
     inner = Starlette(routes=routes, exception_handlers={404: nothing, 405: nothing})
     inner.router.redirect_slashes = False
     return Guard(inner, token, port)

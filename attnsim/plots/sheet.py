@@ -76,8 +76,9 @@ class Picture:
         with applied(look):
             words = Words.of(self.title, self.subtitle, self.caption, look, width) if caption == "picture" else Words()
             sides = (
-                0.34 * look.size / SIZE + longest(self.left, look), 0.14 * look.size / SIZE + longest(self.right, look)
-            )  # fmt: skip
+                0.34 * look.size / SIZE + longest(self.left, look),
+                0.14 * look.size / SIZE + longest(self.right, look),
+            )
             return stacked(self.panels, words, sides, look, width)
 
     def on(self, axes: Sequence[Axes], style: str = "light", width: str = "page") -> Figure:

@@ -154,13 +154,11 @@ STYLES = {
     one.name: one
     for one in (
         Style("light", "white", "black", "#333333", "#A8A8A8", "#E4E4E4", COLOURS),
-        Style(
-            "dark", "#15181C", "#F2F2F2", "#C8C8C8", "#7C828A", "#3A3F45", DARK
-        ),
+        Style("dark", "#15181C", "#F2F2F2", "#C8C8C8", "#7C828A", "#3A3F45", DARK),
         Style("print", "white", "black", "#222222", "#C4C4C4", "#DDDDDD", GREYS),
         Style("latex", "white", "black", "#222222", "#A8A8A8", "#E4E4E4", COLOURS, serif=True),
     )
-}  # fmt: skip
+}
 
 DASHES = ("-", (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)))
 """Of lines that share a colour."""

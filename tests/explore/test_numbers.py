@@ -170,7 +170,7 @@ def test_an_export_is_the_commands_file(
         assert headers["content-disposition"] == f'attachment; filename="{name}.{form}"'
 
 
-@pytest.mark.parametrize("name", ["levers", "compare", "why"])
+@pytest.mark.parametrize("name", ["levers", "compare", "why", "layer"])
 def test_an_export_of_what_is_printed_is_the_commands_output(
     name: str, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
