@@ -104,9 +104,7 @@ def __getattr__(name: str) -> object:
     elif name in _HOME_OF:
         value = getattr(importlib.import_module(_HOME_OF[name]), name)
     elif name == "__version__":
-        from attnsim.models.digest import version
-
-        value = version()
+        value = importlib.import_module("attnsim.models.digest").version()
     else:
         raise AttributeError(f"module 'attnsim' has no attribute {name!r}")
     globals()[name] = value

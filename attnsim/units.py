@@ -174,8 +174,6 @@ def _parse_with_pint(text: str, number: float, name: str, unit: str) -> float:
     # pint evaluates arithmetic: only letters and the signs of a product of units may reach it.
     if len(name) > 40 or not re.fullmatch(r"[A-Za-zµμ][A-Za-zµμ0-9/*^ ]*", name):
         raise InputError(f"{_shown(text)} has no known unit; write {_a_quantity(unit)}")
-    import pint
-
     registry = _pint_registry()
     names = {
         "1": "",
@@ -191,7 +189,7 @@ def _parse_with_pint(text: str, number: float, name: str, unit: str) -> float:
     try:
         quantity = registry.Quantity(number, name)
         return float(quantity.to(wanted).magnitude)
-    except pint.DimensionalityError:
-        raise InputError(f"{_shown(text)} is in {name}, not {_a_quantity(unit)}") from None
-    except Exception:  # pint raises its own, tokenizer's and arithmetic errors on odd unit names
+    except Exception as error:  # pint raises its own, tokenizer's and arithmetic errors on odd unit names
+        if type(error).__name__ == "DimensionalityError":
+            raise InputError(f"{_shown(text)} is in {name}, not {_a_quantity(unit)}") from None
         raise InputError(f"{_shown(text)} has the unknown unit {_shown(name)}; write {_a_quantity(unit)}") from None

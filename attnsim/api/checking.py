@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import pandas as pd
+
+from attnsim.api.adapting.audit import Audit, audit
 from attnsim.api.asking import Calibrated, read_conditions
 from attnsim.api.tables import LIMITS, AnsweredRow, implementation_of, predict_rows, read, with_answers
 from attnsim.by_hand import by_hand
@@ -20,12 +23,6 @@ from attnsim.models.question.case_file import records
 from attnsim.models.question.column_names import given_cells
 from attnsim.models.question.columns import MEASURED, Columns, Naming
 from attnsim.wording import share_text
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from attnsim.api.adapting.audit import Audit
-
 
 MASKED_TWICE = 2.0
 """How often the FLOPs of all pairs of a square call hold those of a causal one, at most."""
@@ -109,15 +106,11 @@ class Check:
     @property
     def summary(self) -> pd.DataFrame:
         """:class:`Accuracy` of all rows, and by implementation and GPU where there are several."""
-        import pandas as pd
-
         return pd.DataFrame([one.to_dict() for one in self.accuracy])
 
     @property
     def mapping(self) -> pd.DataFrame:
         """How each column was read: ``column, read_as, unit``."""
-        import pandas as pd
-
         return pd.DataFrame(self.columns.table(), columns=["column", "read_as", "unit"])
 
     @property
@@ -149,8 +142,6 @@ class Check:
 
         Answers that one's own timings corrected are not audited: the audit is of the model's own.
         """
-        from attnsim.api.adapting.audit import Audit, audit
-
         table = self.frame, self.columns, self.answered
         return Audit(*table) if self.corrected else audit(*table)
 

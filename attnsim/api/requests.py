@@ -14,15 +14,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from attnsim.errors import InputError, Taken, nearest, shown
 from attnsim.models.question.case_file import read_table, records
 from attnsim.models.question.columns import NOTHING_SAID, Naming
 from attnsim.models.question.words import cell_number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LONGEST = 1 << 24
 LONGEST_S = 1e7
@@ -154,8 +153,6 @@ def _frame(path: Path) -> pd.DataFrame:
         raise InputError(f"{path} is empty; write columns prompt and output, and a line a request")
     if path.suffix.lower() not in (".json", ".jsonl", ".ndjson"):
         return read_table(path)
-    import pandas as pd
-
     try:
         text = path.read_text(encoding="utf-8-sig")
         found = json.loads(text) if path.suffix.lower() == ".json" else [json.loads(s) for s in text.splitlines() if s]
@@ -252,8 +249,6 @@ def _refuse_dropping(path: Path, frame: pd.DataFrame, columns: Mapping[str, _Col
 
 def _grows(cells: pd.Series[Any]) -> bool:
     """Whether cells are dates, or three or more numbers with fractions that never fall."""
-    import pandas as pd
-
     numbers = pd.to_numeric(cells, errors="coerce")
     if numbers.notna().all():
         return len(numbers) > 2 and bool(numbers.is_monotonic_increasing) and bool((numbers % 1 > 0).any())
@@ -264,8 +259,6 @@ def _grows(cells: pd.Series[Any]) -> bool:
 
 def _times(path: Path, frame: pd.DataFrame, arrival: _Column, naming: Naming) -> tuple[list[float], str]:
     """Arrivals in seconds, and how they were read."""
-    import pandas as pd
-
     cells, theirs = frame[arrival.theirs], arrival.theirs
     numbers = pd.to_numeric(cells, errors="coerce")
     if numbers.isna().all() or "datetime" in str(cells.dtype):

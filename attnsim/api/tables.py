@@ -283,10 +283,11 @@ def _shown(answers: Iterable[_T], total: int, progress: bool) -> Iterator[_T]:
     if not progress or not sys.stderr.isatty():
         yield from answers
         return
-    from rich.console import Console
-    from rich.progress import track
+    import rich.progress
 
-    yield from track(answers, "predicting", total, console=Console(stderr=True), transient=True)
+    yield from rich.progress.track(
+        answers, "predicting", total, console=rich.console.Console(stderr=True), transient=True
+    )
 
 
 def predict_case(case: Case, conditions: Conditions = USUAL) -> Cells:

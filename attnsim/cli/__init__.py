@@ -32,15 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         In place of those of the process.
     """
     gc.set_threshold(OBJECTS)
-    from attnsim.cli.app import app
-    from attnsim.cli.help import refused
+    from attnsim.cli import app, help
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if sys.stdout is None:
             raise InputError("stdout is closed; send it to a file, a pipe or /dev/null")
         with _notes():
-            code = app(args=given or ["--help"], prog_name="attnsim", standalone_mode=False)
+            code = app.app(args=given or ["--help"], prog_name="attnsim", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
         return _refuse(_shortened(str(error), given))
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return INTERRUPTED
         if not hasattr(error, "format_message"):
             raise
-        return _refuse(_shortened(refused(error), given))
+        return _refuse(_shortened(help.refused(error), given))
     return code if isinstance(code, int) else 0
 
 

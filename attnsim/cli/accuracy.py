@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 import attnsim
 from attnsim import wording
-from attnsim.cli import given, options, outputs, show, table_flags
+from attnsim.cli import given, options, show, table_flags
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
+from attnsim.explore.state import calibration
+from attnsim.models.question.case_file import write_table
+from attnsim.models.question.headings import frame_of
+from attnsim.plots.errors import accuracy as picture
+from attnsim.validation.checking.accuracy import Wanted, check_wanted, evidence, overview, sampled, sentence
+from attnsim.validation.checking.batches import batch_tables
+from attnsim.validation.checking.ceilings import above, measured_rows
+from attnsim.validation.checking.claims import GPT2_GPU, PAPER, counts, gpt2_medium, speedups
+from attnsim.validation.checking.forecasts import score
+from attnsim.validation.checking.interventions import interventions, steps_table
+from attnsim.validation.checking.pipe_shares import shares_table
+from attnsim.validation.checking.recording import differences
+from attnsim.validation.checking.recording import record as write_records
+from attnsim.validation.checking.sources import sources_report
+from attnsim.validation.fitting.fit import fit as run
+from attnsim.validation.measured import aiconfigurator
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from attnsim.validation.checking.accuracy import Wanted
-
-    _Table = list[dict[str, Any]]
+_Table = list[dict[str, Any]]
 
 
 def print_sources(json: bool) -> None:
     """Print the report, or its lines as one JSON list, each with its `kind`."""
-    from attnsim.validation.checking.sources import sources_report
-    from attnsim.validation.measured import aiconfigurator
-
     with busy("predicting"):
         found = sources_report()
     if json:
@@ -42,9 +52,10 @@ def print_sources(json: bool) -> None:
     show.print_groups(out, title, _shown(found["group"]), ("use", "level"))
     show.print_groups(out, "By source and GPU", _shown(found["source"]), ("laboratory", "source"))
     show.print_rows(
-        out, "Components of ranges: standard deviations and half-widths of log time, in percent",
+        out,
+        "Components of ranges: standard deviations and half-widths of log time, in percent",
         [_component(row) for row in found["component"]],
-    )  # fmt: skip
+    )
     out.print(
         "needed: the half-width that holds 90 % of the rows whose farthest component it is; of it: the stated one over "
         "it; held: rows inside with their laboratory, and with their chip, left out of the widths.\n"
@@ -64,9 +75,10 @@ def _print_ratios(out: Console, found: dict[str, list[dict[str, Any]]]) -> None:
         out, "By pair of GPUs, with the pair left out of the widths", [_ratio(row) for row in found["pair"]]
     )
     show.print_rows(
-        out, "Two kernels on one GPU, with the laboratory left out of the widths",
+        out,
+        "Two kernels on one GPU, with the laboratory left out of the widths",
         [_ratio(row) for row in found["kernels"]],
-    )  # fmt: skip
+    )
     out.print(
         "numbers: each GPU's own, or the older one's carried over to the newer one's datasheet; speedup, error and "
         "half-width are medians; held: steps inside the stated range. change: times how far it moves the call.\n"
@@ -132,7 +144,7 @@ def accuracy(
     forecasts: Annotated[Path | None, flag("FILE", "Hold measured rows against what was forecast of them.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Only a picture of some rows of every library, and its CSV.")] = None,
     rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
-    look: outputs.Look,
+    look: Look,
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
@@ -163,9 +175,6 @@ def accuracy(
 
 def _errors(wanted: Wanted, path: Path | None, verbose: bool, json: bool) -> None:
     """The errors of chosen rows, in ten lines and a sentence; every one of them in a file, as JSON, or below."""
-    from attnsim.explore.state import calibration
-    from attnsim.validation.checking.accuracy import check_wanted, evidence, overview, sentence
-
     if path is not None:
         table_flags.check_table(path)
     check_wanted(wanted)
@@ -173,11 +182,7 @@ def _errors(wanted: Wanted, path: Path | None, verbose: bool, json: bool) -> Non
         held, tables = evidence(wanted)
     rows = [{"kind": kind, **row} for kind, some in tables.items() for row in some]
     if path is not None:
-        import pandas as pd
-
-        from attnsim.models.question.case_file import write_table
-
-        write_table(pd.DataFrame(rows), path)
+        write_table(frame_of(rows), path)
     if json:
         show.print_json(rows)
         return
@@ -193,10 +198,7 @@ def _errors(wanted: Wanted, path: Path | None, verbose: bool, json: bool) -> Non
         out.print("-v prints every line and every constant, --out FILE.csv writes them.")
 
 
-def _plot(plot: Path, rows: int, look: outputs.Look, json: bool) -> None:
-    from attnsim.plots.errors import accuracy as picture
-    from attnsim.validation.checking.accuracy import sampled
-
+def _plot(plot: Path, rows: int, look: Look, json: bool) -> None:
     with busy("predicting held-out rows"):
         drawn = picture(sampled(rows), rows)
     written = look.write(drawn, plot)
@@ -207,8 +209,6 @@ def _plot(plot: Path, rows: int, look: outputs.Look, json: bool) -> None:
 
 
 def _forecasts(path: Path, json: bool) -> None:
-    from attnsim.validation.checking.forecasts import score
-
     tables = score(path)
     if json:
         show.print_json([{"table": name, **row} for name, rows in tables.items() for row in rows])
@@ -222,8 +222,6 @@ def _forecasts(path: Path, json: bool) -> None:
 
 
 def _batches(json: bool) -> None:
-    from attnsim.validation.checking.batches import batch_tables
-
     tables = batch_tables()
     if json:
         show.print_json([{"table": name, **row} for name, rows in tables.items() for row in rows])
@@ -235,10 +233,6 @@ def _batches(json: bool) -> None:
 
 
 def _steps(json: bool) -> None:
-    from attnsim.validation.checking.interventions import interventions, steps_table
-    from attnsim.validation.checking.pipe_shares import shares_table
-    from attnsim.validation.measured import aiconfigurator
-
     with busy("predicting steps"):
         steps, shares = steps_table(interventions()), shares_table()
     if json:
@@ -303,8 +297,6 @@ def _constant(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _claims(json: bool) -> None:
-    from attnsim.validation.checking.claims import GPT2_GPU, PAPER, counts, gpt2_medium, speedups
-
     gpt2, stated, exact = gpt2_medium(), speedups(), counts()
     if json:
         kinds = (("gpt2_medium", gpt2), ("speedup", stated), ("count", exact))
@@ -387,10 +379,7 @@ def fit(
     if check:
         _check(json)
         return
-    import attnsim.models
-    from attnsim.validation.fitting.fit import fit as run
-
-    folder = Path(str(attnsim.models.__file__)).parent / "calibrations"
+    folder = Path(str(attnsim.__file__)).parent / "models" / "calibrations"
 
     def progress(line: str) -> None:
         print(line, file=sys.stderr)
@@ -398,8 +387,6 @@ def fit(
     try:
         written = [] if record else run(folder, names or [], progress)
         if record:
-            from attnsim.validation.checking.recording import record as write_records
-
             written = write_records(folder, progress)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror or error}") from None
@@ -412,9 +399,6 @@ def fit(
 
 def _check(json: bool) -> None:
     """Print the committed errors beside the recomputed ones; exit with 1 if they differ, or if a row cannot be true."""
-    from attnsim.validation.checking.ceilings import above, measured_rows
-    from attnsim.validation.checking.recording import differences
-
     with busy("predicting held-out rows"):
         rows = differences()
     with busy("holding measured rows against ceilings"):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from attnsim import wording
+from attnsim.api.adapting.adapt import Adapted, script
+from attnsim.api.adapting.adapt import adapt as run
+from attnsim.api.adapting.adapt import suggest as suggested
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.api.adapting.adapt import Adapted
 
 
 def adapt(
@@ -47,8 +47,6 @@ def adapt(
     if suggest is not None:
         if out is not None:
             raise InputError("--out is the calibration of a table's timings, and --suggest makes none; leave one out")
-        from attnsim.api.adapting.adapt import script
-        from attnsim.api.adapting.adapt import suggest as suggested
 
         asked = suggested(table, suggest, **said)
         if json:
@@ -61,7 +59,6 @@ def adapt(
         if out.suffix not in (".yaml", ".yml"):
             raise InputError(f"{out}: end the name of a calibration with .yaml")
         outputs.check_output(out)
-    from attnsim.api.adapting.adapt import adapt as run
 
     found = run(table, as_stated=as_stated, **said)
     if out is not None:
@@ -78,15 +75,17 @@ def _print(found: Adapted, written: Path | None) -> None:
     out, line = show.console(), found.check.line_name
     rows = [
         {
-            line: ", ".join(map(str, row["rows"])), "measured": wording.time_text(row["measured_s"]),
+            line: ", ".join(map(str, row["rows"])),
+            "measured": wording.time_text(row["measured_s"]),
             "model": wording.time_text(row["predicted_s"]),
             "error": wording.error_text(row["predicted_s"] / row["measured_s"]),
             "by the others": wording.time_text(row["by_the_others_s"]),
             "their error": wording.error_text(row["by_the_others_s"] and row["by_the_others_s"] / row["measured_s"]),
-            "kernel": f"{row['implementation']}, {row['pass']}", "question": row["question"],
+            "kernel": f"{row['implementation']}, {row['pass']}",
+            "question": row["question"],
         }
         for row in found.rows
-    ]  # fmt: skip
+    ]
     show.print_rows(out, f"Timings on {found.own.gpu}", rows, right=rows[0].keys() - {"kernel", "question"})
     for note in found.notes:
         out.print(note)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from attnsim.cli import options, show
 from attnsim.cli.implementations import able, span
 from attnsim.cli.options import flag
+from attnsim.models.calibrations.calibration import calibrations
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism
 from attnsim.models.question.words import read_pass
-
-if TYPE_CHECKING:
-    from attnsim.models.implementations.implementation import Implementation
-    from attnsim.models.mechanisms import Mechanism
 
 _GROUPS = {
     "dense": "Dense: softmax over all pairs that a diagonal band shows",
@@ -30,11 +31,6 @@ def algorithms(
     json: options.Json = False,
 ) -> None:
     """List mechanisms, and with -v the implementations: whose code, on which GPUs, where calibrated."""
-    from attnsim.models.calibrations.calibration import calibrations
-    from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
-    from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
-    from attnsim.models.mechanisms import MECHANISMS
-
     records = able(list(IMPLEMENTATIONS.values()), gpu, passes and read_pass(passes))
     known = [item for item in MECHANISMS.values() if any(_runs(one, item) for one in records)]
     calibrated: dict[str, list[str]] = {}
@@ -117,6 +113,4 @@ def _runs(record: Implementation, item: Mechanism) -> bool:
 
 
 def _algorithms_of(record: Implementation) -> list[str]:
-    from attnsim.models.mechanisms import ALGORITHMS
-
     return [name for name, item in ALGORITHMS.items() if _runs(record, item)]

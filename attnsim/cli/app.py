@@ -5,49 +5,23 @@ from __future__ import annotations
 import importlib
 import os
 from collections import UserDict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import attnsim
 from attnsim import bounds
 from attnsim.cli import help
+from attnsim.tables import read_csv
 
-ASK, DRAW, STUDY, CHECK, MAINTAIN = "Ask", "Draw", "Study", "Check", "Maintain"
-"""The groups of commands in the help, in this order."""
+COMMANDS = {one["command"]: one for one in read_csv(Path(__file__).with_name("commands.csv"))}
+"""Group, module, summary and example of each command, in the order of the help.
 
-LLAMA = "--model llama-3-8b --seq 8k"
-QUESTION = f"--gpu h100 {LLAMA}"
-
-COMMANDS = {
-    "predict": (ASK, "predict", f"{QUESTION} --set hbm.bandwidth=6TB/s"),
-    "explain": (ASK, "explain", f"flash {QUESTION}"),
-    "whatif": (ASK, "whatif", f"{QUESTION} --set hbm.bandwidth=6TB/s --set sm.exp_rate=1.5x"),
-    "explore": (ASK, "explore", ""),
-    "breakeven": (ASK, "breakeven", "--gpu h100 --heads 32 --kv-heads 8 --head-dim 128 --causal --seq 64k"),
-    "sensitivity": (ASK, "sensitivity", QUESTION),
-    "algorithms": (ASK, "algorithms", ""),
-    "implementations": (ASK, "implementations", "--gpu h100 --pass decode"),
-    "gpus": (ASK, "gpus", ""),
-    "models": (ASK, "models", ""),
-    "roofline": (DRAW, "roofline", f"{QUESTION} --out roofline.pdf --width column"),
-    "trace": (DRAW, "trace", f"{QUESTION} --picture timeline.png"),
-    "plot": (DRAW, "plot", ""),
-    "sweep": (STUDY, "sweep", "study.yaml --out results"),
-    "report": (STUDY, "report", "study.yaml --out report.html"),
-    "search": (STUDY, "search", ""),
-    "serving": (STUDY, "serving", "requests.csv --gpu h100 --model llama-3-8b --tokens 2048 --plot steps.png"),
-    "check": (CHECK, "check", "mine.csv --time-unit ms"),
-    "adapt": (CHECK, "adapt", "mine.csv --time-unit ms --out mine.yaml"),
-    "validate": (CHECK, "validate", "--measured results --out validation"),
-    "accuracy": (CHECK, "accuracy", "--claims"),
-    "kernels": (CHECK, "kernels", ""),
-    "measure": (CHECK, "measure", "--out results --minutes 8"),
-    "probe": (CHECK, "probe", "--out my-gpu.yaml"),
-    "fit": (MAINTAIN, "accuracy", "--check"),
-    "demo": (MAINTAIN, "demo", ""),
-    "doctor": (MAINTAIN, "doctor", ""),
-}
-"""Group, module and example of each command. Its module has a function of its name, or commands below it as `app`."""
+The module has a function of the command's name, or commands below it as `app`. The summary is the first sentence of the
+function's docstring: the help lists all commands without loading any.
+"""
 
 
 class Loaded(UserDict[str, Any]):
@@ -60,13 +34,13 @@ class Loaded(UserDict[str, Any]):
 
 
 def _command(name: str) -> Any:
-    group, module, example = COMMANDS[name]
-    home = importlib.import_module(f"attnsim.cli.{module}")
+    entry = COMMANDS[name]
+    home = importlib.import_module(f"attnsim.cli.{entry['module']}")
     one = getattr(home, "app", None) or help.Commands(add_completion=False)
     if not hasattr(home, "app"):
-        one.command(name, example=f"attnsim {name} {example}".strip())(getattr(home, name))
+        one.command(name, example=f"attnsim {name} {entry['example']}".strip())(getattr(home, name))
     found: Any = typer.main.get_command(one)
-    found.name, found.rich_help_panel = name, group
+    found.name, found.rich_help_panel = name, entry["group"]
     return found
 
 
@@ -81,6 +55,10 @@ class Root(help.Group):
         """Their names, in the order of the help."""
         return list(COMMANDS)
 
+    def summaries(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
+        """Group, name and summary of each."""
+        return ((one["group"], name, one["summary"]) for name, one in COMMANDS.items())
+
 
 app = help.Commands(
     cls=Root,
@@ -94,8 +72,6 @@ app = help.Commands(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import attnsim
-
         print(f"attnsim {attnsim.__version__}")
         raise typer.Exit
 

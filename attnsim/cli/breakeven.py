@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import options, outputs, show
+from attnsim.api.comparing.breakeven import BreakEven
+from attnsim.cli import options, question_flags, show
+from attnsim.cli.help import QUESTION
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
-
-if TYPE_CHECKING:
-    from attnsim.api.comparing.breakeven import BreakEven
+from attnsim.models.hardware.files import load_gpu
+from attnsim.plots import breakeven as picture
 
 
 @asking(without=(*NOT_OF_DENSITIES, "caption"))
@@ -25,9 +27,7 @@ def breakeven(
     context: typer.Context,
     gpu: options.ManyGpus,
     flags: QuestionFlags,
-    seq: Annotated[
-        str, flag("N", "Sequence lengths: 64k; 4k,16k; 4k:64k.", panel=options.QUESTION)
-    ] = "4096,16384,65536",
+    seq: Annotated[str, flag("N", "Sequence lengths: 64k; 4k,16k; 4k:64k.", panel=QUESTION)] = "4096,16384,65536",
     pattern: Annotated[str, flag(None, "What grows until it no longer pays: random, window or bigbird.")] = ("random"),
     block: Annotated[int, options.count("Tokens of a block of the pattern.")] = 64,
     tile: Annotated[str, flag("ROWSxKEYS", "Tiles of the sparse kernel, with commas; default: its own choice.")] = "",
@@ -36,7 +36,7 @@ def breakeven(
     ] = "",
     dense: Annotated[str, flag(None, "Implementation to beat; default: the best for the GPU.")] = "",
     plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
-    look: outputs.Look,
+    look: Look,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     launch: options.Launch = "stream",
     calibration: options.Calibration = None,
@@ -56,9 +56,8 @@ def breakeven(
         flags = replace(flags, heads=flags.heads or 16, head_dim=flags.head_dim or 128)
     question = flags.workload(seq=lengths[0])
     from attnsim.api.comparing.breakeven import breakeven as search
-    from attnsim.models.hardware.files import load_gpu
 
-    machines = [options.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
+    machines = [question_flags.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
     rows: list[BreakEven] = []
     with steps("bisecting densities", len(machines) * len(lengths) * len(tiles)) as done:
         for machine in machines:
@@ -72,8 +71,6 @@ def breakeven(
     band = "causal" if w.mask.is_causal else "full"
     title = f"{flags.title}{pattern} pattern, blocks of {block}, {what}, {band}"
     if plot is not None:
-        from attnsim.plots import breakeven as picture
-
         look.write(picture.breakeven(rows, title), plot)
     if json:
         show.print_json(row.to_dict() for row in rows)

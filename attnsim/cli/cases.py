@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnsim.cli.layer import NOT_OF_LAYERS
 from attnsim.cli.question_flags import QuestionFlags
 from attnsim.errors import InputError, shown
+from attnsim.files import read_yaml
 from attnsim.models.question.words import whole
-
-if TYPE_CHECKING:
-    from attnsim.studies.hardware_case import Case
+from attnsim.studies.hardware_case import HOW, Case, Layer, each_once, flag_of, is_file, name_of, pairs_of, weighted
 
 _NAMED = {"pass": "passes"}
 _WHOLE = ("batch", "heads", "kv_heads", "seq", "seq_kv", "head_dim", "head_dim_v", "window", "tp")
@@ -30,8 +29,6 @@ def cases_of(
     ------
     InputError
     """
-    from attnsim.studies.hardware_case import each_once, name_of, weighted
-
     if not given:
         return [_case(flags, layers, whole)]
     told = [weighted(text) if weights else (text, 1.0) for text in given]
@@ -42,8 +39,6 @@ def cases_of(
 
 def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
     """What flags ask."""
-    from attnsim.studies.hardware_case import Case, Layer
-
     if not layers:
         return Case(flags.workload(), cache=flags.l2)
     for name in NOT_OF_LAYERS:
@@ -62,11 +57,8 @@ def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
 
 def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:
     """The command's flags with those of one case in their place."""
-    from attnsim.studies.hardware_case import HOW, is_file, pairs_of
-
     if not is_file(what):
         return _with(flags, pairs_of(what), f"--case {shown(what)}")
-    from attnsim.files import read_yaml
 
     content = read_yaml(Path(what), "case")
     if not isinstance(content, dict):
@@ -75,8 +67,6 @@ def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:
 
 
 def _with(flags: QuestionFlags, content: dict[str, Any], where: str) -> QuestionFlags:
-    from attnsim.studies.hardware_case import flag_of
-
     known = [one.name for one in fields(QuestionFlags)]
     changes: dict[str, Any] = {}
     for key, value in content.items():

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from attnsim import wording
-from attnsim.cli import options, outputs, show, table_flags
+from attnsim.api.checking import Accuracy, Check
+from attnsim.api.checking import check as run
+from attnsim.api.tables import AnsweredRow
+from attnsim.cli import options, show, table_flags
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError, some
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from attnsim.api.checking import Accuracy, Check
-    from attnsim.api.tables import AnsweredRow
+from attnsim.models.question.case_file import write_table
+from attnsim.plots.check import check as picture
+from attnsim.tables import Table
 
 
 @asking()
@@ -40,7 +42,7 @@ def check(
         Path | None, flag("FILE", "A copy of the table with the columns set as the likeliest reasons say.")
     ] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of measured over predicted, and its CSV.")] = None,
-    look: outputs.Look,
+    look: Look,
     json: options.Json = False,
 ) -> None:
     """Hold your own timings against predictions: error and 90 % range of each row, bias and coverage of all.
@@ -55,7 +57,6 @@ def check(
         if apply.resolve() == table.resolve():
             raise InputError(f"--apply {apply} is the table itself, which is never changed; give another name")
     look.check_asked(context, plot)
-    from attnsim.api.checking import check as run
 
     found = run(
         table,
@@ -68,8 +69,6 @@ def check(
     )
     written = _written(found, out, plot, look)
     if apply is not None and found.audit.reasons:
-        from attnsim.models.question.case_file import write_table
-
         write_table(found.audit.mended(), apply)
         written.append(apply)
     if save_map is not None:
@@ -86,16 +85,12 @@ def check(
         raise typer.Exit(1)
 
 
-def _written(found: Check, out: Path | None, plot: Path | None, look: outputs.Look) -> list[Path]:
+def _written(found: Check, out: Path | None, plot: Path | None, look: Look) -> list[Path]:
     written = []
     if out is not None:
-        from attnsim.models.question.case_file import write_table
-
         write_table(found.rows, out)
         written.append(out)
     if plot is not None:
-        from attnsim.plots.check import check as picture
-
         written += look.write(picture(found), plot)
     return written
 
@@ -109,7 +104,7 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
     lines: list[dict[str, object]] = [{found.line_name: str(line)} for line, _ in found.lines]
     answers = [_answer(row) for row in found.answered]
     table = [line | question | answer for line, question, answer in zip(lines, questions, answers, strict=True)]
-    if not show.fits(out, table):  # what was answered stands in the first part
+    if not show.fits(out, Table("", table)):  # what was answered stands in the first part
         table = [line | answer | question for line, question, answer in zip(lines, questions, answers, strict=True)]
     names = [one.theirs for one in found.columns.columns if one.is_name]
     show.print_rows(out, "", table, right=table[0].keys() - {"inside", "trust", *names}, whole=table[0])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from attnsim import wording
-from attnsim.cli import options, outputs, show
-from attnsim.cli.heading import heading
+from attnsim.api import predict
+from attnsim.api.answer import Outcome
+from attnsim.api.comparing.ratios import Ratio
+from attnsim.cli import options, outputs, predictions, question_flags, show
 from attnsim.cli.options import flag
+from attnsim.cli.predictions import heading
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import UNITS, bound_text, unit_text
-
-if TYPE_CHECKING:
-    from attnsim.api.answer import Outcome
-    from attnsim.api.comparing.ratios import Ratio
+from attnsim.models.llm.files import load_model
+from attnsim.plots.roofline import roofline
 
 GPU, MODEL, CHANGES = "h100-sxm5-80gb", "llama-3-8b", ("hbm.bandwidth=6TB/s", "tensor.bf16=2x")
 """Decode reads K and V of every sequence once: faster memory helps it, faster tensor cores do not."""
@@ -30,15 +32,10 @@ def demo(
     json: options.Json = False,
 ) -> None:
     """Change an H100 in two ways for decode of a model: one helps, the other does not; draw why."""
-    from attnsim.api import predict
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.models.llm.files import load_model
-    from attnsim.plots.roofline import roofline
-
     outputs.make_folder(out)
     question = load_model(MODEL).workload(batch=16, seq=8192, passes="decode", dtype="bf16")
     base = load_gpu(GPU)
-    machines = [base, *(options.changed(base, [change]) for change in CHANGES)]
+    machines = [base, *(question_flags.changed(base, [change]) for change in CHANGES)]
     before, *after = (predict(question, gpu, "flash", cache="cold") for gpu in machines)
     ratios = [one.speedup_over(before) for one in after]
     written = roofline([before, after[0]], machines[:2]).write(out / "roofline.png")
@@ -52,7 +49,7 @@ def demo(
     for change, one, ratio in zip(CHANGES, after, ratios, strict=True):
         console.print(f"{change} {_reason(before, one, ratio)}")
     console.print("")
-    show.print_trust(console, [before, *after], verbose)
+    predictions.print_trust(console, [before, *after], verbose)
     console.print(
         f"\nThe picture shows the call under the rooflines of both GPUs: with {CHANGES[0]} it climbs with the roof."
     )

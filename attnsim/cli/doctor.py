@@ -7,20 +7,22 @@ import os
 import time
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from attnsim.cli import options, progress, show
-
-if TYPE_CHECKING:
-    from attnsim.kernels.gpu.environment import Finding
-    from attnsim.models.schedule.schedule import Kernel
-    from attnsim.simulator.program import Program
+from attnsim.kernels.gpu.environment import Finding, examine
+from attnsim.kernels.gpu.host import one_line
+from attnsim.models.calibrations.choose import choose
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.schedule import Kernel
+from attnsim.simulator import players
+from attnsim.simulator.prepare import prepare
+from attnsim.simulator.program import Program
 
 
 def doctor(json: options.Json = False) -> None:
     """Say what of packages, player, compiler, interpreter, driver, GPU and profiler works; how to mend the rest."""
-    from attnsim.kernels.gpu.environment import examine
-
     with progress.busy("examining"):
         packages, *others = examine()
         findings = [packages, player(), *others]
@@ -42,9 +44,6 @@ SLOWER = "the same answers, some thirty times slower"
 
 def player() -> Finding:
     """Who plays what SimPy would take long for; compiles the twin, unless that has been done, and holds it to SimPy."""
-    from attnsim.kernels.gpu.environment import Finding
-    from attnsim.kernels.gpu.host import one_line
-
     if find_spec("numba") is None:
         return Finding("player", "missing", f"SimPy: numba is not installed; {SLOWER}", "pip install numba")
     began = time.perf_counter()
@@ -53,7 +52,6 @@ def player() -> Finding:
     except (ImportError, OSError) as error:  # a numba that does not know this Python or NumPy, or cannot load LLVM
         fix = "unset NUMBA_DISABLE_JIT" if os.environ.get("NUMBA_DISABLE_JIT") else "pip install --upgrade numba"
         return Finding("player", "missing", f"SimPy: {one_line(error)}; {SLOWER}", fix)
-    from attnsim.simulator import players
 
     work = example()
     time_ps = twin.play(*work).time
@@ -74,12 +72,6 @@ def player() -> Finding:
 
 def example() -> tuple[Kernel, Program, int, int]:
     """A kernel that SimPy plays in some milliseconds, on so many SMs, with so many residents."""
-    from attnsim.models.calibrations.choose import choose
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.models.implementations.choose import find_implementation
-    from attnsim.models.question.workload import Workload
-    from attnsim.simulator.prepare import prepare
-
     gpu, record = load_gpu("a100-sxm4-80gb"), find_implementation("flash-attn.2")
     schedule = record.build(Workload(1, 4, 512, 64), gpu, None)
     item = prepare(schedule, gpu, choose(record, gpu).numbers, "warm")[0]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from attnsim import wording
-from attnsim.cli import fit_tables, given, lifted, options, progress, show, split
-from attnsim.cli.heading import check_window
+from attnsim.api.answer import Outcome
+from attnsim.api.explaining import Explanation, KernelFit
+from attnsim.api.explaining import explain as explained
+from attnsim.api.floor import fastest
+from attnsim.api.one_launch import one_launch
+from attnsim.cli import fit_tables, given, lifted, options, progress, question_flags, show, split
+from attnsim.cli.predictions import check_window
 from attnsim.cli.question_flags import OF_THE_CALL, QuestionFlags, asking
 from attnsim.errors import InputError
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.reports.sentences import anew_sentences, bound_sentences, timed_text
 from attnsim.wording import clock_text
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from attnsim.api.answer import Outcome
-    from attnsim.api.explaining import Explanation, KernelFit
-    from attnsim.models.hardware.gpu import Gpu
+WITHOUT_RANGE = "Levers are replays, without a range: predict with --set, --tile or --implementation has that of one."
 
 
 @asking()
@@ -37,6 +41,7 @@ def explain(
     budget: options.Budget = None,
     launch: options.Launch = "stream",
     calibration: options.Calibration = None,
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Explain an algorithm: loop nest, what limits it, bytes by tensor and level, what bounds it.
@@ -45,7 +50,7 @@ def explain(
     """
     if kernel is not None:
         given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
-        lifted.explain(context, kernel, gpu, changes, json, budget=budget, cache=flags.l2, launch=launch)
+        lifted.explain(context, kernel, gpu, changes, verbose, json, budget=budget, cache=flags.l2, launch=launch)
         return
     if not algorithm:
         raise InputError("nothing to explain is given; give a name (attnsim algorithms lists them) or --kernel FILE")
@@ -54,13 +59,10 @@ def explain(
     question = flags.workload() if any(given.is_given(context, name) for name in OF_THE_CALL) else None
     from attnsim.api.asking import read_conditions
     from attnsim.api.comparing.splitting import split as shared_out
-    from attnsim.api.explaining import explain as explained
-    from attnsim.api.one_launch import one_launch
-    from attnsim.models.hardware.files import load_gpu
 
     if question is not None:
         check_window(question, [algorithm], flags.window)
-    machine = options.changed(load_gpu(gpu), changes)
+    machine = question_flags.changed(load_gpu(gpu), changes)
     with progress.plays() as told:
         found = explained(
             question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, budget=budget,
@@ -79,7 +81,7 @@ def explain(
         show.print_json([found.to_dict() | more | ({"one_launch": one.to_dict()} if one else {})])
         return
     out = show.console()
-    _print(out, found, machine, flags.title)
+    _print(out, found, machine, flags.title, verbose)
     if one:
         out.print("")
         show.print_rows(out, "Prefill and decodes: one launch, two streams, one after the other", one.shown())
@@ -89,10 +91,7 @@ def explain(
         split.print_split(out, parts, split.of_call(parts.changed))
 
 
-def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
-    from attnsim.api.floor import fastest
-    from attnsim.reports.sentences import anew_sentences
-
+def _print(out: Console, found: Explanation, gpu: Gpu, model: str, verbose: bool) -> None:
     asked = found.prediction
     out.print(f"{model}{asked.workload}\n{gpu.id}{''.join(f', {change}' for change in asked.changes)}\n")
     out.print(f"{found.loop_nest}\n")
@@ -130,14 +129,16 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str) -> None:
             out.print(f"It reaches {share:.2f} of its floor; on {gpu.base_id} in this pass {nearest}.")
         out.print("")
     fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
-    reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())
-    if reached:
-        out.print(f"now: the datasheet's; of bandwidths kernels reach {reached}, and are busy by that.")
-    for line in anew_sentences(found):
-        out.print(line)
-    out.print("")
     _print_kernels(out, found)
-    out.print("Levers are replays, without a range: predict with --set, --tile or --implementation has that of one.\n")
+    reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())
+    details = (
+        WITHOUT_RANGE,
+        *fit_tables.COLUMNS,
+        *([f"now: the datasheet's; of bandwidths kernels reach {reached}, and are busy by that."] if reached else []),
+        *anew_sentences(found),
+    )
+    show.print_remarks(out, f"{WITHOUT_RANGE} -v explains the columns.", details, verbose)
+    out.print("")
     print_compared(out, found)
     for line in verdict(found):
         out.print(line)
@@ -194,9 +195,6 @@ def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:
 
 def verdict(found: Explanation) -> list[str]:
     """What bounds the call and what would have to change, in sentences."""
-    from attnsim.reports.sentences import bound_sentences, timed_text
-    from attnsim.wording import clock_text
-
     asked = found.prediction
     clock = [f"SM clock {clock_text(asked.clock_hz, asked.clock_by)}."] if asked.clock_hz and asked.clock_by else []
     return [f"Time {timed_text(asked)}, {asked.trust.level}.", *clock, *bound_sentences(found)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
+import webbrowser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +14,9 @@ import typer
 from attnsim.cli import options, progress, show
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
+from attnsim.explore.build import build as write
+from attnsim.explore.build import check_folder, count
+from attnsim.explore.server import listen, serve
 
 
 def explore(
@@ -30,8 +37,6 @@ def explore(
     if build is not None:
         if port:
             raise InputError(f"--port {port} is of a server, and --build writes files; leave one out")
-        from attnsim.explore.build import build as write
-        from attnsim.explore.build import check_folder, count
 
         check_folder(build)
         with progress.rate("answering states", count()) as done:
@@ -41,9 +46,6 @@ def explore(
             return
         print(f"written: {build}, {written} files; python -m http.server --directory {build}")
         return
-    import secrets
-
-    from attnsim.explore.server import listen, serve
 
     listening, token = listen(port), secrets.token_urlsafe(24)
     number = listening.getsockname()[1]
@@ -52,12 +54,9 @@ def explore(
         show.print_json([{"url": url, "port": number, "token": token}])
     else:
         print(f"{url}\nOnly this machine is answered; Ctrl-C ends it.")
-    import sys
 
     sys.stdout.flush()
     if browser:
-        import webbrowser
-
         webbrowser.open(url)
     serve(listening, token)
 
@@ -69,8 +68,6 @@ def _check_extra() -> None:
     ------
     InputError
     """
-    from importlib.util import find_spec
-
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise InputError(f"{' and '.join(missing)} are not installed; pip install 'attnsim[explore]'")

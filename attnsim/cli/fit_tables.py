@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from attnsim import wording
+from attnsim.api.comparing.levers import Lever
+from attnsim.api.explaining import KernelFit
 from attnsim.cli import show
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from attnsim.api.comparing.levers import Lever
-    from attnsim.api.explaining import KernelFit
 
 
 def print_kernels(out: Console, kernels: Sequence[KernelFit]) -> None:
@@ -35,6 +32,10 @@ def print_kernels(out: Console, kernels: Sequence[KernelFit]) -> None:
     show.print_rows(out, "Kernels", rows, whole=("kernel",))
 
 
+COLUMNS = ("share: of the time; as busy at: how much faster the busiest unit has to be for this one to be as busy.",)
+"""Remarks on the columns of the units."""
+
+
 def print_levers(out: Console, levers: Sequence[Lever], *, bounded: bool) -> None:
     """A line a unit: how busy it is, and the call with its figure twice as good; `bounded`: whether any unit bounds."""
     rows = [
@@ -53,10 +54,6 @@ def print_levers(out: Console, levers: Sequence[Lever], *, bounded: bool) -> Non
     title = "Units, and the call with each figure twice as good (a latency or a launch half as long)"
     right = ("busy", "share", "as busy at", "now", "speedup")
     show.print_rows(out, title, rows, right=right, whole=("unit", "figure", "now"))
-    if bounded:
-        out.print(
-            "share: of the time; as busy at: how much faster the busiest unit has to be for this one to be as busy."
-        )
 
 
 def _as_busy_at(factor: float | None, bounded: bool) -> str:

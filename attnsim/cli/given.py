@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from attnsim.errors import InputError
+from attnsim.plots.files import SUFFIXES
 from attnsim.wording import and_text
 
 INSTEAD = {
@@ -65,7 +66,8 @@ def refuse_repeated(given: Collection[Any], values: Mapping[str, Any]) -> None:
     seen: set[str] = set()
     for one in given:
         if one.name in seen and one.param_type_name == "option" and not one.multiple:
-            raise InputError(f"{one.opts[0]} is given twice; keep one")
+            takes = f" (it takes one {one.metavar}: {one.help.rstrip('.')})" if one.name in WRITTEN else ""
+            raise InputError(f"{one.opts[0]} is given twice; keep one{takes}")
         if one.param_type_name == "option" and values[one.name] == "":
             raise InputError(f"{one.opts[0]} is empty; give it a value, or leave it out")
         seen.add(one.name)
@@ -135,8 +137,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _with_those_beside(path: Path, caption: bool) -> Iterator[Path]:
     """A file, and what `attnsim.plots.sheet.Picture.write` puts beside a picture: its table, and a caption."""
-    from attnsim.plots.files import SUFFIXES
-
     yield path
     if path.suffix.lower() in SUFFIXES:
         yield path.with_suffix(".csv")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from attnsim.cli import help, options, outputs, show
+from attnsim.cli import help, options, outputs, question_flags, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, known_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.importing import import_hardware
+from attnsim.models.hardware.importing.nvml import import_attached
+from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.variants import VARIANTS
+from attnsim.writing import write_whole
 
 app = help.Commands(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)
 
@@ -25,8 +29,6 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
         if json:
             raise InputError("--json comes after the command: attnsim gpus show ID --json")
         return
-    from attnsim.models.hardware.files import builtin_gpu_ids, known_gpu_ids, load_gpu
-    from attnsim.models.hardware.variants import VARIANTS
 
     if json:
         show.print_json(_record(load_gpu(name)) for name in known_gpu_ids())
@@ -61,13 +63,10 @@ def show_gpu(
     json: options.Json = False,
 ) -> None:
     """Show every figure of a GPU with its kind and source."""
-    from attnsim.models.hardware.files import load_gpu
-
-    machine = options.changed(load_gpu(gpu), changes, joined=True)
+    machine = question_flags.changed(load_gpu(gpu), changes, joined=True)
     if json:
         show.print_json([_record(machine)])
         return
-    from attnsim.models.hardware.sections import FIELDS
 
     rows = []
     for key, field in FIELDS.items():
@@ -91,8 +90,6 @@ def show_gpu(
 
 def _record(gpu: Gpu) -> dict[str, object]:
     """A GPU for JSON: its figures in SI units by key, with kind and source."""
-    from attnsim.models.hardware.sections import FIELDS
-
     figures = {}
     for key, field in FIELDS.items():
         figure = gpu.provenance.get(key)
@@ -121,12 +118,9 @@ def new_gpu(
     json: options.Json = False,
 ) -> None:
     """Write a GPU file from another GPU and changes to it."""
-    from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
-    from attnsim.writing import write_whole
-
     name = outputs.new_gpu_file(file, force)
     original = load_gpu(base)
-    machine = options.changed(original, changes, joined=True)
+    machine = question_flags.changed(original, changes, joined=True)
     machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
     write_whole(file, gpu_to_yaml(machine))
     if json:
@@ -150,11 +144,6 @@ def import_gpu(
     json: options.Json = False,
 ) -> None:
     """Write a GPU file from LLMCompass's, AIConfigurator's or nvidia-smi's (nvidia-smi -q -x)."""
-    from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
-    from attnsim.models.hardware.importing import import_hardware
-    from attnsim.models.hardware.importing.nvml import import_attached
-    from attnsim.writing import write_whole
-
     name = outputs.new_gpu_file(out, force)
     given = load_gpu(like) if like else None
     found = import_attached() if file is None else import_hardware(file, kind, given)

@@ -10,10 +10,15 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnsim.cli import given, options
+import attnsim
+from attnsim.cli import given
 from attnsim.errors import InputError, nearest, shown
 
 WIDTH = 80
+
+PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
+"""The groups of a command's flags in its help, in order; other flags stand below them."""
+MACHINE, QUESTION, CONDITIONS, OUTPUT = PANELS
 
 
 class _WithExample:
@@ -61,7 +66,7 @@ class Command(_WithExample, TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the flags, those that name no group last."""
-        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *options.PANELS)}
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS)}
         for one in self.get_params(ctx):
             record = one.get_help_record(ctx)
             if record is not None:
@@ -91,17 +96,18 @@ class Group(_WithExample, TyperGroup):
             raise InputError(f"{path} has no command {shown(name)}; {near}; {path} --help lists all")
         return super().resolve_command(ctx, args)
 
+    def summaries(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
+        """Group, name and summary of each command."""
+        for name in self.list_commands(ctx):
+            if (one := self.get_command(ctx, name)) is not None and not one.hidden:
+                panel = getattr(one, "rich_help_panel", None)
+                yield panel if isinstance(panel, str) else "Commands", name, summary(one)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with their summaries, in groups."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        shown = [(name, one) for name, one in found if one is not None and not one.hidden]
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for name, one in shown:
-            panel = getattr(one, "rich_help_panel", None)
-            groups.setdefault(panel if isinstance(panel, str) else "Commands", []).append((name, _summary(one)))
-        for group, records in groups.items():
+        for group, some in itertools.groupby(self.summaries(ctx), key=lambda one: one[0]):
             with formatter.section(group):
-                formatter.write_dl(records)
+                formatter.write_dl([one[1:] for one in some])
 
 
 class Commands(typer.Typer):
@@ -116,7 +122,7 @@ class Commands(typer.Typer):
         return super().command(name, cls=Command, epilog=example, **settings)
 
 
-def _summary(command: Any) -> str:
+def summary(command: Any) -> str:
     """The first sentence of a command's help."""
     first = " ".join((command.help or "").split("\n\n")[0].split())
     return first.partition(". ")[0].removesuffix(".")
@@ -161,10 +167,9 @@ def _too_many(ctx: Any, word: str) -> str:
 def _names() -> dict[str, Collection[str]]:
     """Flags whose values are names, and those names."""
     from attnsim.models.hardware.files import known_gpu_ids
-    from attnsim.models.llm.files import builtin_model_ids
     from attnsim.models.mechanisms import ALGORITHMS
 
-    return {"--algorithm": ALGORITHMS, "--gpu": known_gpu_ids(), "--model": builtin_model_ids()}
+    return {"--algorithm": ALGORITHMS, "--gpu": known_gpu_ids(), "--model": attnsim.builtin_model_ids()}
 
 
 def _names_one(word: str, names: Collection[str]) -> bool:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import Annotated
 
 from attnsim import wording
+from attnsim.api.libraries import TYPICAL, library_defaults
 from attnsim.cli import options, show
 from attnsim.cli.options import flag, switch
-from attnsim.errors import some
+from attnsim.errors import InputError, nearest, shown, some
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
+from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.names import MEANINGS
 from attnsim.models.question.words import read_pass
-
-if TYPE_CHECKING:
-    from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.question.workload import PASSES
 
 USUAL = "a100-sxm4-80gb,h100-sxm5-80gb,b200-sxm-180gb"
 """GPUs that libraries are shown for, where none is named."""
@@ -29,8 +33,6 @@ def implementations(
     json: options.Json = False,
 ) -> None:
     """Find the implementation behind a library's call, and say whose code it is."""
-    from attnsim.models.implementations.choose import IMPLEMENTATIONS
-
     passes = passes and read_pass(passes)
     if libraries:
         _print_libraries(gpu, passes, call, json)
@@ -64,11 +66,6 @@ def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json
     ------
     InputError
     """
-    from dataclasses import asdict
-
-    from attnsim.api.libraries import TYPICAL, library_defaults
-    from attnsim.errors import InputError, nearest, shown
-
     if call is not None:
         raise InputError(f"--for {call} and --libraries exclude each other; leave one out")
     if passes is not None and passes not in TYPICAL:
@@ -92,8 +89,6 @@ def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json
 
 
 def _passes(one: Implementation) -> str:
-    from attnsim.models.question.workload import PASSES
-
     return "all" if len(one.passes) == len(PASSES) else ", ".join(one.passes)
 
 
@@ -104,9 +99,6 @@ def _of_call(call: str) -> list[Implementation]:
     ------
     InputError
     """
-    from attnsim.errors import InputError, nearest
-    from attnsim.models.implementations.choose import IMPLEMENTATIONS
-
     every = list(IMPLEMENTATIONS.values())
     asked = call.strip().lower().removesuffix("()")
     last = asked.split()[0].rpartition(".")[2] if asked else ""
@@ -132,11 +124,6 @@ def able(found: list[Implementation], gpu: str | None, passes: str | None) -> li
     InputError
         For what is not known, and when none is left.
     """
-    from attnsim.errors import InputError, nearest, shown
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.models.implementations.choose import runs_on
-    from attnsim.models.question.workload import PASSES
-
     if passes is not None and passes not in PASSES:
         raise InputError(f"pass is {shown(passes)}; {nearest(passes, PASSES)}")
     before = found
@@ -172,8 +159,6 @@ def _lines(one: Implementation, width: int) -> list[str]:
 
 def known_as(one: Implementation) -> list[str]:
     """Other names of an implementation, with those that mean it on some GPUs or in some versions alone."""
-    from attnsim.models.implementations.names import MEANINGS
-
     somewhere = [
         name
         for line in MEANINGS

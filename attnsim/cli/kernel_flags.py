@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,11 @@ from attnsim.cli import options
 from attnsim.cli.given import is_given
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
+from attnsim.kernels.catalog import Operation
 from attnsim.models.llm import asked
-
-if TYPE_CHECKING:
-    from attnsim.kernels.catalog import Operation
-    from attnsim.models.question.workload import Workload
-    from attnsim.ptx.foreign.launching import Ready
+from attnsim.models.question.workload import Workload
+from attnsim.ptx.foreign import launching
+from attnsim.ptx.foreign.launching import Ready
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,6 @@ class KernelFlags:
         ------
         InputError
         """
-        from attnsim.ptx.foreign import launching
-
         return launching.prepare(
             ptx=self.ptx,
             cuda=self.cuda,

@@ -16,15 +16,21 @@ from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
+from attnsim.kernels.catalog import Operation, find_operation
+from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
+from attnsim.models.question.workload import Workload
+from attnsim.ptx import outcome
+from attnsim.ptx.adversarial import check_kind
+from attnsim.ptx.counters import PIPES
+from attnsim.ptx.faults import Fault
+from attnsim.ptx.foreign import launching
+from attnsim.ptx.foreign.arguments import load_named
+from attnsim.ptx.foreign.launching import summary_of
+from attnsim.ptx.foreign.run import PtxRun
+from attnsim.ptx.outcome import Difference, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from attnsim.kernels.catalog import Operation
     from attnsim.kernels.comparison import Count
-    from attnsim.models.question.workload import Workload
-    from attnsim.ptx.foreign.run import PtxRun
-    from attnsim.ptx.outcome import Difference, Outcome
 
 
 """Exit code where the command ran and what it checked is not as it should be."""
@@ -34,11 +40,6 @@ def run_any(
     kernel: KernelFlags, inputs: str, seed: int, check: str, tolerance: float | None, out: Path | None, json: bool
 ) -> None:
     """Run it, compare its outputs if asked to, and print."""
-    from attnsim.ptx import outcome
-    from attnsim.ptx.faults import Fault
-    from attnsim.ptx.foreign import launching
-    from attnsim.ptx.foreign.arguments import load_named
-
     if tolerance is not None and not check:
         raise InputError("--tolerance is for --check WHERE:NAME, which is not given")
     reference = load_named(check) if check else None
@@ -77,9 +78,6 @@ def _fail(message: str) -> None:
 def _print(
     ran: PtxRun, about: Mapping[str, Any], found: Sequence[Difference], allowed: float, kept: Path | None
 ) -> None:
-    from attnsim.ptx.counters import PIPES
-    from attnsim.ptx.foreign.launching import summary_of
-
     console = show.console()
     shapes = f"grid {_by(ran.grid)}, block {_by(ran.block)}, {ran.shared_memory_bytes:,} B of dynamic shared memory"
     console.print(f"{ran.entry} in the interpreter\n{shapes}, {about['inputs']} inputs, seed {about['seed']}\n")
@@ -153,9 +151,6 @@ def run(
 
     With --ptx, --cuda or --triton run any other kernel in the interpreter.
     """
-    from attnsim.kernels.catalog import find_operation
-    from attnsim.ptx.adversarial import check_kind
-
     check_kind(inputs)
     kernel.refuse_mixed(context, own=("cpu", "gpu"), others=("check", "tolerance", "out"))
     if kernel.given:
@@ -180,11 +175,9 @@ def run(
 def _on_cpu(
     operation: Operation, question: Workload, gpu: str, seed: int, inputs: str
 ) -> tuple[str, Outcome, list[Count]]:
-    from attnsim.kernels.comparison import compare
-    from attnsim.kernels.cpu_device import CpuDevice
-    from attnsim.ptx.faults import Fault
+    from attnsim.kernels import comparison, cpu_device
 
-    device = CpuDevice(gpu or operation.example_gpu)
+    device = cpu_device.CpuDevice(gpu or operation.example_gpu)
     schedule = operation.schedule(question, device.gpu)
     blocks = sum(kernel.blocks for kernel in schedule.kernels)
     try:
@@ -193,12 +186,10 @@ def _on_cpu(
     except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
         print(f"error: {fault}", file=sys.stderr)
         raise typer.Exit(on_gpu.FAILED) from None
-    return f"the interpreter, tiles of {device.gpu.id}", outcome, compare(device.launches, schedule)
+    return f"the interpreter, tiles of {device.gpu.id}", outcome, comparison.compare(device.launches, schedule)
 
 
 def _on_gpu(operation: Operation, question: Workload, seed: int, inputs: str) -> tuple[str, Outcome, list[Count]]:
-    from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
-
     try:
         device = CudaDevice(poison=True, synchronous=True)
     except InputError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,12 @@ from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.models.schedule.lifted import LiftedCall
+from attnsim.kernels.catalog import find_operation
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
+from attnsim.models.schedule.lifted import LiftedCall
+from attnsim.ptx.adversarial import check_kind
+from attnsim.ptx.faults import Fault
 
 
 @asking(arg=[], option=[], seq=1024)
@@ -44,9 +47,6 @@ def trace(
 
     Shapes and grid are those of the launch; the file is then predicted on any GPU.
     """
-    from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
-    from attnsim.ptx.adversarial import check_kind
-
     if inputs != "zeros":
         check_kind(inputs)
     if out is not None:
@@ -68,7 +68,6 @@ def trace(
 
 def _other(kernel: KernelFlags, inputs: str, registers: int | None, like: str | None, counted: bool) -> LiftedCall:
     from attnsim.kernels.lift.tracing import trace_kernel
-    from attnsim.models.implementations.choose import find_implementation
 
     if like:
         find_implementation(like)
@@ -77,9 +76,7 @@ def _other(kernel: KernelFlags, inputs: str, registers: int | None, like: str | 
 
 
 def _own(name: str, gpu: str, inputs: str, own: OwnFlags, counted: bool) -> LiftedCall:
-    from attnsim.kernels.catalog import find_operation
     from attnsim.kernels.lift.own import lift_operation
-    from attnsim.ptx.faults import Fault
 
     operation = find_operation(name)
     try:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from attnsim.cli import help, kernel_run, kernel_trace, on_gpu, options, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
-    from attnsim.kernels.catalog import Operation
-    from attnsim.kernels.resources import ResourceRow
-    from attnsim.models.hardware.gpu import Gpu
+from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
+from attnsim.kernels.resources import (
+    ARCHITECTURES,
+    GOLDEN,
+    ResourceRow,
+    inspect_all,
+    jobs,
+    resident_blocks,
+    runs_on,
+    to_csv,
+)
+from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.ptx import compile_cache
+from attnsim.writing import write_whole
 
 app = help.Commands(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
 app.command("run", example="attnsim kernels run flash --cpu")(kernel_run.run)
@@ -38,8 +46,6 @@ def kernels(context: typer.Context, json: options.Json = False) -> None:
 @app.command("list", example="attnsim kernels list")
 def list_kernels(json: options.Json = False) -> None:
     """List the operations that have kernels."""
-    from attnsim.kernels.catalog import OPERATIONS
-
     if json:
         show.print_json(_record(operation) for operation in OPERATIONS.values())
         return
@@ -89,11 +95,6 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Compile every kernel for every architecture and show what it takes."""
-    from attnsim.kernels.catalog import OPERATIONS, find_operation
-    from attnsim.kernels.resources import ARCHITECTURES, GOLDEN, inspect_all, jobs, to_csv
-    from attnsim.ptx import compile_cache
-    from attnsim.writing import write_whole
-
     chosen = [find_operation(name) for name in options.words(kernel, "--kernel")] if kernel else [*OPERATIONS.values()]
     wanted = [name.removeprefix("sm_") for name in options.words(arch, "--arch")] if arch else list(ARCHITECTURES)
     for name in wanted:
@@ -109,7 +110,6 @@ def check(
     compile_cache.prune()
     if write:
         write_whole(GOLDEN, to_csv(rows))
-    from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 
     gpus = [load_gpu(name) for name in builtin_gpu_ids()]
     if json:
@@ -132,16 +132,12 @@ def check(
 
 
 def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:
-    from attnsim.kernels.resources import resident_blocks, runs_on
-
     blocks = {gpu.id: resident_blocks(row, gpu) for gpu in gpus if runs_on(row, gpu)}
     return {**dataclasses.asdict(row), "blocks_per_sm": blocks}
 
 
 def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
     """One line for each kernel, and another for architectures on which it takes something else."""
-    from attnsim.kernels.resources import resident_blocks, runs_on
-
     lines: dict[tuple[Any, ...], list[str]] = {}
     for row in rows:
         taken = (row.registers, row.spill_bytes, row.stack_bytes, row.shared_memory_bytes, row.threads)
@@ -174,8 +170,6 @@ def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
 
 def _print_notes(out: Console, rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
     """Which GPUs are behind the architectures, and how to read the columns."""
-    from attnsim.kernels.resources import runs_on
-
     named: dict[str, list[str]] = {}
     for gpu in gpus:
         for arch in dict.fromkeys(row.arch for row in rows if runs_on(row, gpu)):

@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import typer
 
 from attnsim import wording
-from attnsim.cli import given, options, progress, show, split
-from attnsim.cli.heading import heading
+from attnsim.api.comparing.ratios import Ratio
+from attnsim.api.comparing.splitting import Split
+from attnsim.api.layer import layer, split_layer
+from attnsim.api.layer_answer import LayerAnswer
+from attnsim.cli import given, options, progress, question_flags, show, split
+from attnsim.cli.look import Look
+from attnsim.cli.predictions import heading
+from attnsim.cli.question_flags import QuestionFlags
 from attnsim.cli.step import predict_steps
 from attnsim.errors import InputError
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.llm.asked import title_of
 from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.wording import clock_text
-
-if TYPE_CHECKING:
-    import typer
-
-    from attnsim.api.comparing.ratios import Ratio
-    from attnsim.api.comparing.splitting import Split
-    from attnsim.api.layer_answer import LayerAnswer
-    from attnsim.cli.outputs import Look
-    from attnsim.cli.question_flags import QuestionFlags
 
 _LEFT_OUT = (
     "Left out: normalisation, residual additions, cache writes that the attention does not make itself, "
@@ -62,14 +62,11 @@ def predict_layers(
     ------
     InputError
     """
-    from attnsim.api.layer import layer, split_layer
-    from attnsim.models.hardware.files import load_gpu
-
     if flags.lengths is not None:
         predict_steps(
             context, flags, ep=ep, gpu=gpu, changes=changes, algorithm=algorithm or None,
             implementation=implementation or None, mode=mode, budget=budget, launch=launch,
-            calibration=calibration, json=json, plot=plot, look=look,
+            calibration=calibration, verbose=verbose, json=json, plot=plot, look=look,
         )  # fmt: skip
         return
     given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", *NOT_OF_LAYERS))
@@ -79,7 +76,7 @@ def predict_layers(
     if split_changes:
         split.check(changes)
     bases = [load_gpu(name) for name in options.words(gpu, "--gpu")]
-    pairs = [(base, options.changed(base, changes)) for base in bases]
+    pairs = [(base, question_flags.changed(base, changes)) for base in bases]
     asked: dict[str, Any] = {
         "batch": flags.batch, "seq_kv": flags.seq_kv, "passes": flags.passes, "dtype": flags.dtype, "tp": flags.tp,
         "algorithm": algorithm or None, "implementation": implementation or None, "mode": mode, "budget": budget,

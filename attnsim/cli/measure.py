@@ -5,17 +5,27 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.kernels.gpu.records import Records
-    from attnsim.validation.measuring.measure import Finished
+from attnsim.kernels.gpu.bench import attached_bench
+from attnsim.kernels.gpu.records import FILE_NAME, Records
+from attnsim.models.question.case_file import write_table
+from attnsim.validation.measured.measured_table import (
+    machines_of,
+    measured_frame,
+    measured_rows,
+    summary,
+    wrong_kernels,
+)
+from attnsim.validation.measured.own_runs import OWN
+from attnsim.validation.measured.own_runs import keep as keep_rows
+from attnsim.validation.measuring.measure import Finished, chosen
+from attnsim.validation.measuring.measure import measure as run
 
 TABLE = "measurements.csv"
 
@@ -35,8 +45,6 @@ def measure(
     json: options.Json = False,
 ) -> None:
     """Check our kernels on the GPU, then time them, most informative points first, until the time is up."""
-    from attnsim.kernels.gpu.records import FILE_NAME, Records
-
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; give a folder")
     if source is not None:
@@ -44,9 +52,6 @@ def measure(
             raise InputError(f"--from {source} is no file; give the {FILE_NAME} of a run")
         _finish(Records(source), None, out, json, keep)
         return
-    from attnsim.kernels.gpu.bench import attached_bench
-    from attnsim.validation.measuring.measure import chosen
-    from attnsim.validation.measuring.measure import measure as run
 
     names = options.words(algorithms, "--algorithms") if algorithms else []
     with on_gpu.told():
@@ -77,15 +82,6 @@ def _failed(finished: Finished) -> typer.Exit:
 
 def _finish(records: Records, finished: Finished | None, out: Path, json: bool, keep: bool) -> None:
     """Write the table, to where fits find it too if it is kept, and show what it holds."""
-    from attnsim.models.question.case_file import write_table
-    from attnsim.validation.measured.measured_table import (
-        machines_of,
-        measured_frame,
-        measured_rows,
-        summary,
-        wrong_kernels,
-    )
-
     everything = list(records.done.values())
     kept = _kept(everything) if keep else []
     rows = measured_rows(everything)
@@ -128,9 +124,6 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool, 
 
 
 def _kept(records: list[dict[str, Any]]) -> list[Path]:
-    from attnsim.validation.measured.own_runs import OWN
-    from attnsim.validation.measured.own_runs import keep as keep_rows
-
     try:
         return keep_rows(records)
     except OSError as error:

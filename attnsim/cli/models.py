@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,13 @@ from attnsim import wording
 from attnsim.cli import help, options, outputs, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError, some
-
-if TYPE_CHECKING:
-    from attnsim.models.hardware.gpu import Gpu
-    from attnsim.models.llm.model import Model
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.llm.files import builtin_model_ids, check_new_file, load_model, model_to_yaml
+from attnsim.models.llm.huggingface import import_config
+from attnsim.models.llm.model import SHARINGS, Model
+from attnsim.models.question.workload import DTYPE_BYTES
+from attnsim.writing import write_whole
 
 app = help.Commands(help="List models, show one, or import one from Hugging Face.", invoke_without_command=True)
 
@@ -33,9 +36,6 @@ def list_models(
         if json:
             raise InputError("--json comes after the command: attnsim models show ID --json")
         return
-    from attnsim.models.llm.files import builtin_model_ids, load_model
-    from attnsim.models.llm.model import SHARINGS
-    from attnsim.models.question.workload import DTYPE_BYTES
 
     if dtype not in DTYPE_BYTES:
         raise InputError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
@@ -78,10 +78,6 @@ def show_model(
     json: options.Json = False,
 ) -> None:
     """Show every figure of a model, its layers, parameters and KV cache, whether they fit a GPU, and the source."""
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.models.llm.files import load_model
-    from attnsim.models.llm.model import SHARINGS
-
     found = load_model(model)
     memory = _memory(found, load_gpu(gpu) if gpu else None, batch, seq or found.max_length, dtype)
     if json:
@@ -115,8 +111,6 @@ def show_model(
 
 def _memory(model: Model, gpu: Gpu | None, batch: int, seq: int, dtype: str) -> dict[str, object]:
     """Bytes of the weights and of the cache of so many sequences, and whether a GPU holds both."""
-    from attnsim.models.question.workload import DTYPE_BYTES
-
     many, cache = model.parameters(), batch * model.cache_bytes(seq, dtype) if seq else 0
     weights = None if many is None else many * DTYPE_BYTES[dtype]
     found: dict[str, object] = {
@@ -162,10 +156,6 @@ def import_model(
     json: options.Json = False,
 ) -> None:
     """Write a model file from a Hugging Face configuration."""
-    from attnsim.models.llm.files import check_new_file, model_to_yaml
-    from attnsim.models.llm.huggingface import import_config
-    from attnsim.writing import write_whole
-
     outputs.check_output(out)
     name = check_new_file(out)
     if out.exists() and not force:
@@ -202,8 +192,6 @@ def _figures(model: Model) -> dict[str, object]:
 
 def _record(model: Model, dtype: str) -> dict[str, object]:
     """A model for JSON, with the bytes of its KV cache per token over all layers."""
-    from attnsim.models.llm.model import SHARINGS
-
     sizes = {sharing: model.kv_bytes_per_token(dtype, sharing) for sharing in SHARINGS}
     return _figures(model) | {
         "cache_dtype": dtype,

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from attnsim.cli.help import CONDITIONS, MACHINE, OUTPUT, QUESTION
 from attnsim.errors import InputError
 from attnsim.models.question.words import listed, read_count, read_dtype, read_number, read_pass, whole
 
-if TYPE_CHECKING:
-    from attnsim.models.hardware.gpu import Gpu
-    from attnsim.models.question.workload import Workload
-
 T = TypeVar("T")
-
-PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
-"""The groups of a command's flags in its help, in order; other flags stand below them."""
-MACHINE, QUESTION, CONDITIONS, OUTPUT = PANELS
 
 
 def flag(metavar: str | None, help_text: str, *names: str, panel: str | None = None) -> Any:
@@ -150,6 +143,7 @@ Verbose = Annotated[bool, switch("More columns and tables.", "--verbose", "-v", 
 Details = Annotated[
     bool, switch("More columns, and all there is to say of the trust.", "--verbose", "-v", panel=OUTPUT)
 ]
+Pictures = Annotated[list[Path], flag("FILE", "Picture, .png, .svg, .pdf or .pgf; repeat it for several.", "--out")]
 CaptionPlace = Annotated[
     str, flag("WHERE", "Title and caption: in the picture, in a file beside it, or none.", "--caption", panel=OUTPUT)
 ]
@@ -192,32 +186,6 @@ def words(values: list[str], flag: str) -> list[str]:
     return found
 
 
-def drawn(names: str, question: Workload) -> list[str]:
-    """The algorithms of a picture: those named, or the fused one beside the unfused one where that can be asked."""
-    from attnsim.models.mechanisms import unfused_beside
-
-    return words([names], "--algorithm") if names else [*unfused_beside(question), "flash"]
-
-
-def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
-    """The GPU with every ``KEY=VALUE`` applied in order; only of several `joined` GPUs what joins them.
-
-    Raises
-    ------
-    InputError
-    """
-    from attnsim.models.hardware.sections import changeable_alone
-
-    for key, value in read_settings(settings).items():
-        try:
-            if not joined:
-                changeable_alone(key)
-            gpu = gpu.replace(key, value)
-        except InputError as error:
-            raise InputError(f"--set {key}={value}: {error}") from None
-    return gpu
-
-
 def read_settings(settings: Iterable[str]) -> dict[str, str]:
     """Figures and values of ``KEY=VALUE``.
 
@@ -245,16 +213,3 @@ def pairs(texts: Iterable[str], flag: str, form: str, example: str) -> dict[str,
             raise InputError(f"{flag} {name} is given twice; keep one")
         found[name] = value
     return found
-
-
-def beside_unchanged(gpus: list[str], settings: list[str]) -> list[Gpu]:
-    """Each GPU as it is, and where something is set, the changed one beside it.
-
-    Raises
-    ------
-    InputError
-    """
-    from attnsim.models.hardware.files import load_gpu
-
-    bases = [load_gpu(name) for name in words(gpus, "--gpu")]
-    return [one for base in bases for one in ([base, changed(base, settings)] if settings else [base])]

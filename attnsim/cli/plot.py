@@ -5,12 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from attnsim.api.asking import ask, read_conditions
+from attnsim.api.explaining import explain
 from attnsim.cli import help, options, progress
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import Asked, asking
 from attnsim.cli.question_flags import NOT_OF_DENSITIES
 from attnsim.cli.split import check as check_changes
 from attnsim.errors import InputError
+from attnsim.plots.density import density as draw_density
+from attnsim.plots.occupancy import waves as draw_waves
+from attnsim.plots.scaling import crossing_pairs
+from attnsim.plots.scaling import scaling as draw_scaling
+from attnsim.plots.series import about, names_of
+from attnsim.plots.split import split as draw_split
+from attnsim.plots.tornado import tornado as draw_tornado
+from attnsim.plots.traffic import traffic as draw_traffic
+from attnsim.plots.units import units as draw_units
+from attnsim.studies.sensitivity import elasticities
 
 app = help.Commands(
     help="Draw predictions, a CSV beside each picture. Others: attnsim roofline, trace --picture, breakeven --plot.",
@@ -19,13 +31,11 @@ app = help.Commands(
 
 
 @app.command("scaling", example="attnsim plot scaling --gpu h100 --model llama-3-8b --seq 1k:64k")
-@asking(without=("lengths",), algorithm="naive,flash,linear", seq="512:131072", out=Path("scaling.png"))
+@asking(without=("lengths",), algorithm="naive,flash,linear", seq="512:131072", out=[Path("scaling.png")])
 def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     """Time and speedup over the length, with 90 % ranges, crossovers, and where memory ends a line."""
     from attnsim.api.comparing.baselines import check_baseline
     from attnsim.api.comparing.crossover import crossover
-    from attnsim.plots.scaling import crossing_pairs
-    from attnsim.plots.scaling import scaling as picture
 
     questions = asked.questions()
     if len(questions) < 2 or len({one.batch for one in questions}) > 1:
@@ -43,25 +53,20 @@ def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
                           calibration=asked.calibration)
                 for slower, faster in crossing_pairs(found)
             ]  # fmt: skip
-    asked.finish(picture(found, crossings, baseline))
+    asked.finish(draw_scaling(found, crossings, baseline))
 
 
 @app.command("units", example="attnsim plot units --gpu h100 --model llama-3-8b --seq 8k")
-@asking(out=Path("units.png"))
+@asking(out=[Path("units.png")])
 def units(asked: Asked) -> None:
     """How long each unit is busy within the call: what is hidden under what."""
-    from attnsim.plots.units import units as picture
-
-    asked.finish(picture(asked.predictions()))
+    asked.finish(draw_units(asked.predictions()))
 
 
 @app.command("traffic", example="attnsim plot traffic --gpu h100 --model llama-3-8b --seq 8k")
-@asking(without=("calibration",), out=Path("traffic.png"))
+@asking(without=("calibration",), out=[Path("traffic.png")])
 def traffic(asked: Asked) -> None:
     """Bytes by tensor through HBM, asked of the L2, and in shared memory."""
-    from attnsim.api.explaining import explain
-    from attnsim.plots.traffic import traffic as picture
-
     found = [
         explain(
             one.workload, machine, one.algorithm, implementation=one.implementation, tiles=asked.tiles,
@@ -69,33 +74,26 @@ def traffic(asked: Asked) -> None:
         )
         for machine, one in asked.answers([asked.question()])
     ]  # fmt: skip
-    asked.finish(picture(found))
+    asked.finish(draw_traffic(found))
 
 
 @app.command("waves", example="attnsim plot waves --gpu h100 --model llama-3-8b --seq 256:8k:256")
-@asking(without=("lengths",), algorithm="flash", seq="256:8192:256", out=Path("waves.png"))
+@asking(without=("lengths",), algorithm="flash", seq="256:8192:256", out=[Path("waves.png")])
 def waves(asked: Asked) -> None:
     """Waves of thread blocks over the length or the batch, how empty the last is, and the time per useful FLOP."""
-    from attnsim.plots.occupancy import waves as picture
-
     if len(asked.questions()) < 2:
         raise InputError(f"waves are a curve over lengths or batches; write --seq 256:8192:256, not {asked.seq}")
-    asked.finish(picture(asked.predictions()))
+    asked.finish(draw_waves(asked.predictions()))
 
 
 @app.command("tornado", example="attnsim plot tornado --gpu h100 --model llama-3-8b --seq 8k")
-@asking(without=("calibration",), out=Path("tornado.png"))
+@asking(without=("calibration",), out=[Path("tornado.png")])
 def tornado(
     asked: Asked,
     *,
     step: Annotated[float, options.amount("By how much each figure is raised and lowered, relative.")] = 0.1,
 ) -> None:
     """Which figure of the GPU moves the time by how much."""
-    from attnsim.api.asking import ask, read_conditions
-    from attnsim.plots.series import about, names_of
-    from attnsim.plots.tornado import tornado as picture
-    from attnsim.studies.sensitivity import elasticities
-
     answers = asked.answers([asked.question()])
     predictions = [one for _, one in answers]
     found = {}
@@ -107,11 +105,11 @@ def tornado(
             )  # fmt: skip
             found[name] = elasticities(question, step)
             done()
-    asked.finish(picture(found, about(predictions)))
+    asked.finish(draw_tornado(found, about(predictions)))
 
 
 @app.command("density", example="attnsim plot density --gpu a100,h100 --heads 16 --head-dim 128 --seq 16k --causal")
-@asking(without=("algorithm", "tiles", *NOT_OF_DENSITIES), out=Path("density.png"))
+@asking(without=("algorithm", "tiles", *NOT_OF_DENSITIES), out=[Path("density.png")])
 def density(
     asked: Asked,
     *,
@@ -120,7 +118,6 @@ def density(
 ) -> None:
     """Time of dense flash and of sparse kernels (--implementation) over the density of the mask."""
     from attnsim.api.comparing.densities import densities
-    from attnsim.plots.density import density as picture
 
     machines = asked.machines()
     with progress.steps("predicting", len(machines)) as done:
@@ -128,18 +125,17 @@ def density(
             asked.question(), machines, pattern=pattern, block=block, sparse=asked.implementations,
             cache=asked.flags.l2, launch=asked.launch, calibration=asked.calibration, done=done,
         )  # fmt: skip
-    asked.finish(picture(found))
+    asked.finish(draw_density(found))
 
 
 @app.command(
     "split",
     example="attnsim plot split --gpu h100 --model llama-3-8b --seq 8k --set l2.bandwidth=2x --set sm.exp_rate=1.5x",
 )
-@asking(algorithm="flash", out=Path("split.png"))
+@asking(algorithm="flash", out=[Path("split.png")])
 def split(asked: Asked) -> None:
     """What each of several --set brings: steps from the unchanged GPU to the changed one."""
     from attnsim.api.comparing.splitting import split as shared_out
-    from attnsim.plots.split import split as picture
 
     check_changes(asked.changes)
     changed = [(gpu, one) for gpu, one in asked.answers([asked.question()]) if gpu.changes]
@@ -152,4 +148,4 @@ def split(asked: Asked) -> None:
                            cache=asked.flags.l2, launch=asked.launch, calibration=asked.calibration)
             )  # fmt: skip
             done()
-    asked.finish(picture(found))
+    asked.finish(draw_split(found))

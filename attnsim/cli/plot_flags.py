@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from attnsim.cli import options, outputs, progress, question_flags, show
+from attnsim.api import compare
+from attnsim.api.answer import Outcome
+from attnsim.cli import options, progress, question_flags, show
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.mechanisms import unfused_beside
 from attnsim.models.question.words import listed, whole
-
-if TYPE_CHECKING:
-    from attnsim.api.answer import Outcome
-    from attnsim.models.hardware.gpu import Gpu
-    from attnsim.models.question.workload import Workload
-    from attnsim.plots.sheet import Picture
+from attnsim.models.question.workload import Workload
+from attnsim.plots.sheet import Picture
 
 MOST = 512
 """Points of a range."""
@@ -46,8 +46,8 @@ class Asked:
     tiles: Tiles = "shipped"
     launch: options.Launch = "stream"
     calibration: options.Calibration = None
-    out: Annotated[Path, flag("FILE", "Picture, .png, .svg, .pdf or .pgf.")] = Path("plot.png")
-    look: outputs.Look
+    out: options.Pictures
+    look: Look
     json: options.Json = False
 
     def __post_init__(self) -> None:
@@ -57,12 +57,12 @@ class Asked:
         ------
         InputError
         """
-        self.look.check(self.out)
+        self.look.check(*self.out)
 
     @property
     def names(self) -> list[str]:
         """Algorithms."""
-        return options.drawn(self.algorithm, self.questions()[0])
+        return drawn(self.algorithm, self.questions()[0])
 
     @property
     def implementations(self) -> list[str]:
@@ -71,7 +71,7 @@ class Asked:
 
     def machines(self) -> list[Gpu]:
         """Each GPU as it is, and beside it changed by ``--set``."""
-        return options.beside_unchanged(self.gpu, self.changes)
+        return question_flags.beside_unchanged(self.gpu, self.changes)
 
     def questions(self) -> list[Workload]:
         """A workload for each batch and length.
@@ -106,8 +106,6 @@ class Asked:
 
     def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Outcome]]:
         """Every algorithm on every GPU for each question."""
-        from attnsim.api import compare
-
         machines, found = self.machines(), []
         with progress.steps("predicting", len(questions) * len(machines)) as done:
             for question in questions:
@@ -126,7 +124,7 @@ class Asked:
 
     def finish(self, picture: Picture) -> None:
         """Write the picture and its table, and say so."""
-        written = self.look.write(picture, self.out)
+        written = self.look.write(picture, *self.out)
         if self.json:
             show.print_json(picture.rows)
             return
@@ -158,3 +156,8 @@ def numbers_of(text: str, flag: str) -> list[int]:
     if len(found) > MOST:
         raise InputError(f"{flag}: {text} has more than {MOST} numbers; take a longer step")
     return list(dict.fromkeys(found))
+
+
+def drawn(names: str, question: Workload) -> list[str]:
+    """The algorithms of a picture: those named, or the fused one beside the unfused one where that can be asked."""
+    return options.words([names], "--algorithm") if names else [*unfused_beside(question), "flash"]

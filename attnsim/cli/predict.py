@@ -7,26 +7,33 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from attnsim.cli import given, lifted, options, outputs, progress, show, split, table_flags
-from attnsim.cli.heading import caption, heading
-from attnsim.cli.layer import predict_layers
+from attnsim.api import compare
+from attnsim.api.answer import Answer, Outcome, plain
+from attnsim.api.answering import compared
+from attnsim.api.asking import Question, read_conditions
+from attnsim.api.comparing.baselines import Ratios, check_baseline, ratios_over, ratios_over_unchanged
+from attnsim.api.comparing.ratios import LikeForLike
+from attnsim.api.comparing.splitting import Split
+from attnsim.api.comparing.splitting import split as shared_out
+from attnsim.api.tables import predict_rows, with_answers
+from attnsim.cli import given, lifted, options, predictions, progress, question_flags, show, split, table_flags
+from attnsim.cli.help import MACHINE
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag, switch
+from attnsim.cli.predictions import caption, heading
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.api.answer import Answer, Outcome
-    from attnsim.api.asking import Question
-    from attnsim.api.comparing.baselines import Ratios
-    from attnsim.api.comparing.ratios import LikeForLike
-    from attnsim.api.comparing.splitting import Split
-    from attnsim.models.hardware.gpu import Gpu
-    from attnsim.models.question.columns import Naming
-    from attnsim.models.question.workload import Workload
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import match
+from attnsim.models.mechanisms import only_for, playing, running, unfused_beside
+from attnsim.models.question.case_file import write_table
+from attnsim.models.question.columns import Naming
+from attnsim.models.question.workload import Workload
 
 
 @asking()
@@ -40,7 +47,7 @@ def predict(
         flag(
             None,
             "Names with commas; default: naive,flash, and what has the window or the patterns.",
-            panel=options.MACHINE,
+            panel=MACHINE,
         ),
     ] = "",
     implementation: options.ImplementationNames = "",
@@ -62,7 +69,7 @@ def predict(
     cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of the step of --layer --lengths, and its CSV.")] = None,
-    look: outputs.Look,
+    look: Look,
     maps: table_flags.Maps = [],  # noqa: B006
     time_unit: table_flags.TimeUnit = None,
     set_columns: table_flags.Cells = [],  # noqa: B006
@@ -74,7 +81,9 @@ def predict(
     _check_picture(context, look, plot, of_step=layer and flags.lengths is not None)
     if kernel is not None:
         given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
-        lifted.predict(context, kernel, gpu, changes, json, mode=mode, budget=budget, cache=flags.l2, launch=launch)
+        lifted.predict(
+            context, kernel, gpu, changes, verbose, json, mode=mode, budget=budget, cache=flags.l2, launch=launch
+        )
         return
     if cases is not None:
         given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
@@ -87,6 +96,8 @@ def predict(
     if not (layer and flags.lengths):
         given.refuse(context, "goes with --layer --lengths, a step of a server", ("ep",))
     if layer:
+        from attnsim.cli.layer import predict_layers
+
         predict_layers(
             context, flags, ep=ep or 0, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
             implementation=implementation, mode=mode, budget=budget, launch=launch,
@@ -102,12 +113,9 @@ def predict(
     question = flags.workload(seq=lengths[0])
     imitated = options.words([implementation], "--implementation") if implementation else []
     names = _algorithms(question, algorithm, imitated, flags)
-    from attnsim.api.answer import plain
-    from attnsim.api.comparing.baselines import check_baseline
-    from attnsim.models.hardware.files import load_gpu
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
-    hypothetical = [options.changed(machine, changes) for machine in machines]
+    hypothetical = [question_flags.changed(machine, changes) for machine in machines]
     refused = _refused(question, hypothetical, names, imitated)
     conditions = {"mode": mode, "budget": budget, "cache": flags.l2, "launch": launch, "calibration": calibration}
     asked = _Asked(names, imitated, tile, conditions, refused)
@@ -147,7 +155,7 @@ def predict(
     _print(question, groups, over, flags.title, splits, verbose)
 
 
-def _check_picture(context: typer.Context, look: outputs.Look, plot: Path | None, *, of_step: bool) -> None:
+def _check_picture(context: typer.Context, look: Look, plot: Path | None, *, of_step: bool) -> None:
     """Refuse a picture of anything but a step, and how one looks that is not asked for."""
     look.check_asked(context, plot)
     if plot is not None and not of_step:
@@ -164,8 +172,6 @@ def _check_one(out: Path | None, tile: str | None, tiles: str | None) -> None:
 
 def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: QuestionFlags) -> list[str]:
     """The algorithms that are asked for, or the usual ones for a question."""
-    from attnsim.models.mechanisms import only_for, playing, unfused_beside
-
     only = only_for(question)
     usual = (*unfused_beside(question), playing(question.without_window()).name, *only[:1], *_run_by(imitated))
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
@@ -179,8 +185,6 @@ def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: 
 
 def _over(group: _Group, baseline: str | None, changed: bool, everything: list[Outcome]) -> list[Ratios]:
     """The ratios of a table: over the unchanged GPU where there is one, and over what was named or is usual."""
-    from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged
-
     found = [ratios_over_unchanged(group.predictions, group.unchanged)] if group.unchanged else []
     if group.predictions and (baseline or not changed):
         found.append(ratios_over(group.predictions, baseline, everything))
@@ -257,8 +261,6 @@ class _Asked:
         return [LikeForLike(*three) for three in zip(unchanged, retuned, answers, strict=True)]
 
     def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Outcome]:
-        from attnsim.api import compare
-
         able = [name for name in self.implementations if name not in self.refused[gpu.base_id]]
         names = _of(able, self.names, self.implementations)
         if not names:
@@ -275,8 +277,6 @@ class _Asked:
 
     def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split[Answer[Question]]]:
         """What each change brings, for every algorithm that fits the memory."""
-        from attnsim.api.comparing.splitting import split as shared_out
-
         conditions = {key: value for key, value in self.conditions.items() if key != "told"}
         return [
             shared_out(
@@ -310,8 +310,8 @@ def _print(
         elif group.same:
             out.print(f"{group.title}\n")
         else:
-            show.print_predictions(out, group.title, group.predictions, columns, verbose, group.refused)
-            show.print_why(out, group.predictions)
+            predictions.print_predictions(out, group.title, group.predictions, columns, verbose, group.refused)
+            predictions.print_why(out, group.predictions)
             for one in group.alike:
                 if one.changed.tiles == "retuned":
                     out.print(f"{one.changed.algorithm}: {one.sentence}.\n")
@@ -323,14 +323,11 @@ def _print(
     everything = [item for group in groups if not group.same for item in group.predictions]
     alike = any(group.alike for group in groups)
     told = [caption(question, [one.over for one in shown], names, retuned=alike)]
-    show.print_trust(out, everything, verbose, told)
+    predictions.print_trust(out, everything, verbose, told)
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:
     """The algorithm of each implementation that is none of the usual two; of those that are known."""
-    from attnsim.models.implementations.choose import match
-    from attnsim.models.mechanisms import running
-
     found = []
     for name in implementations:
         with suppress(InputError):
@@ -351,9 +348,6 @@ def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list
     ------
     InputError
     """
-    from attnsim.api.answering import compared
-    from attnsim.api.asking import read_conditions
-
     found: dict[str, dict[str, str]] = {gpu.base_id: {} for gpu in gpus}
     if len(wanted) * len(gpus) < 2:
         return found
@@ -381,12 +375,10 @@ def _predict_cases(
     calibration: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """The table of answers; ends with 1 where a row has none."""
-    from attnsim.models.question.case_file import write_table
-
     if out is not None:
         table_flags.check_table(out)
     from attnsim.api.asking import read_conditions
-    from attnsim.api.tables import predict_rows, read, with_answers
+    from attnsim.api.tables import read
 
     conditions = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration)
     frame, columns = read(cases, naming)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attnsim import wording
 from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.models.hardware.gpu import Gpu
-    from attnsim.validation.measuring.probe_file import Measured, Probed
+from attnsim.kernels.gpu.bench import attached_bench
+from attnsim.kernels.gpu.machine_record import now
+from attnsim.kernels.gpu.measuring import machine_points, probe_points
+from attnsim.kernels.gpu.records import Records
+from attnsim.models.hardware.files import gpu_to_yaml
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import FIELDS
+from attnsim.validation.measuring.probe_file import (
+    Measured,
+    Probed,
+    probed_gpu,
+    probed_of,
+    quantities,
+    refuse_implausible,
+)
+from attnsim.writing import write_whole
 
 
 def probe(
@@ -24,11 +36,6 @@ def probe(
     json: options.Json = False,
 ) -> None:
     """Measure what the GPU's units reach and write a GPU file with it; refuses what the vendor says is impossible."""
-    from attnsim.kernels.gpu.records import Records
-    from attnsim.models.hardware.files import gpu_to_yaml
-    from attnsim.validation.measuring.probe_file import probed_gpu, probed_of, quantities, refuse_implausible
-    from attnsim.writing import write_whole
-
     gpu_id = outputs.new_gpu_file(out, force)
     if source is not None:
         if records is not None:
@@ -53,12 +60,6 @@ def probe(
 
 def _probe(path: Path | None) -> Probed:
     """Run the microbenchmarks on the GPU, and keep them where a file is given."""
-    from attnsim.kernels.gpu.bench import attached_bench
-    from attnsim.kernels.gpu.machine_record import now
-    from attnsim.kernels.gpu.measuring import machine_points, probe_points
-    from attnsim.kernels.gpu.records import Records
-    from attnsim.validation.measuring.probe_file import probed_of
-
     bench, session = attached_bench(int(time.time()) % (1 << 31)), now()
     kept = Records(path) if path is not None else None
     found: list[dict[str, Any]] = []
@@ -90,8 +91,6 @@ def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
 
 
 def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> None:
-    from attnsim.models.hardware.sections import FIELDS
-
     shown = show.console()
     shown.print(f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n")
     rows = []

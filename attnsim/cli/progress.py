@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+
+from rich import progress
+from rich.console import Console
+from rich.progress import Progress, TaskID
 
 from attnsim.bounds import watched
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 
 @contextmanager
 def busy(what: str) -> Iterator[None]:
     """A spinner while the block runs."""
-    from rich.console import Console
-
     err = Console(stderr=True)
     if not err.is_terminal:
         yield
@@ -28,9 +27,6 @@ def busy(what: str) -> Iterator[None]:
 @contextmanager
 def _bar(what: str, total: float, *columns: str) -> Iterator[tuple[Progress, TaskID]]:
     """A bar with further columns, by their names in `rich.progress` or as texts."""
-    from rich import progress
-    from rich.console import Console
-
     err = Console(stderr=True)
     shown = [getattr(progress, name)() if name.endswith("Column") else progress.TextColumn(name) for name in columns]
     first = (progress.TextColumn(what), progress.BarColumn())
@@ -73,8 +69,6 @@ def interpreting(what: str) -> Iterator[None]:
 @contextmanager
 def budget(what: str, seconds: float) -> Iterator[Callable[[str], None]]:
     """A bar that fills as `seconds` pass; yields the function that shows what was done last."""
-    import time
-
     started = time.monotonic()
     with _bar(what, seconds, "TimeRemainingColumn", "{task.description}") as (bar, task):
         yield lambda done: bar.update(task, completed=min(seconds, time.monotonic() - started), description=done)

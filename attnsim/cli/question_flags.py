@@ -6,17 +6,17 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from attnsim.cli import options
 from attnsim.errors import InputError
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import changeable_alone
 from attnsim.models.llm import asked
+from attnsim.models.llm.model import Model
 from attnsim.models.question.words import KERNEL_OPTIONS
-
-if TYPE_CHECKING:
-    from attnsim.models.llm.model import Model
-    from attnsim.models.question.workload import Workload
-
+from attnsim.models.question.workload import Workload
 
 NOT_OF_DENSITIES = (
     *("seq_kv", "head_dim_v", "latent", "window", "passes", "operations"),
@@ -171,3 +171,31 @@ def _call(owner: Any, given: dict[str, Any]) -> Any:
     rest = {name: value for name, value in given.items() if name not in own}
     built = {name: _call(one.annotation, rest) for name, one in own.items() if is_dataclass(one.annotation)}
     return owner(**{name: value for name, value in given.items() if name in own}, **built)
+
+
+def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
+    """The GPU with every ``KEY=VALUE`` applied in order; only of several `joined` GPUs what joins them.
+
+    Raises
+    ------
+    InputError
+    """
+    for key, value in options.read_settings(settings).items():
+        try:
+            if not joined:
+                changeable_alone(key)
+            gpu = gpu.replace(key, value)
+        except InputError as error:
+            raise InputError(f"--set {key}={value}: {error}") from None
+    return gpu
+
+
+def beside_unchanged(gpus: list[str], settings: list[str]) -> list[Gpu]:
+    """Each GPU as it is, and where something is set, the changed one beside it.
+
+    Raises
+    ------
+    InputError
+    """
+    bases = [load_gpu(name) for name in options.words(gpus, "--gpu")]
+    return [one for base in bases for one in ([base, changed(base, settings)] if settings else [base])]

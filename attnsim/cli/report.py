@@ -9,8 +9,15 @@ from typing import Annotated
 
 import typer
 
+from attnsim.api.asking import read_conditions
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.options import flag
+from attnsim.reports.answers import answer, steps
+from attnsim.reports.asking import read_report_study
+from attnsim.reports.headline import changes, headline
+from attnsim.reports.page import document_of, draw, parts
+from attnsim.reports.sentences import short_answer
+from attnsim.reports.writing import check_out, write_document
 
 
 def report(
@@ -22,11 +29,6 @@ def report(
     json: options.Json = False,
 ) -> None:
     """Answer a study in a page that can be judged and repeated: predictions, pictures, sources, errors."""
-    from attnsim.api.asking import read_conditions
-    from attnsim.reports import answer, document_of, draw, read_report_study, write_document
-    from attnsim.reports.answers import steps
-    from attnsim.reports.writing import check_out
-
     for path in out:
         check_out(path)
         outputs.check_output(path)
@@ -38,12 +40,8 @@ def report(
     documents = [document_of(found, drawn, path.name) for path in out]
     written = [file for path, document in zip(out, documents, strict=True) for file in write_document(document, path)]
     if json:
-        from attnsim.reports.page import parts
-
         show.print_json([*parts(found), {"part": "files", "written": [str(path) for path in written]}])
         return
-    from attnsim.reports.headline import changes, headline
-    from attnsim.reports.sentences import short_answer
 
     print(f"{asked.title}\n")
     for line in (*headline(found), *changes(found)):

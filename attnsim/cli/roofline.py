@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import given, options, outputs, show, table_flags
-from attnsim.cli.heading import heading
+from attnsim.api import compare, predict
+from attnsim.api.answer import Outcome
+from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged
+from attnsim.cli import given, options, plot_flags, question_flags, show, table_flags
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import Tiles
+from attnsim.cli.predictions import heading, print_predictions, print_trust
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from attnsim.api.answer import Outcome
-    from attnsim.models.hardware.gpu import Gpu
-    from attnsim.models.question.columns import Naming
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.question.columns import Naming
+from attnsim.plots.roofline import roofline as picture
+from attnsim.validation.measured.own_runs import rows_of
 
 
 @asking(without=("lengths",), seq=8192)
@@ -30,7 +33,7 @@ def roofline(
     *,
     context: typer.Context,
     gpu: options.ManyGpus,
-    out: Annotated[Path, flag("FILE", "Picture, .png, .svg, .pdf or .pgf.")] = Path("roofline.png"),
+    out: options.Pictures = [Path("roofline.png")],  # noqa: B006 Typer copies it
     algorithm: options.DrawnNames = "",
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
@@ -44,7 +47,7 @@ def roofline(
     set_columns: table_flags.Cells = [],  # noqa: B006
     levels: Annotated[str, flag(None, "Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
     ceilings: Annotated[str, flag(None, "Further roofs: some of exp,fp32,mma_sync.")] = "",
-    look: outputs.Look,
+    look: Look,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -52,12 +55,7 @@ def roofline(
 
     A GPU that --set changes is drawn beside the unchanged one.
     """
-    from attnsim.api import compare
-    from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.plots.roofline import roofline as picture
-
-    look.check(out)
+    look.check(*out)
     roofs = partial(
         picture,
         levels=options.words([levels], "--levels"),
@@ -67,15 +65,15 @@ def roofline(
         unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
         found, times = _measured(measured, table_flags.naming(maps, time_unit, set_columns), unchanged)
-        written = look.write(roofs(found, unchanged, measured=times), out)
+        written = look.write(roofs(found, unchanged, measured=times), *out)
         _print_measured(found, times, written, json)
         return
     table_flags.check_without_table("--measured", maps, time_unit, set_columns)
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
     question = flags.workload()
-    machines = options.beside_unchanged(gpu, changes)
-    names = options.drawn(algorithm, question)
+    machines = question_flags.beside_unchanged(gpu, changes)
+    names = plot_flags.drawn(algorithm, question)
     imitated = options.words([implementation], "--implementation") if implementation else []
     groups = [
         (
@@ -94,7 +92,7 @@ def roofline(
         for machine in machines
     ]
     predictions = [item for _, found in groups for item in found]
-    written = look.write(roofs(predictions, machines), out)
+    written = look.write(roofs(predictions, machines), *out)
     if json:
         show.print_json(item.to_dict() for item in predictions)
         return
@@ -102,8 +100,8 @@ def roofline(
     console.print(f"{flags.title}{heading(question, names)}\n")
     for machine, found in groups:
         over = ratios_over_unchanged(found, predictions) if machine.changes else ratios_over(found)
-        show.print_predictions(console, machine.described, found, [over], verbose)
-    show.print_trust(console, predictions, verbose)
+        print_predictions(console, machine.described, found, [over], verbose)
+    print_trust(console, predictions, verbose)
     console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
 
 
@@ -118,9 +116,6 @@ MOST_ROWS = 40
 
 def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Outcome], list[float]]:
     """The measured calls of a table on some GPUs, predicted, and their times."""
-    from attnsim.api import predict
-    from attnsim.validation.measured.own_runs import rows_of
-
     known = {gpu.id: gpu for gpu in gpus}
     rows = [row for row in rows_of(table, naming, table_flags.print_columns) if row.case.gpu in known]
     if not 1 <= len(rows) <= MOST_ROWS:

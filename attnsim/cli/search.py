@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import given, help, options, outputs, progress, show
+from attnsim.api.playing import REPLAYED_CANDIDATES
+from attnsim.cli import given, help, options, outputs, progress, question_flags, show
+from attnsim.cli.cases import cases_of
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.search_hardware import print_best, print_search
 from attnsim.errors import InputError
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
-
-if TYPE_CHECKING:
-    from attnsim.studies.search import MeasuredTiles, TileSearch
+from attnsim.plots.files import write_csv
+from attnsim.reports.front import front
+from attnsim.studies.hardware_case import asked
+from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
+from attnsim.studies.hardware_space import Space
+from attnsim.studies.prices import Prices
+from attnsim.studies.search import MeasuredTiles, TileSearch, measure_tiles, search_tiles
 
 app = help.Commands(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)
 
@@ -36,11 +46,8 @@ def tile(
     json: options.Json = False,
 ) -> None:
     """Replay every tile and number of stages that fits a GPU, the fastest first."""
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.search import measure_tiles, search_tiles
-
     w = flags.workload()
-    machine = options.changed(load_gpu(gpu), changes)
+    machine = question_flags.changed(load_gpu(gpu), changes)
     with progress.busy("replaying tiles"):
         found = search_tiles(
             w, machine, algorithm, implementation=implementation, cache=flags.l2, launch=launch, calibration=calibration
@@ -95,7 +102,7 @@ def hardware(
     seed: Annotated[int, options.count("Of the search.", None, low=0)] = 0,
     out: Annotated[Path | None, flag("FILE", "CSV of every machine answered.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")] = None,
-    look: outputs.Look,
+    look: Look,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -103,14 +110,6 @@ def hardware(
 
     Ends with 1 if no machine keeps the limits.
     """
-    from attnsim.cli.cases import cases_of
-    from attnsim.cli.search_hardware import print_best, print_search
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.hardware_case import asked
-    from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
-    from attnsim.studies.hardware_space import Space
-    from attnsim.studies.prices import Prices
-
     look.check_asked(context, plot)
     if out is not None:
         outputs.check_output(out)
@@ -120,7 +119,7 @@ def hardware(
     if layer:  # as attnsim predict --layer asks
         algorithm = algorithm if given.is_given(context, "algorithm") else ""
     prices = Prices.parse(cost) if cost else None
-    space = Space.read(options.changed(load_gpu(gpu), changes), vary, limit)
+    space = Space.read(question_flags.changed(load_gpu(gpu), changes), vary, limit)
     with progress.rate("answering machines", min(points, space.size)) as done:
         found = search_hardware(
             cases, space, algorithm or None, implementation=implementation,
@@ -130,12 +129,8 @@ def hardware(
     rows = rows_of(found)
     questions = [asked(one, flags.title) for one in cases]
     if out is not None:
-        from attnsim.plots.files import write_csv
-
         write_csv(out, list(rows[0]), rows)
     if plot is not None:
-        from attnsim.reports.front import front
-
         look.write(front(found, "; ".join(questions)), plot)
     best = (
         split_best(
@@ -162,8 +157,6 @@ def hardware(
 
 
 def _tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str) -> dict[str, object]:
-    from dataclasses import asdict
-
     return {
         "implementation": found.implementation,
         "tiles": [asdict(one) for one in found.tiles],
@@ -194,19 +187,19 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
         for one in shown
     ]
     show.print_rows(out, "", rows, right=("time", "over best", "waves"), whole=("tile",))
-    from attnsim.api.playing import REPLAYED_CANDIDATES
 
     own = sum(one.own_stages for one in found.tiles)
     played = min(REPLAYED_CANDIDATES, own)
-    out.print(
+    doubt = ", too near to tell" if found.gain and found.gain.low <= 1 else ""
+    best = f"The best is {found.gain} as fast as the shipped tile{doubt}; nobody has timed it." if found.gain else ""
+    details = (
         f"{len(found.tiles)} tiles fit, {own} of them with the implementation's own stages. The {played} that "
         f"--tiles retuned replays lose {100 * found.regret:.2f} % to the best of those {own} and "
-        f"{100 * found.regret_with_stages:.2f} % to the best of all."
+        f"{100 * found.regret_with_stages:.2f} % to the best of all.",
+        *([best] if best else []),
+        "Other stages are the model's alone: no measurement of such a kernel stands behind them.",
     )
-    if found.gain is not None:
-        doubt = ", too near to tell" if found.gain.low <= 1 else ""
-        out.print(f"The best is {found.gain} as fast as the shipped tile{doubt}; nobody has timed it.")
-    out.print("Other stages are the model's alone: no measurement of such a kernel stands behind them.")
+    show.print_remarks(out, f"{best} -v says what --tiles retuned loses.".strip(), details, verbose)
 
 
 def _print_measured(out: Any, measured: MeasuredTiles | None, reason: str) -> None:

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnsim import wording
+from attnsim.api.comparing.splitting import Split
 from attnsim.cli import show
 from attnsim.cli.split import print_split
 from attnsim.errors import InputError
+from attnsim.models.hardware.area import die_of, table, typical_shares, without_area
+from attnsim.models.hardware.cost import beyond_reticle
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import column
+from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import bound_text
+from attnsim.studies.hardware_machines import Design
+from attnsim.studies.hardware_search import HardwareSearch, MixAnswer
+from attnsim.studies.hardware_space import with_figures
 from attnsim.wording import ratio_text
-
-if TYPE_CHECKING:
-    from attnsim.api.comparing.splitting import Split
-    from attnsim.models.hardware.gpu import Gpu
-    from attnsim.studies.hardware_machines import Design
-    from attnsim.studies.hardware_search import HardwareSearch, MixAnswer
-
 
 _PARTS = {"sms": "SMs", "memory": "memory interface", "l2": "L2 cells", "crossbar": "crossbar", "links": "links"}
 
 
 def told_of_area(base: Gpu, machines: Sequence[Gpu], names: Sequence[str] = ()) -> list[str]:
     """Lines on the die of the unchanged machine, and on those of others, by their names or else their numbers."""
-    from attnsim.models.hardware.area import die_of, table, typical_shares, without_area
-    from attnsim.models.hardware.cost import beyond_reticle
-
     try:
         name, die = die_of(base)
     except InputError as error:
@@ -109,8 +107,6 @@ def print_search(
 
 
 def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str]) -> dict[str, object]:
-    from attnsim.models.hardware.sections import FIELDS
-
     results = [name for name in ("power", "area", "energy", "cost") if name in asked or name in ("power", "area")]
     cases = found.mix.cases if len(found.mix.cases) > 1 else ()
     times: dict[str, object] = {case.name: wording.time_text(row[f"time_s of {case.name}"]) for case in cases}
@@ -154,16 +150,11 @@ def _result(name: str, row: Mapping[str, Any]) -> str:
 
 def _short(text: str, key: str, value: float) -> str:
     """A figure in four digits where its exact text is longer."""
-    from attnsim.models.hardware.sections import FIELDS
-
     exact = len(text) <= 10 or FIELDS[key].integer
     return text if exact else FIELDS[key].show(float(f"{value:.4g}"))
 
 
 def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design], cost: str, verbose: bool) -> None:
-    from attnsim.models.hardware.sections import FIELDS
-    from attnsim.studies.hardware_space import with_figures
-
     best = shown[0]
     rivals = [one for one in found.feasible if found.alike(best, one)]
     answer = best.answer

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import given, options, progress, show
+from attnsim.api.asking import ask, read_conditions
+from attnsim.cli import given, options, progress, question_flags, show
 from attnsim.cli.question_flags import QuestionFlags, asking
-
-if TYPE_CHECKING:
-    from attnsim.studies.sensitivity import Elasticity, Index
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.hardware.sections import FIELDS
+from attnsim.reports.sentences import timed_text
+from attnsim.studies.sensitivity import Elasticity, Index, elasticities
+from attnsim.studies.sensitivity import sobol as indices
 
 
 @asking()
@@ -36,15 +39,10 @@ def sensitivity(
 ) -> None:
     """Show how the time answers to each figure of a GPU: d log time / d log figure."""
     from attnsim.api.answering import answer
-    from attnsim.api.asking import ask, read_conditions
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.reports.sentences import timed_text
-    from attnsim.studies.sensitivity import elasticities
-    from attnsim.studies.sensitivity import sobol as indices
 
     if sobol is None:
         given.refuse(context, "is about the indices of --sobol, which are not asked for", ("spread", "seed"))
-    w, changed = flags.workload(), options.changed(load_gpu(gpu), changes)
+    w, changed = flags.workload(), question_flags.changed(load_gpu(gpu), changes)
     conditions = read_conditions(tile=tile, cache=flags.l2, launch=launch, calibration=calibration)
     asked = ask(w, changed, algorithm, implementation, conditions)
     with progress.busy("varying figures"):
@@ -69,8 +67,6 @@ SMALL = 0.005
 
 
 def _print(out: Any, found: list[Elasticity], step: float, verbose: bool) -> None:
-    from attnsim.models.hardware.sections import FIELDS
-
     timed = any(item.timing for item in found)
     rows = [
         {

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import given, options, outputs, show, table_flags
+from attnsim.api.requests import read_requests
+from attnsim.api.serving_steps import Served, serve, timed_attention, timed_model
+from attnsim.cli import given, options, question_flags, show, table_flags
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
-
-if TYPE_CHECKING:
-    from attnsim.api.serving_steps import Served
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.question.case_file import write_table
+from attnsim.models.question.headings import frame_of
+from attnsim.plots.serving import serving as picture
 
 STEPS = "Steps"
 _NOT_OF_STEPS = (
@@ -54,30 +58,27 @@ def serving(
     calibration: options.Calibration = None,
     out: Annotated[Path | None, flag("FILE", "The steps, CSV or Parquet.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of the steps, and its CSV.")] = None,
-    look: outputs.Look,
+    look: Look,
+    verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Step through a serving trace: chunked prefill, a token budget, continuous batching.
 
     With --model a step is all that the model runs, as predict --layer --lengths answers it; else attention alone.
     """
-    from attnsim.api.requests import read_requests
-    from attnsim.api.serving_steps import serve, timed_attention, timed_model
-    from attnsim.models.hardware.files import load_gpu
-
     look.check_asked(context, plot)
     if out is not None:
         table_flags.check_table(out)
     found = read_requests(trace, table_flags.naming(maps, time_unit))
     if flags.model is None:
         given.refuse(context, "goes with --model, whose experts it divides", ("ep",))
-        machine = options.changed(load_gpu(gpu), changes)
+        machine = question_flags.changed(load_gpu(gpu), changes)
         timing = timed_attention(
             flags.workload(seq=1), machine, implementation, prompt=found[0].prompt, launch=launch, cache=flags.cache,
             calibration=calibration,
         )  # fmt: skip
     else:
-        machine = options.changed(load_gpu(gpu), changes, joined=max(flags.tp, ep or 0) > 1)
+        machine = question_flags.changed(load_gpu(gpu), changes, joined=max(flags.tp, ep or 0) > 1)
         timing = timed_model(
             flags.whole, machine, dtype=flags.dtype, tp=flags.tp, ep=ep or 0, implementation=implementation,
             launch=launch, cache=flags.cache or "cold", calibration=calibration, kernel=flags.kernel,
@@ -91,26 +92,20 @@ def serving(
     if json:
         show.print_json(served.rows())
         return
-    _print(served, flags, ep or 0, len(found), written)
+    _print(served, flags, ep or 0, len(found), written, verbose)
 
 
-def _written(served: Served, out: Path | None, plot: Path | None, look: outputs.Look) -> list[Path]:
+def _written(served: Served, out: Path | None, plot: Path | None, look: Look) -> list[Path]:
     written = []
     if out is not None:
-        import pandas as pd
-
-        from attnsim.models.question.case_file import write_table
-
-        write_table(pd.DataFrame(served.rows()), out)
+        write_table(frame_of(served.rows()), out)
         written.append(out)
     if plot is not None:
-        from attnsim.plots.serving import serving as picture
-
         written += look.write(picture(served), plot)
     return written
 
 
-def _print(served: Served, flags: QuestionFlags, ep: int, requests: int, written: list[Path]) -> None:
+def _print(served: Served, flags: QuestionFlags, ep: int, requests: int, written: list[Path], verbose: bool) -> None:
     out, attention = show.console(), served.of == "attention"
     shared = [f"{flags.tp} GPUs share each layer"] * (flags.tp > 1) + [f"{ep} the experts"] * (ep > 1)
     title = f"{', '.join([flags.whole.id, *shared])}: " if flags.model else ""
@@ -133,9 +128,9 @@ def _print(served: Served, flags: QuestionFlags, ep: int, requests: int, written
     total, end = wording.time_text(served.time_s), wording.time_text(served.end_s)
     total += f" (90 % range {wording.interval_text(*served.range_s, served.time_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
-    out.print(f"{total} {'of attention ' * attention}in {counted}; the trace ends at {end}.")
+    found = f"{total} {'of attention ' * attention}in {counted}; the trace ends at {end}."
     cold = "cold, since the other layers have run" if flags.model else "cold where sequences decode, as in a model"
-    out.print(f"L2 before each layer: {flags.cache or cold}.")
-    out.print(served.left_out)
+    l2 = f"L2 before each layer: {flags.cache or cold}."
+    show.print_remarks(out, f"{found} -v says what is left out.", (found, l2, served.left_out), verbose)
     for path in written:
         out.print(f"wrote {path}")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from rich.console import Console
 
 from attnsim import wording
+from attnsim.api.answer import Outcome
+from attnsim.api.comparing.ratios import T
+from attnsim.api.comparing.splitting import Split
 from attnsim.cli import show
 from attnsim.cli.options import switch
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from attnsim.api.answer import Outcome
-    from attnsim.api.comparing.ratios import T
-    from attnsim.api.comparing.splitting import Split
 
 Flag = Annotated[bool, switch("What each of several --set brings: alone, last, on average.", "--split")]
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import typer
 
 from attnsim import wording
-from attnsim.cli import given, options, progress, show
+from attnsim.api.step import LEFT_OUT, StepPrediction, step, trust_lines
+from attnsim.cli import given, options, progress, question_flags, show
+from attnsim.cli.look import Look
+from attnsim.cli.question_flags import QuestionFlags
 from attnsim.errors import InputError
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
+from attnsim.models.question.length_sources import read_lengths
+from attnsim.models.question.lengths import told_lengths
 from attnsim.models.question.words import KERNEL_OPTIONS
 
-if TYPE_CHECKING:
-    import typer
-
-    from attnsim.api.step import StepPrediction
-    from attnsim.cli.outputs import Look
-    from attnsim.cli.question_flags import QuestionFlags
-
 _NOT_OF_STEPS = (
-    *("tile", "tiles", "baseline", "verbose", "split_changes", "operations", "page_size", "prefix", "tree"),
+    *("tile", "tiles", "baseline", "split_changes", "operations", "page_size", "prefix", "tree"),
     *("selection", "batch", "seq", "seq_kv", "heads", "kv_heads", "head_dim", "head_dim_v", "latent", "causal"),
     *("window", "mask", *KERNEL_OPTIONS),
 )
@@ -30,8 +31,8 @@ _RIGHT = ("times", "each", "together", "90 % range", "share")
 
 
 def predict_steps(
-    context: typer.Context, flags: QuestionFlags, *, gpu: list[str], changes: list[str], launch: str, json: bool,
-    plot: Path | None, look: Look, **asked: Any,
+    context: typer.Context, flags: QuestionFlags, *, gpu: list[str], changes: list[str], launch: str, verbose: bool,
+    json: bool, plot: Path | None, look: Look, **asked: Any,
 ) -> None:  # fmt: skip
     """Answer `attnsim predict --layer --lengths`: a step on every GPU, and on the unchanged one beside a changed one.
 
@@ -39,9 +40,6 @@ def predict_steps(
     ------
     InputError
     """
-    from attnsim.api.step import step
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.models.question.length_sources import read_lengths
     from attnsim.plots.step import step as picture
 
     given.refuse(context, "does not go with --layer --lengths", _NOT_OF_STEPS)
@@ -53,7 +51,7 @@ def predict_steps(
     launch = launch if given.is_given(context, "launch") else "graph"
     machines: list[Any] = []
     for base in [load_gpu(name) for name in options.words(gpu, "--gpu")]:
-        machines += dict.fromkeys((base, options.changed(base, changes, joined=max(flags.tp, asked["ep"]) > 1)))
+        machines += dict.fromkeys((base, question_flags.changed(base, changes, joined=max(flags.tp, asked["ep"]) > 1)))
     with progress.plays() as told:
         answers = [
             step(flags.model, one, lengths, dtype=flags.dtype, tp=flags.tp, cache=flags.cache or "cold", launch=launch,
@@ -64,16 +62,13 @@ def predict_steps(
     if json:
         show.print_json(one.to_dict() for one in answers)
         return
-    print_steps(answers)
+    print_steps(answers, verbose)
     if written:
         print(f"written: {', '.join(map(str, written))}")
 
 
-def print_steps(answers: Sequence[StepPrediction]) -> None:
+def print_steps(answers: Sequence[StepPrediction], verbose: bool = False) -> None:
     """A table of parts for each GPU, and below it what the step makes and what the memory holds."""
-    from attnsim.api.step import LEFT_OUT
-    from attnsim.models.question.lengths import told_lengths
-
     out, first = show.console(), answers[0]
     shared = f", {first.gpus} GPUs share each layer" if first.gpus > 1 else ""
     shared += f", {first.expert_gpus} GPUs share the experts" if first.expert_gpus else ""
@@ -89,10 +84,12 @@ def print_steps(answers: Sequence[StepPrediction]) -> None:
         if after.changes and not before.changes:
             ratio = wording.times_text(before.time_s / after.time_s)
             out.print(f"{after.gpu} with the changes: {ratio} the speed of the unchanged GPU")
-    for line in dict.fromkeys(text for one in answers for text in _trust(one)):
-        out.print(line, soft_wrap=True)
     missing = [text for text in (LEFT_OUT, *first.left_out) if text]
-    out.print(f"{'; '.join(missing)}.", soft_wrap=True)
+    left_out = f"{'; '.join(missing)}."
+    low = min(one.time_low_s / one.time_s for one in answers)
+    high = max(one.time_high_s / one.time_s for one in answers)
+    short = f"the step within {wording.spread_text(low, high)}. -v says why, and what is left out."
+    show.print_remarks(out, short, [*(text for one in answers for text in _trust(one)), left_out], verbose)
 
 
 def _count(number: int, what: str) -> str:
@@ -148,8 +145,6 @@ def _remarks(answer: StepPrediction) -> list[str]:
 
 
 def _trust(answer: StepPrediction) -> list[str]:
-    from attnsim.api.step import trust_lines
-
     kernels = [f"attention: {one.algorithm}, {one.implementation}" for one in answer.attention]
     formats = {one.workload.dtype for one in answer.attention} - {answer.dtype}
     kernels += (

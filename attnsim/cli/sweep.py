@@ -6,16 +6,19 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from attnsim.api.asking import read_conditions
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.studies import Study
+from attnsim.studies import Study
+from attnsim.studies.folder import SUFFIXES, dataset
+from attnsim.studies.folder import export as write
+from attnsim.studies.running import run
+from attnsim.studies.study_file import read_study
 
 
 def sweep(
@@ -32,12 +35,6 @@ def sweep(
 
     Ends with 1 if no point was answered.
     """
-    from attnsim.api.asking import read_conditions
-    from attnsim.studies.folder import SUFFIXES
-    from attnsim.studies.folder import export as write
-    from attnsim.studies.running import run
-    from attnsim.studies.study_file import read_study
-
     asked = replace(read_study(study), own=read_conditions(calibration=calibration).own)
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; give a folder")
@@ -67,8 +64,6 @@ def sweep(
 
 def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, Any]:
     """Counts over the whole folder, read column by column."""
-    from attnsim.studies.folder import dataset
-
     counts: dict[str, dict[str, int]] = {"method": {}, "busiest": {}, "error": {}}
     fastest: dict[str, Any] | None = None
     for batch in dataset(out).to_batches(columns=[*counts, "point", "predicted_s"]):

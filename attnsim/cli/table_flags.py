@@ -6,14 +6,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import yaml
 
 from attnsim.cli import options, outputs
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from attnsim.models.question.columns import Columns, Naming
+from attnsim.files import read_typed
+from attnsim.models.question.column_names import given_cells
+from attnsim.models.question.columns import Columns, Naming
+from attnsim.writing import writing
 
 Maps = Annotated[
     list[str],
@@ -42,10 +45,6 @@ def naming(
     ------
     InputError
     """
-    from attnsim.files import read_typed
-    from attnsim.models.question.column_names import given_cells
-    from attnsim.models.question.columns import Naming
-
     files = [text for text in maps if text.lower().endswith((".yaml", ".yml")) and "=" not in text]
     saved = [read_typed(Path(name), "map", SavedMap) for name in files]
     given = options.pairs([text for text in maps if text not in files], "--map", "OURS=THEIRS", "heads_q=n_heads")
@@ -83,10 +82,6 @@ def save(columns: Columns, said: Naming, path: Path) -> None:
     InputError
         Where the file cannot be written.
     """
-    import yaml
-
-    from attnsim.writing import writing
-
     read = {one.ours: one.theirs for one in columns.columns if one.theirs != one.ours}
     content = {"map": read | dict(said.maps), "set": dict(said.given), "time_unit": said.time_unit}
     with writing(path) as file:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import given, lifted, options, outputs, show
-from attnsim.cli.heading import check_window, heading
+from attnsim.api.lifted import trace_kernel
+from attnsim.api.tracing import traces
+from attnsim.cli import given, lifted, options, outputs, question_flags, show
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag
+from attnsim.cli.predictions import check_window, heading
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
+from attnsim.models.hardware.files import load_gpu
+from attnsim.models.schedule.kernel_file import read_kernels
+from attnsim.plots import perfetto
+from attnsim.plots.timeline import timeline, timeline_of
 
 
 @asking()
@@ -35,19 +42,15 @@ def trace(
     sms: Annotated[
         int, options.count("SMs in the trace, where the grid is small enough to be played whole.", None)
     ] = 2,
-    look: outputs.Look,
+    look: Look,
     json: options.Json = False,
 ) -> None:
     """Show which unit of an SM does what when; a picture has the unchanged GPU beside one that --set changes."""
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.plots import perfetto
-    from attnsim.plots.timeline import timeline_of
-
     look.check_asked(context, picture, "--picture")
     if kernel is not None:
         given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
         _check(out, picture, len(options.words(gpu, "--gpu")))
-        lifted.trace(context, kernel, gpu, changes, out, picture, look, json, cache=flags.l2, launch=launch, sms=sms)
+        _trace_kernel(context, kernel, gpu, changes, out, picture, look, json, cache=flags.l2, launch=launch, sms=sms)
         return
     names = options.words([algorithm], "--algorithm")
     imitated = options.words([implementation], "--implementation") if implementation else []
@@ -55,11 +58,10 @@ def trace(
     _check(out, picture, max(len(names), len(imitated)) * len(bases))
     question = flags.workload()
     check_window(question, names, flags.window)
-    changed = [options.changed(base, changes) for base in bases]
+    changed = [question_flags.changed(base, changes) for base in bases]
     pairs = zip(bases if picture else changed, changed, strict=True)
     machines = list(dict.fromkeys(one for pair in pairs for one in pair))
     from attnsim.api.asking import read_conditions
-    from attnsim.api.tracing import traces
 
     conditions = read_conditions(cache=flags.l2, launch=launch, calibration=calibration)
     with busy("replaying"):
@@ -75,8 +77,9 @@ def trace(
         written.append(perfetto.write_trace(found[-1][2], out, about))
     if picture is not None:
         written += look.write(timeline_of(found, asked), picture)
-    kernels = [(machine, name, one.schedule.implementation, kernel) for machine, name, one in found
-               for kernel in one.kernels]  # fmt: skip
+    kernels = [
+        (machine, name, one.schedule.implementation, kernel) for machine, name, one in found for kernel in one.kernels
+    ]
     if json:
         show.print_json(
             {
@@ -117,8 +120,6 @@ def trace(
 
 
 def _check(out: Path | None, picture: Path | None, runs: int) -> None:
-    from attnsim.plots import perfetto
-
     if out is None and picture is None:
         raise InputError("nothing to write; give --out trace.json.gz, --picture timeline.png or both")
     if out is not None:
@@ -126,3 +127,44 @@ def _check(out: Path | None, picture: Path | None, runs: int) -> None:
         outputs.check_output(out)
         if runs > 1:
             raise InputError(f"--out holds one trace, {runs} are given; give one algorithm and GPU, or only --picture")
+
+
+def _trace_kernel(
+    context: typer.Context,
+    file: Path,
+    gpu: list[str],
+    changes: list[str],
+    out: Path | None,
+    picture: Path | None,
+    look: Look,
+    json: bool,
+    **conditions: Any,
+) -> None:
+    """Show what the units of an SM do while they run a kernel file."""
+    lifted.refuse_others(context, "out", "picture", "sms", "style", "width", "caption")
+
+    kernels = read_kernels(file)
+    found = question_flags.beside_unchanged(list(gpu), changes)
+    chosen = found if picture is not None else found[-1:]
+    with busy("replaying"):
+        traces = [trace_kernel(kernels, machine, **conditions) for machine in chosen]
+    written: list[Path] = []
+    if out is not None:
+        written.append(perfetto.write_trace(traces[-1], out, {"kernel": kernels.name, "gpu": chosen[-1].described}))
+    if picture is not None:
+        titles = ["; ".join((one.id, *(change.setting for change in one.changes))) for one in chosen]
+        drawn = timeline(traces, titles, f"{kernels.name}, lifted from PTX")
+        written += look.write(drawn, picture)
+    rows = [
+        {"gpu": machine.described, "kernel": kernel.name, "time_s": kernel.time_s, "slices": len(kernel.slices)}
+        for machine, one in zip(chosen, traces, strict=True)
+        for kernel in one.kernels
+    ]
+    if json:
+        show.print_json(rows)
+        return
+    console = show.console()
+    shown = [row | {"time_s": wording.time_text(float(str(row["time_s"])))} for row in rows]
+    show.print_rows(console, "Kernels", shown, right=("time_s", "slices"))
+    console.print(lifted.WITHOUT_RANGE)
+    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from attnsim import wording
 from attnsim.cli import on_gpu, options, outputs, show, table_flags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import budget, busy, steps
 from attnsim.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from attnsim.validation.checking.validate import Report
-    from attnsim.validation.measured.datasets import Row
+from attnsim.kernels.gpu.cuda_device import CudaDevice
+from attnsim.models.question.case_file import read_cases
+from attnsim.reports.validating import write_report
+from attnsim.validation.checking.hypothetical import errors, outcomes
+from attnsim.validation.checking.io_errors import compare_io
+from attnsim.validation.checking.ratio_steps import step_errors
+from attnsim.validation.checking.validate import SHARES, STEPS, TITLES, Report
+from attnsim.validation.checking.validate import validate as run
+from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.datasets import Row
+from attnsim.validation.measured.own_runs import measure_here, own_rows, rows_of
+from attnsim.validation.measuring.counters import read_counters
+from attnsim.validation.measuring.profiling import count, profiler, shapes
 
 SAMPLE = 24
 MINUTES = 3.0
@@ -62,9 +70,6 @@ def validate(
         return
     if out is not None:
         outputs.make_folder(out)
-    from attnsim.validation.checking.validate import STEPS
-    from attnsim.validation.checking.validate import validate as run
-    from attnsim.validation.measured.own_runs import rows_of
 
     naming = table_flags.naming(maps, time_unit, set_columns)
     given = [row for table in measured for row in rows_of(table, naming, table_flags.print_columns)]
@@ -73,8 +78,6 @@ def validate(
         report = run(sample, advance, own, given)
     written = []
     if out is not None:
-        from attnsim.reports.validating import write_report
-
         with busy("drawing"):
             written = write_report(report, out)
     if json:
@@ -104,8 +107,6 @@ def _check(
 
 def _own(minutes: float) -> tuple[list[Row], str]:
     """Our kernels' measured rows: committed ones, and this GPU's."""
-    from attnsim.validation.measured.own_runs import measure_here, own_rows
-
     rows = list(own_rows())
     if minutes == 0:
         return rows, ""
@@ -115,17 +116,9 @@ def _own(minutes: float) -> tuple[list[Row], str]:
 
 
 def _io(counters: Path | None, cases: Path | None, json: bool) -> None:
-    from attnsim.validation.checking.io_errors import compare_io
-
     if counters is not None and cases is not None:
-        from attnsim.models.question.case_file import read_cases
-        from attnsim.validation.measuring.counters import read_counters
-
         found = compare_io(read_counters(counters), read_cases(cases))
     else:
-        from attnsim.kernels.gpu.cuda_device import CudaDevice
-        from attnsim.validation.measuring.profiling import count, profiler, shapes
-
         profiler()
         with on_gpu.told():
             asked = list(shapes(CudaDevice().gpu))
@@ -157,10 +150,6 @@ def _bytes(row: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 
 def _hypothetical(sample: int, json: bool) -> None:
-    from attnsim.validation.checking.hypothetical import errors, outcomes
-    from attnsim.validation.checking.ratio_steps import step_errors
-    from attnsim.validation.measured import aiconfigurator
-
     with busy("predicting GPUs as if they did not exist"):
         rows, steps = errors(outcomes(sample=sample)), step_errors()
     if json:
@@ -205,7 +194,6 @@ def _shown(row: Mapping[str, Any], leave: Sequence[str] = ()) -> dict[str, objec
 def _text(name: str, value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    from attnsim.validation.checking.validate import SHARES
 
     if isinstance(value, float) and name in SHARES:
         return f"{100 * value:.1f} %"
@@ -224,8 +212,6 @@ _LEFT_OUT = {"serving": ("numbers",)}
 
 
 def _print(out: Console, report: Report, told: str, written: Sequence[Path]) -> None:
-    from attnsim.validation.checking.validate import TITLES
-
     for name in _PRINTED:
         rows, title = report.tables[name], TITLES[name]
         if name == "hypothetical":

@@ -5,25 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from attnsim import wording
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.cases import cases_of
+from attnsim.cli.help import MACHINE, QUESTION
 from attnsim.cli.layer import NOT_OF_LAYERS
+from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.search_hardware import told_of_area
 from attnsim.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from attnsim.api.comparing.ratios import Ratio
-    from attnsim.studies.hardware_case import Case
-    from attnsim.studies.whatif import Cell, Column, Row, WhatIf
+from attnsim.models.hardware.files import load_gpu
+from attnsim.plots.files import write_csv
+from attnsim.plots.whatif import whatif as picture
+from attnsim.studies.hardware_case import Case
+from attnsim.studies.whatif import Cell, Column, Row, WhatIf
+from attnsim.studies.whatif import whatif as found_by
 
 SCOPES = ("attention", "layer", "model")
-_row, _column = partial(flag, panel=options.MACHINE), partial(flag, panel=options.QUESTION)
+_row, _column = partial(flag, panel=MACHINE), partial(flag, panel=QUESTION)
 
 
 @asking()
@@ -46,7 +51,7 @@ def whatif(
     calibration: options.Calibration = None,
     out: Annotated[Path | None, flag("FILE", "CSV, a line for each row and column.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
-    look: outputs.Look,
+    look: Look,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -54,9 +59,6 @@ def whatif(
 
     Each --set is a row by itself; where all change different figures, the last row has them all together.
     """
-    from attnsim.models.hardware.files import load_gpu
-    from attnsim.studies.whatif import whatif as found_by
-
     look.check_asked(context, plot)
     if out is not None:
         if out.suffix.lower() != ".csv":
@@ -73,12 +75,8 @@ def whatif(
     records = found.records()
     written = [out] if out else []
     if out is not None:
-        from attnsim.plots.files import write_csv
-
         write_csv(out, list(records[0]), records)
     if plot is not None:
-        from attnsim.plots.whatif import whatif as picture
-
         written += look.write(picture(records), plot)
     if json:
         show.print_json(records)
@@ -119,8 +117,6 @@ def _cases(flags: QuestionFlags, given: list[str], scopes: list[str], mix: str) 
 
 def _print(found: WhatIf, title: str, verbose: bool) -> None:
     """The table, and a line for what does not fit into it."""
-    from attnsim.cli.search_hardware import told_of_area
-
     out = show.console()
     base = found.unchanged.gpu
     asked: dict[str, str] = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
+from attnsim.explore.pictures import PICTURES
 from attnsim.explore.server import answered, page_files, plain
 from attnsim.explore.state import DEFAULTS, FIGURES, calibration
 
@@ -114,8 +115,6 @@ def _is_own(folder: Path) -> bool:
 
 
 def _write(folder: Path, done: Callable[[int], object]) -> None:
-    from attnsim.explore.pictures import PICTURES
-
     for name, path in page_files().items():
         out = folder / (name if name == "index.html" else f"page/{name}")
         out.parent.mkdir(parents=True, exist_ok=True)

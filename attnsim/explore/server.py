@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -170,8 +171,6 @@ def listen(port: int) -> socket.socket:
 
 def serve(listening: socket.socket, token: str) -> None:
     """Answer until interrupted."""
-    import uvicorn
-
     desk = Desk(answered)
 
     class Server(uvicorn.Server):

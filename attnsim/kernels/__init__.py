@@ -17,33 +17,28 @@ Examples
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
+
+_TRACING = "attnsim.kernels.lift.tracing"
+_HOMES = {"run_ptx": "attnsim.ptx.foreign.run", "trace_cuda": _TRACING, "trace_ptx": _TRACING}
 
 
 def __getattr__(name: str) -> Any:
     """Import an operation by the name of its function, ``run_ptx``, ``trace_ptx`` or ``trace_cuda`` (PEP 562)."""
-    if name in ("trace_cuda", "trace_ptx"):
-        from attnsim.kernels.lift import tracing
-
-        return getattr(tracing, name)
-    if name == "run_ptx":
-        from attnsim.ptx.foreign.run import run_ptx
-
-        return run_ptx
-    if not name.startswith("_"):
-        from attnsim.kernels.calling import on_arrays
-        from attnsim.kernels.catalog import OPERATIONS
-
-        for operation in OPERATIONS.values():
-            if operation.function == name:
-                globals()[name] = found = on_arrays(operation)
-                return found
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    for operation in _operations() if not name.startswith("_") else ():
+        if operation.function == name:
+            on_arrays = importlib.import_module("attnsim.kernels.calling").on_arrays
+            globals()[name] = found = on_arrays(operation)
+            return found
     raise AttributeError(f"module 'attnsim.kernels' has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
-    from attnsim.kernels.catalog import OPERATIONS
+def _operations() -> list[Any]:
+    return [*importlib.import_module("attnsim.kernels.catalog").OPERATIONS.values()]
 
-    return sorted(
-        {*globals(), "run_ptx", "trace_cuda", "trace_ptx", *(operation.function for operation in OPERATIONS.values())}
-    )
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *(operation.function for operation in _operations())})

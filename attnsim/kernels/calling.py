@@ -12,6 +12,7 @@ import numpy as np
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.device import Device
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.models.mask.mask import Mask
 
 
@@ -40,8 +41,6 @@ def device_of(*arrays: Any) -> Device:
 @functools.cache
 def _gpu(number: int) -> Device:
     import cupy
-
-    from attnsim.kernels.gpu.cuda_device import CudaDevice
 
     with cupy.cuda.Device(number):
         return CudaDevice()

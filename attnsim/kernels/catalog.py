@@ -13,6 +13,8 @@ from attnsim.kernels.device import Device
 from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.choose import OWN_KERNELS
+from attnsim.models.implementations.options import check_options, with_options
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.ptx.adversarial import INPUTS
@@ -118,9 +120,6 @@ class Operation:
         InputError
             If none of its tiles fits.
         """
-        from attnsim.models.implementations.choose import OWN_KERNELS
-        from attnsim.models.implementations.options import check_options, with_options
-
         record = next(one for one in OWN_KERNELS if one.name == self.implementation)
         check_options(record, w)
         return with_options(record, w, record.build(w, gpu, None))

@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnsim.tables import Table
+
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
 
 
@@ -38,29 +40,6 @@ class Code:
 
     text: str
     language: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table with a caption.
-
-    Parameters
-    ----------
-    caption : str
-    columns : tuple of str
-        None of them empty.
-    rows : tuple of tuple of str
-    right : tuple of str
-        Columns of numbers.
-    heads : int
-        How many of the first columns name the row.
-    """
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right: tuple[str, ...] = ()
-    heads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from attnsim.plots.document import (
     Paragraph,
     Picture,
     Section,
-    Table,
     clean,
 )
+from attnsim.tables import Table
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Content security policy: pictures within the page and its own style, nothing else, from nowhere else."""
@@ -143,7 +143,7 @@ def _table(table: Table, ident: str) -> str:
     kinds = [_kind(table, number) for number in range(len(table.columns))]
     head = "".join(f'<th scope="col"{kind}>{_safe(name)}</th>' for name, kind in zip(table.columns, kinds, strict=True))
     lines = []
-    for row in table.rows:
+    for row in table.cells:
         cells = [
             f'<th scope="row"{kind}>{_safe(cell)}</th>' if place < table.heads else f"<td{kind}>{_safe(cell)}</td>"
             for place, (cell, kind) in enumerate(zip(row, kinds, strict=True))
@@ -152,7 +152,7 @@ def _table(table: Table, ident: str) -> str:
     body = "\n".join(lines)
     return (
         f'<div class="scroll" role="region" aria-labelledby="{ident}" tabindex="0"><table>'
-        f'<caption id="{ident}">{_safe(table.caption)}</caption>\n<thead><tr>{head}</tr></thead>\n'
+        f'<caption id="{ident}">{_safe(table.heading)}</caption>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
@@ -160,7 +160,7 @@ def _table(table: Table, ident: str) -> str:
 def _kind(table: Table, place: int) -> str:
     if table.columns[place] in table.right:
         return ' class="n"'
-    longest = max((len(row[place]) for row in table.rows), default=0)
+    longest = max((len(row[place]) for row in table.cells), default=0)
     return ' class="s"' if longest <= SHORT else ' class="w"'
 
 

@@ -213,10 +213,9 @@ def longest(texts: Sequence[str], look: Style) -> float:
 
 @lru_cache(maxsize=1024)
 def _text_inches(text: str, size: float, fonts: tuple[str, ...]) -> float:
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
+    from matplotlib import font_manager, textpath
 
-    width, _, _ = text_to_path.get_text_width_height_descent(
-        text, FontProperties(family=fonts, size=size), text.count("$") > 1
+    width, _, _ = textpath.text_to_path.get_text_width_height_descent(
+        text, font_manager.FontProperties(family=fonts, size=size), text.count("$") > 1
     )
     return float(width) / 72

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from attnsim.plots.document import Block, Bullets, Code, Details, Document, Paragraph, Picture, Section, Table, clean
+from attnsim.plots.document import Block, Bullets, Code, Details, Document, Paragraph, Picture, Section, clean
+from attnsim.tables import Table
 
 _MARKS = re.compile(r"([\\`*\[\]<>{}|~&$!#@^])")
 _LOOSE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -67,7 +68,7 @@ def _block(block: Block, level: int, folder: str) -> list[str]:
         case Code(text, language):
             return [_code(clean(text), language)]
         case Table():
-            return [begun(block.caption), _table(block)]
+            return [begun(block.heading), _table(block)]
         case Details(summary, inner):
             return [f"**{escaped(summary)}**", *_blocks(inner, level, folder)]
         case Picture(name):
@@ -83,6 +84,6 @@ def _code(text: str, language: str) -> str:
 
 def _table(table: Table) -> str:
     ends = ["---:" if name in table.right else "---" for name in table.columns]
-    rows = [table.columns, *table.rows]
+    rows = [table.columns, *table.cells]
     lines = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
     return "\n".join([lines[0], f"| {' | '.join(ends)} |", *lines[1:]])

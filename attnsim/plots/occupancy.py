@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
@@ -14,12 +16,6 @@ from attnsim.plots.roofline_labels import short
 from attnsim.plots.series import FLOPS, Over, Series, about, end_labels, identity, length_text, place, series_of
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from matplotlib.axes import Axes
-
 
 LINEAR = 8.0
 """Ratio of times per FLOP up to which their axis is linear."""
@@ -88,8 +84,6 @@ def _draw(
     named: Callable[[Series], str] = lambda line: line.label,
     last: bool = False,
 ) -> None:
-    from matplotlib.ticker import LogLocator
-
     plain_axes(axes, look)
     ends = []
     for line in lines:

@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from attnsim.errors import InputError, nearest, shown
 from attnsim.plots.breakeven import breakeven as _breakeven
@@ -37,10 +40,6 @@ from attnsim.plots.tornado import tornado as _tornado
 from attnsim.plots.traffic import traffic as _traffic
 from attnsim.plots.units import units as _units
 from attnsim.plots.whatif import whatif as _whatif
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = [
     "COLOURS", "breakeven", "check", "density", "roofline", "rows", "scaling", "split", "step", "timeline",
@@ -133,8 +132,6 @@ def rows(picture: str, *arguments: Any, **options: Any) -> list[dict[str, object
 
 def _sequence(ax: Axes | Sequence[Axes]) -> list[Axes]:
     """One or several axes, an array of `matplotlib.pyplot.subplots` included, as a list."""
-    from matplotlib.axes import Axes
-
     if isinstance(ax, Axes):
         return [ax]
     return [one for part in ax for one in _sequence(part)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
@@ -15,9 +17,6 @@ from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of
 from attnsim.plots.sheet import Picture, cells, heading, named_rows
 from attnsim.plots.styles import Style, unit_hue
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COLUMNS = ("name", "algorithm", "implementation", "gpu", "changes", "part", "seconds", "share", "bounds")
 
@@ -170,8 +169,6 @@ def _titles(frame: Frame) -> list[str]:
 
 def _frame(axes: Axes, one: Outcome, scale: float, low: float, high: float, look: Style) -> None:
     """The call as a frame, and what launches take of it in grey."""
-    from matplotlib.patches import Rectangle
-
     whole, launch = (one.time_s or 0.0) * scale, (one.launch_s or 0.0) * scale
     line = (0, (3, 2)) if one.changes else "-"
     axes.add_patch(

@@ -267,10 +267,12 @@ def compared_with(one: Answer, answers: Sequence[Answer]) -> Answer | None:
         return base_of(one, answers)
     first = next((other.gpu for other in answers if other.prediction is not None), None)
     alike = (
-        other for other in answers
-        if other.gpu == first != one.gpu and other.prediction is not None
+        other
+        for other in answers
+        if other.gpu == first != one.gpu
+        and other.prediction is not None
         and (other.question.algorithm, other.question.tile) == (one.question.algorithm, one.question.tile)
-    )  # fmt: skip
+    )
     return next(alike, None)
 
 

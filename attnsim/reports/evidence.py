@@ -9,10 +9,11 @@ import attnsim
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS
 from attnsim.models.digest import code_digest
-from attnsim.plots.document import Block, Code, Details, Paragraph, Table
+from attnsim.plots.document import Block, Code, Details, Paragraph
 from attnsim.reports.asking import ReportStudy
 from attnsim.reports.trusting import Use, applying, calibrations_used, files_used, residuals
 from attnsim.studies.provenance import PACKAGES
+from attnsim.tables import Table, cell_text
 from attnsim.validation.checking.deviations import Deviation
 from attnsim.wording import number
 
@@ -37,11 +38,11 @@ def _errors(used: Sequence[Calibration]) -> Table:
     rows = []
     for one in used:
         held = one.held_out
-        errors = (_percent(value) for value in (held.mean, held.median, held.p90, held.worst))
-        rows.append((_name(one), ", ".join(one.sources), str(held.rows), *errors))
-    columns = ("calibration", "measurements", "rows", "mean", "median", "p90", "worst")
+        errors = {name: _percent(getattr(held, name)) for name in ("mean", "median", "p90", "worst")}
+        named = {"calibration": _name(one), "measurements": ", ".join(one.sources)}
+        rows.append({**named, "rows": str(held.rows), **errors})
     caption = "Errors |predicted / measured - 1| of the calibrations used, on measurements that the fit did not see"
-    return Table(caption, columns, tuple(rows), right=columns[2:])
+    return Table(caption, rows, right=("rows", "mean", "median", "p90", "worst"))
 
 
 def _splits(used: Sequence[Calibration]) -> Table:
@@ -49,12 +50,12 @@ def _splits(used: Sequence[Calibration]) -> Table:
     for one in used:
         for split, about in residuals(one).items():
             quantiles = {float(part): value for part, value in about["quantiles"].items()}
-            low, middle, high = (f"{100 * quantiles[part]:+.1f} %" for part in (0.05, 0.5, 0.95))
-            left_out = LEFT_OUT.get(split, split)
-            rows.append((_name(one), left_out, str(about["rows"]), _percent(about["spread"]), middle, low, high))
-    columns = ("calibration", "left out of the fit", "rows", "mean size", "median", "5 %", "95 %")
+            parts = {"median": 0.5, "5 %": 0.05, "95 %": 0.95}
+            named = {"calibration": _name(one), "left out of the fit": LEFT_OUT.get(split, split)}
+            sizes = {"rows": str(about["rows"]), "mean size": _percent(about["spread"])}
+            rows.append(named | sizes | {name: f"{100 * quantiles[part]:+.1f} %" for name, part in parts.items()})
     caption = "The same by what was left out: log(measured / predicted), its mean size and its quantiles"
-    return Table(caption, columns, tuple(rows), right=columns[2:], heads=2)
+    return Table(caption, rows, right=("rows", "mean size", "median", "5 %", "95 %"), heads=2)
 
 
 def _numbers(found: Sequence[Use]) -> Table:
@@ -64,28 +65,33 @@ def _numbers(found: Sequence[Use]) -> Table:
         for name in (*one.fitted, *one.undetermined):
             known = "open" if name in one.undetermined else "yes"
             value = getattr(one.numbers, name)
-            rows.append((_name(one), name, *_value(value, one.ranges.get(name)), known, _meaning(name)))
-    columns = ("owner", "number", "value", "low", "high", "determined", "meaning")
+            named = {"owner": _name(one), "number": name, **_value(value, one.ranges.get(name))}
+            rows.append(named | {"determined": known, "meaning": IMPLEMENTATION_NUMBERS[name].meaning})
     caption = "Fitted numbers with 95 % confidence intervals; open: at its prior, the rows do not determine it"
-    return Table(caption, columns, tuple(rows), right=("value", "low", "high"), heads=2)
+    return Table(caption, rows, right=("value", "low", "high"), heads=2)
 
 
-def _value(value: float, interval: tuple[float, float] | None) -> tuple[str, str, str]:
+def _value(value: float, interval: tuple[float, float] | None) -> dict[str, str]:
     low, high = interval or (None, None)
-    return f"{value:.4g}", "-" if low is None else f"{low:.4g}", "-" if high is None else f"{high:.4g}"
-
-
-def _meaning(name: str) -> str:
-    return IMPLEMENTATION_NUMBERS[name].meaning
+    return {"value": cell_text(value), "low": cell_text(low), "high": cell_text(high)}
 
 
 def _gaps(gaps: Sequence[Deviation]) -> Table:
     def size(one: Deviation, value: float) -> str:
         return f"{number(value)}x" if one.check["table"] == "trust" else _percent(value)
 
-    rows = tuple((one.id, one.name, size(one, one.size), size(one, one.wanted), one.cause) for one in gaps)
+    rows = [
+        {
+            "id": one.id,
+            "gap": one.name,
+            "size": size(one, one.size),
+            "wanted": size(one, one.wanted),
+            "cause": one.cause,
+        }
+        for one in gaps
+    ]
     caption = "Known gaps that these predictions may share: mean errors, those wanted, causes as far as known"
-    return Table(caption, ("id", "gap", "size", "wanted", "cause"), rows, right=("size", "wanted"))
+    return Table(caption, rows, right=("size", "wanted"))
 
 
 def _name(one: Calibration) -> str:
@@ -99,11 +105,11 @@ def _percent(value: float) -> str:
 def repeat_blocks(asked: ReportStudy, found: Sequence[Use], out: str) -> list[Block]:
     """The command, the versions of code and calibrations, and the study file."""
     hashes = [("attnsim", attnsim.__version__), ("code and tables", code_digest(*PACKAGES)), (asked.name, asked.digest)]
-    rows = tuple((*line,) for line in (*hashes, *files_used(found).items()))
+    rows = [{"what": what, "version or SHA-256": text} for what, text in (*hashes, *files_used(found).items())]
     return [
         Paragraph("The same version, calibrations and study file give the same bytes."),
         Code(f"attnsim report {shlex.quote(asked.name)} --out {shlex.quote(out)}", "console"),
-        Table("Version and SHA-256 of everything the numbers depend on", ("what", "version or SHA-256"), rows),
+        Table("Version and SHA-256 of everything the numbers depend on", rows),
         Paragraph(f"The study file, {asked.name}:"),
         Code(asked.text, "yaml"),
     ]

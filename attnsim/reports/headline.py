@@ -8,9 +8,9 @@ from attnsim.api.comparing.ratios import Ratio
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
-from attnsim.plots.document import Table
 from attnsim.reports.answers import Answer, Answered, Gain, Report, compared_with, fastest
 from attnsim.reports.sentences import SAME
+from attnsim.tables import Table
 from attnsim.wording import NOTHING, interval_text, ratio_text, time_text
 
 MOST = 4
@@ -104,23 +104,21 @@ def ratio(found: Ratio | None) -> str:
 
 def answer_table(report: Report) -> Table:
     """Every call on every GPU, on the tile that was asked for: times, ratios and trust."""
-    rows, based, several = [], False, False
+    rows: list[dict[str, str]] = []
+    based = several = False
     for case in report.cases:
         shown = [one for one in case.answers if one.question.tile != "retuned"] or list(case.answers)
         order = list(dict.fromkeys(map(_call, shown)))
         for one in sorted(shown, key=lambda one: order.index(_call(one))):
             base, first = compared_with(one, case.answers), _first(one, case)
             based, several = based or base is not None, several or first is not None
-            rows.append((_case(case.case.name, _what(one)), *_cells(one, base, first, case.names)))
-    head = ("call", "GPU", "time", "90 % range", "speedup", "over the first", "trust")
-    keep = [place for place, name in enumerate(head) if {"speedup": based, "over the first": several}.get(name, True)]
+            rows.append({"call": _case(case.case.name, _what(one)), **_cells(one, base, first, case.names)})
+    left_out = {name for name, has in (("speedup", based), ("over the first", several)) if not has}
+    rows = [{name: cell for name, cell in row.items() if name not in left_out} for row in rows]
     caption = "Predicted times, with the range in which nine of ten are expected, for ratios in brackets"
     caption += "; speedup: over the same call on the unchanged or first GPU" if based else ""
     caption += "; over the first: over the study's first algorithm on the same GPU" if several else ""
-    return Table(
-        caption, tuple(head[place] for place in keep), tuple(tuple(row[place] for place in keep) for row in rows),
-        right=tuple(head[place] for place in keep[2:-1]), heads=2,
-    )  # fmt: skip
+    return Table(caption, rows, right=("time", "90 % range", "speedup", "over the first"), heads=2)
 
 
 def _call(one: Answer) -> tuple[object, ...]:
@@ -128,15 +126,17 @@ def _call(one: Answer) -> tuple[object, ...]:
     return one.question.algorithm, one.question.implementation, one.question.tile
 
 
-def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mapping[Gpu, str]) -> tuple[str, ...]:
+def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mapping[Gpu, str]) -> dict[str, str]:
     found = one.prediction
     if found is None:
-        return _name(one, names), "not answered", NOTHING, NOTHING, NOTHING, NOTHING
-    ratios = (found.speedup_over(other.prediction) if other and other.prediction else None for other in (base, first))
-    return (
-        _name(one, names),
-        time_text(found.time_s) if found.fits else "too large",
-        interval_text(found.time_low_s, found.time_high_s, found.time_s),
-        *map(ratio, ratios),
-        found.trust.level,
-    )
+        nothing = dict.fromkeys(("90 % range", "speedup", "over the first", "trust"), NOTHING)
+        return {"GPU": _name(one, names), "time": "not answered", **nothing}
+    ratios = [found.speedup_over(other.prediction) if other and other.prediction else None for other in (base, first)]
+    return {
+        "GPU": _name(one, names),
+        "time": time_text(found.time_s) if found.fits else "too large",
+        "90 % range": interval_text(found.time_low_s, found.time_high_s, found.time_s),
+        "speedup": ratio(ratios[0]),
+        "over the first": ratio(ratios[1]),
+        "trust": found.trust.level,
+    }

@@ -13,7 +13,7 @@ from attnsim.api.comparing.levers import BETTER
 from attnsim.api.explaining import Explanation
 from attnsim.models.hardware.changes import told
 from attnsim.models.hardware.units import bound_text
-from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section, Table
+from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section
 from attnsim.reports import pictures
 from attnsim.reports.answers import Answer, Answered, Report, base_of
 from attnsim.reports.evidence import error_blocks, repeat_blocks
@@ -21,6 +21,7 @@ from attnsim.reports.hardware import FigureLine, figure_lines
 from attnsim.reports.headline import answer_table, changes, headline
 from attnsim.reports.sentences import anew_sentences, bound_sentences, short_answer
 from attnsim.reports.trusting import applying, calibrations_used, files_used, residuals, uses
+from attnsim.tables import Table
 from attnsim.wording import NOTHING, interval_text, number, ratio_text, time_text, times_text
 
 Told = Callable[[], None]
@@ -153,14 +154,14 @@ def _hardware(report: Report) -> Blocks:
 def _figures(caption: str, lines: Sequence[FigureLine]) -> Table:
     """Lines with the GPUs they are about, where a figure has several."""
     count = Counter(one.figure for one in lines)
-    if max(count.values()) == 1:
-        rows = tuple((one.figure, one.value, one.kind, one.source) for one in lines)
-        return Table(caption, ("figure", "value", "kind", "source"), rows, right=("value",))
-    owned = tuple(
-        (one.figure, "all" if count[one.figure] == 1 else ", ".join(one.gpus), one.value, one.kind, one.source)
+    owned = max(count.values()) > 1
+    rows = [
+        {"figure": one.figure}
+        | ({"GPU": "all" if count[one.figure] == 1 else ", ".join(one.gpus)} if owned else {})
+        | {"value": one.value, "kind": one.kind, "source": one.source}
         for one in lines
-    )
-    return Table(caption, ("figure", "GPU", "value", "kind", "source"), owned, right=("value",), heads=2)
+    ]
+    return Table(caption, rows, right=("value",), heads=1 + owned)
 
 
 def _predictions(case: Answered) -> list[Block]:
@@ -170,17 +171,13 @@ def _predictions(case: Answered) -> list[Block]:
     ]
     if not answered:
         return [Bullets(tuple(failed))]
-    columns = ("no.", "GPU", "algorithm", "time", "90 % range", "vs naive", "vs unchanged", "HBM GB", "TFLOP/s",
-               "busiest", "trust")  # fmt: skip
-    rows = [_line(one, found, case, case.names[one.gpu] if one.gpu else "") for one, found in answered]
     changed = any(found.changes for _, found in answered)
-    keep = [place for place, name in enumerate(columns) if changed or name != "vs unchanged"]
+    rows = [_row(one, found, case, changed) for one, found in answered]
     blocks: list[Block] = [
         Table(
             "Predicted times, and the range in which nine of ten are expected",
-            tuple(columns[place] for place in keep),
-            tuple(tuple(row[place] for place in keep) for row in rows),
-            right=("no.", "time", "90 % range", "vs naive", "vs unchanged", "HBM GB", "TFLOP/s"),
+            rows,
+            right=rows[0].keys() - {"GPU", "algorithm", "busiest", "trust"},
             heads=3,
         ),
         Paragraph(
@@ -190,8 +187,7 @@ def _predictions(case: Answered) -> list[Block]:
         ),
         Table(
             "Whose kernels, on which tile, and why each is trusted so far",
-            ("no.", "implementation", "tile", "trust", "reasons"),
-            tuple(map(_grounds, answered)),
+            [_grounds(*one) for one in answered],
             right=("no.",),
         ),
     ]
@@ -201,28 +197,29 @@ def _predictions(case: Answered) -> list[Block]:
     return blocks
 
 
-def _line(one: Answer, found: Outcome, case: Answered, machine: str) -> tuple[str, ...]:
+def _row(one: Answer, found: Outcome, case: Answered, changed: bool) -> dict[str, str]:
     base = base_of(one, case.answers)
     ratio = found.speedup_over(base.prediction) if base and base.prediction else None
     flops, moved = found.useful_flops_per_s, found.hbm_bytes
-    return (
-        str(one.number),
-        machine,
-        f"{found.algorithm}{'' if found.tiles == 'shipped' else f', {found.tiles}'}",
-        time_text(found.time_s) if found.fits else "too large",
-        interval_text(found.time_low_s, found.time_high_s, found.time_s),
-        ratio_text(found.speedup_vs_naive, found.speedup_vs_naive_low, found.speedup_vs_naive_high),
-        str(ratio or NOTHING),
-        number(None if moved is None else moved / 1e9),
-        number(None if flops is None else flops / 1e12),
-        bound_text(found.busiest),
-        found.trust.level,
-    )
+    naive = ratio_text(found.speedup_vs_naive, found.speedup_vs_naive_low, found.speedup_vs_naive_high)
+    return {
+        "no.": str(one.number),
+        "GPU": case.names[one.gpu] if one.gpu else "",
+        "algorithm": f"{found.algorithm}{'' if found.tiles == 'shipped' else f', {found.tiles}'}",
+        "time": time_text(found.time_s) if found.fits else "too large",
+        "90 % range": interval_text(found.time_low_s, found.time_high_s, found.time_s),
+        "vs naive": naive,
+        **({"vs unchanged": str(ratio or NOTHING)} if changed else {}),
+        "HBM GB": number(None if moved is None else moved / 1e9),
+        "TFLOP/s": number(None if flops is None else flops / 1e12),
+        "busiest": bound_text(found.busiest),
+        "trust": found.trust.level,
+    }
 
 
-def _grounds(answered: tuple[Answer, Outcome]) -> tuple[str, ...]:
-    one, found = answered
-    return str(one.number), found.implementation, found.tile or "-", found.trust.level, found.trust.reason
+def _grounds(one: Answer, found: Outcome) -> dict[str, str]:
+    named = {"no.": str(one.number), "implementation": found.implementation, "tile": found.tile or NOTHING}
+    return named | {"trust": found.trust.level, "reasons": found.trust.reason}
 
 
 def _bounds(case: Answered) -> list[Block]:
@@ -237,18 +234,17 @@ def _bounds(case: Answered) -> list[Block]:
 
 
 def _levers(found: Explanation, what: str) -> Table:
-    rows = tuple(
-        (
-            lever.unit.replace("_", " "),
-            "-" if lever.busy_s is None else time_text(lever.busy_s),
-            "-" if lever.share is None else f"{100 * lever.share:.0f} %",
-            lever.figure,
-            lever.value,
-            times_text(lever.speedup),
-            bound_text(lever.busiest),
-        )
+    rows = [
+        {
+            "unit": lever.unit.replace("_", " "),
+            "busy": time_text(lever.busy_s),
+            "of the time": NOTHING if lever.share is None else f"{100 * lever.share:.0f} %",
+            "figure": lever.figure,
+            "now": lever.value,
+            "speedup": times_text(lever.speedup),
+            "busiest then": bound_text(lever.busiest),
+        }
         for lever in found.levers
-    )
-    columns = ("unit", "busy", "of the time", "figure", "now", "speedup", "busiest then")
+    ]
     caption = f"{what}: units, and the speedup with each figure {BETTER:g} times as good (a latency half as long)"
-    return Table(caption, columns, rows, right=("busy", "of the time", "now", "speedup"))
+    return Table(caption, rows, right=("busy", "of the time", "now", "speedup"))

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnsim.plots.document import Block, Document, Paragraph, Section, Table
+from attnsim.plots.document import Block, Document, Paragraph, Section
 from attnsim.plots.errors import validation
 from attnsim.plots.html_page import html_text
 from attnsim.reports.pictures import on_page
+from attnsim.tables import Table
 from attnsim.validation.checking.validate import SHARES, TITLES, Report
 from attnsim.writing import write_whole
 
@@ -54,13 +55,10 @@ def html_page(report: Report) -> str:
 
 
 def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    numeric = [name for name in columns if all(_is_number(row.get(name)) for row in rows)]
+    names = {name: name.replace("_", " ") for row in rows for name in row}
+    numeric = [shown for name, shown in names.items() if all(_is_number(row.get(name)) for row in rows)]
     return Table(
-        caption,
-        tuple(name.replace("_", " ") for name in columns),
-        tuple(tuple(_cell(name, row.get(name)) for name in columns) for row in rows),
-        right=tuple(name.replace("_", " ") for name in numeric),
+        caption, [{shown: _cell(name, row.get(name)) for name, shown in names.items()} for row in rows], right=numeric
     )
 
 

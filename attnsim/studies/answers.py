@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from attnsim.api import answering
@@ -18,9 +19,6 @@ from attnsim.studies.closed_form import BOUNDS
 from attnsim.studies.points import KernelPoint, Point, counts, field_values, figures, kernel_point, point
 from attnsim.studies.study import Chunk, Points, Study
 from attnsim.studies.uncertainty import uncertainty
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CLOSED_FORM, REPLAY = "closed-form", "replay"
 NOT_PLAYED = "extrapolated: closed form, nothing was played"
@@ -40,8 +38,6 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
         `attnsim.models.question.columns.ADDED_COLUMNS`. A point without an answer has an empty ``predicted_s`` and the
         reason in ``error``.
     """
-    import pyarrow as pa
-
     points = study.columns(chunk.first, chunk.stop)
     answers = _Answers(points.count)
     replayed = np.ones(points.count, dtype=bool)
@@ -86,8 +82,6 @@ class _Answers:
 
     def arrays(self) -> dict[str, pa.Array]:
         """Return the Arrow columns in the order of `ADDED_COLUMNS`."""
-        import pyarrow as pa
-
         made = {name: pa.array(values, from_pandas=True) for name, values in self.numbers.items()}
         made |= {name: made[name].cast(pa.int64()) for name in BYTES}
         made |= {name: _named(texts.values, texts.codes) for name, texts in self.texts.items()}
@@ -121,8 +115,6 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
 
 def _asked(points: Points) -> dict[str, pa.Array]:
     """Return the columns of each point's question other than the workload: GPU, figures, algorithm or kernel file."""
-    import pyarrow as pa
-
     found: dict[str, pa.Array] = {}
     changed = figures(points)
     for name, column in points.columns.items():
@@ -135,8 +127,6 @@ def _asked(points: Points) -> dict[str, pa.Array]:
 
 def _workload(points: Points) -> dict[str, pa.Array]:
     """Return the columns of each point's workload."""
-    import pyarrow as pa
-
     found: dict[str, pa.Array] = {}
     for name, default in (("passes", "fwd"), ("dtype", "bf16"), ("mask", "full")):
         values, codes = field_values(points, name, default)
@@ -152,6 +142,4 @@ def _workload(points: Points) -> dict[str, pa.Array]:
 
 
 def _named(names: Values, codes: NDArray[Any]) -> pa.Array:
-    import pyarrow as pa
-
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(names, type=pa.string()))

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,10 +135,8 @@ class Folder:
         InputError
             If it cannot be written, for example to a full disk.
         """
-        import pyarrow.parquet as pq
-
         with writing(self.part(number), on_failure="nothing is lost") as file:
-            pq.write_table(table, file, compression="zstd")
+            _write_parquet(table, file)
 
 
 def _reason(error: Exception) -> str:
@@ -230,16 +229,12 @@ def to_xarray(folder: str | Path) -> Any:
     InputError
         Without xarray.
     """
-    from importlib.util import find_spec
-
     if find_spec("xarray") is None:
         raise InputError("xarray is not installed: pip install xarray, or take attnsim.studies.load for pandas")
-    import pandas as pd
-
     frame = load(folder)
     axes = Folder(folder).manifest()["inputs"]["plan"].get("axes", [])
     for name in frame.columns:
-        if isinstance(frame[name].dtype, pd.CategoricalDtype):
+        if frame[name].dtype.name == "category":
             frame[name] = frame[name].astype(object)
     if axes and not frame.duplicated(axes).any():
         return frame.set_index(axes).to_xarray()

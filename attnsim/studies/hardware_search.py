@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
+from scipy import optimize
+
 from attnsim.api.asking import Calibrated, read_conditions
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.comparing.splitting import MOST, Split, differing, shared_out
@@ -171,9 +174,6 @@ class _Spent(Exception):
 
 def _evolve(asked: Asked, weight: float, points: int, seed: int) -> None:
     """Run the evolution until so many machines are evaluated, or it has converged."""
-    import numpy as np
-    from scipy import optimize
-
     ranges = asked.space.ranges
 
     def at(place: Any) -> Design:

@@ -6,11 +6,11 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from attnsim.errors import InputError
-from attnsim.studies.answers import answer
 from attnsim.studies.folder import Folder
 from attnsim.studies.study import Chunk, Study
 
@@ -103,24 +103,24 @@ def _answered(study: Study, pending: list[int], jobs: int, backend: str, schedul
         for number in pending:
             yield _numbered(study, study.chunk(number))
         return
-    from joblib import Parallel, delayed
+    import joblib
 
-    with _cluster(backend, scheduler):
-        workers = Parallel(n_jobs=jobs if backend == "local" else -1, return_as="generator_unordered", batch_size=1)
-        answers: Any = workers(delayed(_numbered)(study, study.chunk(number)) for number in pending)
+    with _cluster(backend, scheduler, joblib.parallel_config):
+        workers = joblib.Parallel(jobs if backend == "local" else -1, return_as="generator_unordered", batch_size=1)
+        answers: Any = workers(joblib.delayed(_numbered)(study, study.chunk(number)) for number in pending)
         with contextlib.closing(answers):
             yield from answers
 
 
 def _numbered(study: Study, chunk: Chunk) -> tuple[int, Any]:
+    from attnsim.studies.answers import answer  # needs pyarrow
+
     return chunk.number, answer(study, chunk)
 
 
 @contextlib.contextmanager
-def _cluster(backend: str, scheduler: str) -> Iterator[None]:
+def _cluster(backend: str, scheduler: str, config: Callable[..., Any]) -> Iterator[None]:
     """Set joblib's backend for a block of code."""
-    from joblib import parallel_config
-
     if backend == "local":
         yield
     else:
@@ -134,14 +134,12 @@ def _cluster(backend: str, scheduler: str) -> Iterator[None]:
             raise InputError(
                 f"no Dask scheduler answers at {scheduler}: {reason}; start one with `dask scheduler`"
             ) from None
-        with client, parallel_config(backend="dask", client=client):
+        with client, config(backend="dask", client=client):
             yield
 
 
 def _check(jobs: int, backend: str, scheduler: str) -> None:
     """Raise InputError for a backend that is not available, before anything is computed."""
-    from importlib.util import find_spec
-
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; allowed: whole numbers from 1")
     if find_spec("pyarrow") is None:

@@ -12,7 +12,9 @@ from attnsim.api.building import shipped
 from attnsim.api.comparing.ratios import Ratio, speedup_of_tiles
 from attnsim.api.playing import REPLAYED_CANDIDATES, fitting, replayed
 from attnsim.errors import InputError
-from attnsim.kernels.gpu.bench import Bench
+from attnsim.kernels.flash import flash_forward
+from attnsim.kernels.gpu.bench import Bench, attached_bench
+from attnsim.kernels.gpu.prepared import inputs
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
@@ -206,10 +208,6 @@ def measure_tiles(w: Workload, bench: Bench | None = None, seed: int = 0) -> Mea
     InputError
         Without CuPy or a GPU, or if no tile is compiled for the question.
     """
-    from attnsim.kernels.flash import flash_forward
-    from attnsim.kernels.gpu.bench import attached_bench
-    from attnsim.kernels.gpu.prepared import inputs
-
     if w.passes != "fwd" or w.head_dim not in own_flash.TILES or w.dtype not in ("fp16", "bf16"):
         allowed = ", ".join(map(str, own_flash.TILES))
         raise InputError(f"{own_flash.NAME} is compiled for fwd in fp16 and bf16 with head_dim {allowed}")

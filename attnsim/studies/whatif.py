@@ -26,6 +26,7 @@ from attnsim.models.hardware.merits import RESULTS
 from attnsim.models.hardware.sections import FIELDS, changeable_alone
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import playing
+from attnsim.models.question.headings import frame_of
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Answered, Case
 from attnsim.studies.hardware_machines import MachineAnswer, Mix, answered, known
@@ -151,9 +152,7 @@ class WhatIf:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the records as a frame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.records())
+        return frame_of(self.records())
 
 
 def _time(cell: Cell) -> float | None:

@@ -38,6 +38,7 @@ FLAGS = [
     ("gpus show --gpu l4", "no --gpu; give the value by itself: attnsim gpus show ID"),
     (f"{Q} --gpu ,", "','"),
     (f"{Q} --batch 2 --batch 4", "--batch is given twice; keep one"),
+    ("check one.csv --out a.csv --out b.csv", "--out is given twice; keep one (it takes one FILE: "),
     (f"{Q} --algorithm flash --algorithm naive", "--algorithm is given twice"),
     (f"{Q} --causal --causal", "--causal is given twice"),
     (f"{Q.replace('predict', 'sensitivity')} --seed 5", "--seed is about the indices of --sobol"),

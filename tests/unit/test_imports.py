@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 import attnsim.models
-from attnsim.cli.app import COMMANDS
+from attnsim.cli.app import COMMANDS, app
+from attnsim.cli.help import summary
 
 PACKAGE = Path(attnsim.models.__file__).parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -146,4 +148,12 @@ def test_a_command_loads_no_other() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     loaded = {name.rpartition(".")[2] for name in done.stderr.split() if name.startswith("attnsim.cli.")}
-    assert "gpus" in loaded and not loaded & {module for _, module, _ in COMMANDS.values() if module != "gpus"}
+    assert "gpus" in loaded and not loaded & {one["module"] for one in COMMANDS.values() if one["module"] != "gpus"}
+
+
+def test_the_help_lists_commands_as_they_describe_themselves() -> None:
+    root = typer.main.get_command(app)
+    loaded = root.commands  # type: ignore[attr-defined]
+    assert {name: one["summary"] for name, one in COMMANDS.items()} == {
+        name: summary(loaded[name]) for name in COMMANDS
+    }

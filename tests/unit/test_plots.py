@@ -434,7 +434,10 @@ def test_the_commands_draw(tmp_path: Path) -> None:
     crossed = [row for row in rows if row["kind"] == "crossover"]
     assert [(row["slower"], row["algorithm"]) for row in crossed] == [("flash", "linear")]
     assert 512 < crossed[0]["seq_kv"] < 2048
-    rows = invoke(tmp_path, "units", "--seq", "256", "--set", "sm.count=120", "--algorithm", "flash")
+    other = tmp_path / "for_print.svg"
+    asked = ("--seq", "256", "--set", "sm.count=120", "--algorithm", "flash", "--out", str(other))
+    rows = invoke(tmp_path, "units", *asked)
+    assert other.exists() and other.with_suffix(".csv").exists()
     before, after = sorted({row["changes"] for row in rows})  # type: ignore[attr-defined]
     follows = r"l2\.bandwidth follows: 6\.03\d* TB/s, was 5\.43 TB/s"
     assert before == "" and re.fullmatch(rf"sm\.count = 120 \(was 108; {follows}\)", after)

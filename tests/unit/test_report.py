@@ -31,21 +31,21 @@ from attnsim.plots.document import (
     Paragraph,
     Picture,
     Section,
-    Table,
     clean,
     pictures_of,
 )
 from attnsim.plots.html_page import html_text
 from attnsim.plots.markdown_page import markdown_text
 from attnsim.plots.series import names_of
-from attnsim.reports import answer, document_of, draw, read_report_study, write_document
-from attnsim.reports.answers import Report, steps
-from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases
+from attnsim.reports.answers import Report, answer, steps
+from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases, read_report_study
 from attnsim.reports.hardware import figure_lines
 from attnsim.reports.headline import answer_table, changes, headline
-from attnsim.reports.page import Drawn, parts
+from attnsim.reports.page import Drawn, document_of, draw, parts
 from attnsim.reports.sentences import short_answer
 from attnsim.reports.trusting import applying, files_used, uses
+from attnsim.reports.writing import write_document
+from attnsim.tables import Table
 from attnsim.wording import interval_text, ratio_text, time_text, times_text
 from tests.unit.answering import refusal
 
@@ -239,14 +239,15 @@ def test_the_headline_compares_gpus_that_exist_or_algorithms_of_one(tmp_path: Pa
 
 def test_one_table_has_every_call_on_every_gpu(report: Report) -> None:
     table = answer_table(report)
-    assert [row[:2] for row in table.rows] == [
+    assert [(row["call"], row["GPU"]) for row in table.rows] == [
         (name, gpu) for name in ("naive", "flash") for gpu in ("h100-sxm5-80gb", "h100-sxm5-80gb*")
     ]
     (case,) = report.cases
-    for row in table.rows:
-        one = next(one.prediction for one in case.answers if one.question.tile == "shipped" and one.prediction
-                   and (one.question.algorithm, one.gpu and case.names[one.gpu]) == row[:2])  # fmt: skip
-        cells = dict(zip(table.columns, row, strict=True))
+    for cells in table.rows:
+        named = {(one.question.algorithm, case.names[one.gpu]): one for one in case.answers
+                 if one.gpu and one.question.tile == "shipped"}  # fmt: skip
+        one = named[str(cells["call"]), str(cells["GPU"])].prediction
+        assert one is not None
         assert cells["time"] == time_text(one.time_s) and cells["trust"] == one.trust.level
         assert cells["90 % range"] == interval_text(one.time_low_s, one.time_high_s, one.time_s)
         assert (cells["speedup"] == "-") == (not one.changes)
@@ -379,7 +380,7 @@ def written_with(text: str) -> Document:
     """A document with a text in every place that can hold one; none is empty there."""
     text = text if clean(text).split() else f"b{text}"
     picture = Picture("name", text, text, (Image(PNG),), b"a,b\n")
-    table = Table(text, (f"a{text}", "b"), ((text, text), ("1", "2")), right=("b",))
+    table = Table(text, [{f"a{text}": text, "b": text}, {f"a{text}": "1", "b": "2"}], right=("b",))
     inner = (Paragraph(text), Bullets((text, "y", f"y{text}")), Code(text, "yaml"), table, picture)
     section = Section("one", text, (*inner, Details(text, (Paragraph("x"),))))
     return Document(text, (Paragraph(text),), (section,), text)
@@ -459,8 +460,8 @@ def test_nothing_half_written_stays(tmp_path: Path, report: Report, drawn: Drawn
 def test_the_command_writes_both_and_prints_the_parts(
     tmp_path: Path, report: Report, drawn: Drawn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("attnsim.reports.answer", lambda asked, told: replace(report, asked=asked))
-    monkeypatch.setattr("attnsim.reports.draw", lambda found, told: drawn)
+    monkeypatch.setattr("attnsim.cli.report.answer", lambda asked, told: replace(report, asked=asked))
+    monkeypatch.setattr("attnsim.cli.report.draw", lambda found, told: drawn)
     study, page, text = study_file(tmp_path, STUDY), tmp_path / "r.html", tmp_path / "r.md"
     assert main(["report", str(study), "--out", str(page), "--out", str(text), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

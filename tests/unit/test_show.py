@@ -7,7 +7,7 @@ from rich.console import Console
 
 import attnsim
 from attnsim.api.comparing.baselines import ratios_over_unchanged
-from attnsim.cli import main, show
+from attnsim.cli import main, predictions, show
 from attnsim.cli.show import REMARKS, console, print_remarks
 from attnsim.wording import NOTHING
 
@@ -26,7 +26,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_predictions_fit_the_terminal_and_no_cell_is_cut(width: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = attnsim.compare(WINDOWED, "h100-sxm5-80gb", ["naive", "flash", "sliding-window"])
     over = [ratios_over_unchanged(found, found)]
-    show.print_predictions(Console(width=width, highlight=False), "a title", found, over, verbose=True)
+    predictions.print_predictions(Console(width=width, highlight=False), "a title", found, over, verbose=True)
     lines = printed(capsys)
     assert max(map(len, lines)) <= width
     words = [word for line in lines for word in line.split()]
@@ -51,6 +51,14 @@ def test_rows_that_differ_in_their_second_column_keep_it_in_every_part(capsys: p
     show.print_rows(Console(width=60, highlight=False), "", rows)
     lines = printed(capsys)
     assert sum(line.startswith("a  bwd") or line.startswith("a    bwd") for line in lines) == 2
+
+
+def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{f"column {n}": "x" * 20 for n in range(8)}]
+    show.print_rows(console(), "", rows)
+    heads, rule, cells, _ = printed(capsys)
+    assert heads.split("  ")[0] == "column 0" and "column 7" in heads and cells.count("x" * 20) == 8
+    assert len(rule) == len(cells) > 160
 
 
 def test_a_cell_wider_than_the_terminal_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +112,26 @@ def test_remarks_are_two_lines_without_v(
     assert ("power.limit is felt" in text) == ("power" in command), "what was found of the question is always said"
     assert main([*words, "--model", "llama-3-8b", "--seq", "4096", "-v"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > len(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("command", "only_with_v"),
+    [
+        ("explain flash", "as busy at: how much faster"),
+        ("search tile", "tiles fit, "),
+        ("predict --layer --lengths 1:512x8", "trust: "),
+    ],
+)
+def test_what_columns_mean_and_why_is_said_with_v(
+    command: str, only_with_v: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*command.split(), "--gpu", "l4", "--model", "llama-3-8b"]
+    words += [] if "--lengths" in words else ["--seq", "512"]
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert only_with_v not in text and "-v " in text
+    assert main([*words, "-v"]) == 0
+    assert only_with_v in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_speedup_by_another_function_says_so_without_v(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,3 +57,8 @@ def test_rooms_are_folders_and_those_of_models() -> None:
         "models/__init__.py",
     )
     assert [sizes.room(sizes.PACKAGE / name) for name in names] == ["beside", "api", "kernels", "models/mask", "models"]
+
+
+def test_inner_imports_are_those_of_functions_each_once() -> None:
+    tree = ast.parse("import a\nif a:\n    import b\ndef f():\n    import c\n    def g():\n        from d import e\n")
+    assert sorted(map(ast.unparse, sizes.inner_imports(tree))) == ["from d import e", "import c"]

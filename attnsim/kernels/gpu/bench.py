@@ -10,9 +10,10 @@ from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu import probe_kernels
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.gpu.inputs import Random, RepeatedNormals
 from attnsim.kernels.gpu.machine_record import machine_record
-from attnsim.kernels.gpu.timing import Watch
+from attnsim.kernels.gpu.timing import Stopwatch, Watch
 from attnsim.kernels.limits import check_architecture
 from attnsim.models.hardware.gpu import Gpu
 
@@ -56,9 +57,6 @@ def attached_bench(seed: int) -> Bench:
     InputError
         If there is no CuPy, driver or GPU.
     """
-    from attnsim.kernels.gpu.cuda_device import CudaDevice
-    from attnsim.kernels.gpu.timing import Stopwatch
-
     try:
         device = CudaDevice()
     except InputError as error:  # measuring is the one thing that the CPU cannot stand in for

@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 from attnsim.errors import InputError
+from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.device import Device
+from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.gpu.host import Host, one_line, read, tried
 from attnsim.kernels.variant import CUDA
 from attnsim.models.question.workload import Workload
+from attnsim.ptx.nvrtc import CompileError, find_nvrtc
+from attnsim.ptx.outcome import TOLERANCE
+from attnsim.ptx.ptxas import assemblers
 
 Status = Literal["ok", "missing", "not needed"]
 
@@ -81,8 +86,6 @@ def _packages() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    from attnsim.ptx.nvrtc import CompileError, find_nvrtc
-
     fix = "pip install 'attnsim[cuda-cpu]'"
     try:
         nvrtc = find_nvrtc()
@@ -96,8 +99,6 @@ def _nvrtc() -> Finding:
 
 
 def _ptxas() -> Finding:
-    from attnsim.ptx.ptxas import assemblers
-
     if not (found := assemblers()):
         return Finding("ptxas", "not needed", "not here; kernels trace asks for it: pip install nvidia-cuda-nvcc")
     others = f"; where it refuses PTX, {', '.join(map(str, found[1:]))}" if found[1:] else ""
@@ -189,7 +190,6 @@ def _launch(machine: Host) -> Finding:
     """Check that one of our kernels compiles, loads and runs on the GPU."""
     if not machine.gpus:
         return _absent(machine, "launch", "not tried", "mend what is missing above")
-    from attnsim.kernels.gpu.cuda_device import CudaDevice
 
     try:
         return Finding("launch", "ok", _exercised(CudaDevice(synchronous=True)))
@@ -263,9 +263,6 @@ def _sanitizer(machine: Host) -> Finding:
 
 def _exercised(device: Device) -> str:
     """Run flash attention on a device and describe the result; raises the error that it ends in."""
-    from attnsim.kernels.catalog import OPERATIONS
-    from attnsim.ptx.outcome import TOLERANCE
-
     question = Workload(1, 1, 64, 64)
     started = time.perf_counter()
     error = OPERATIONS["flash"].exercise(device, question).largest_error()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnsim.kernels.gpu.cuda_device import attached, import_cupy
+
 NVIDIA_VENDOR = "0x10de"
 """PCI vendor id."""
 
@@ -66,8 +68,6 @@ def _driver_cuda() -> int:
 
 
 def _usable_gpus() -> Iterator[str]:
-    from attnsim.kernels.gpu.cuda_device import attached, import_cupy
-
     cupy = import_cupy()
     for number in range(cupy.cuda.runtime.getDeviceCount()):
         one = attached(number)

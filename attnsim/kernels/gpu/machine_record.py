@@ -10,18 +10,16 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import Operation
+from attnsim.kernels.gpu.cuda_device import CudaDevice, attached, import_cupy
+from attnsim.kernels.gpu.timing import Stopwatch
 from attnsim.kernels.variant import source_hash
 from attnsim.models.hardware.attached import Attached
-
-if TYPE_CHECKING:
-    from attnsim.kernels.gpu.cuda_device import CudaDevice
-    from attnsim.kernels.gpu.timing import Stopwatch
 
 
 @functools.cache
@@ -50,8 +48,6 @@ def machine_record(
     date : str
         From :func:`now`.
     """
-    from attnsim.kernels.gpu.cuda_device import attached, import_cupy
-
     cupy = import_cupy()
     runtime = cupy.cuda.runtime
     found = attached(int(runtime.getDevice()))

@@ -8,6 +8,8 @@ from typing import Any
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu.inputs import Random
+from attnsim.kernels.sparse import list_blocks
+from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
 
 Call = Callable[[], object]
@@ -48,8 +50,6 @@ def _attention(one: Operation, device: Device, w: Workload, random: Random) -> C
 
 def _sparse(one: Operation, device: Device, w: Workload, random: Random) -> Call:
     """Prepare the sparse kernel; the mask's block list is made and uploaded once, as a model would for all layers."""
-    from attnsim.kernels.sparse import list_blocks
-
     q, k, v = inputs(w, random)
     run, listed = one.call(), list_blocks(device, w)
     return lambda: run(device, q, k, v, listed=listed)
@@ -65,8 +65,6 @@ def _backward(one: Operation, device: Device, w: Workload, random: Random) -> Ca
 
 
 def _linear(one: Operation, device: Device, w: Workload, random: Random) -> Call:
-    from attnsim.models.implementations.own.linear_tiles import is_causal
-
     q, k, v = inputs(w, random)
     run, causal = one.call(), is_causal(w)
     return lambda: run(device, q, k, v, causal=causal)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnsim.errors import InputError, Taken, shown
+from attnsim.models.llm.files import load_model
+from attnsim.models.llm.model import LayerKind, Model
+from attnsim.models.llm.parallel import LEFT_OUT, share_of_heads, share_of_model
+from attnsim.models.question.length_sources import read_lengths
+from attnsim.models.question.lengths import Length
 from attnsim.models.question.words import mask_of
+from attnsim.models.question.workload import Workload
 from attnsim.wording import and_text
-
-if TYPE_CHECKING:
-    from attnsim.models.llm.model import LayerKind, Model
-    from attnsim.models.question.lengths import Length
-    from attnsim.models.question.workload import Workload
 
 
 def workload(
@@ -51,9 +52,6 @@ def workload(
     ------
     InputError
     """
-    from attnsim.models.llm.parallel import share_of_heads, share_of_model
-    from attnsim.models.question.workload import Workload
-
     told: dict[str, Any] = {
         "page_size": page_size or 0, "prefix": prefix or 0, "tree": tree, "operations": operations,
         "selection": selection,
@@ -89,8 +87,6 @@ def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv:
     ------
     InputError
     """
-    from attnsim.models.question.length_sources import read_lengths
-
     if text is None:
         return ()
     for flag, value in (("--batch", batch if batch > 1 else None), ("--seq", seq), ("--seq-kv", seq_kv)):
@@ -134,8 +130,6 @@ def filled(
     ------
     InputError
     """
-    from attnsim.models.llm.files import load_model
-
     whole = load_model(name)
     model = asked_layers(whole, name)
     flags: dict[str, int | str | None] = {
@@ -212,8 +206,6 @@ def cache_of(given: str | None, model: Filled | None, passes: str, lengths: str 
 
 def _decodes(model: Filled | None, passes: str, lengths: str | None) -> bool:
     """Whether it is decode of a model, or a batch in which some sequences decode."""
-    from attnsim.models.question.length_sources import read_lengths
-
     if model is None or lengths is None:
         return model is not None and passes == "decode"
     return passes == "decode" or any(one.queries == 1 < one.keys for one in read_lengths(lengths, False))
@@ -233,6 +225,4 @@ def title_of(
 
 def shared_text(tp: int) -> str:
     """How many GPUs share each layer, and what is left out; nothing where one computes it alone."""
-    from attnsim.models.llm.parallel import LEFT_OUT
-
     return f"one of {tp} GPUs ({LEFT_OUT})" if tp > 1 else ""

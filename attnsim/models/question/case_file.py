@@ -11,6 +11,7 @@ from attnsim.errors import InputError
 from attnsim.models.question.case_row import NUMBER, Case, parse_row
 from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import EMPTY, Columns, key, known_columns
+from attnsim.models.question.headings import frame_of, frame_of_lines
 from attnsim.models.question.printed import read_printed
 from attnsim.writing import writing
 
@@ -88,8 +89,6 @@ def _from_parquet(path: Path, content: bytes) -> pd.DataFrame:
 
 
 def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
-    import pandas as pd
-
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -102,8 +101,7 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
         key(name) in names or name.strip().casefold() in names for name in first
     )
     if printed := [] if own else read_printed(text):
-        lines = pd.Index([line for line, _ in printed], name="line")
-        return pd.DataFrame([row for _, row in printed], index=lines, dtype=object).fillna("")
+        return frame_of_lines(printed, "line")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
     numbers: list[int] = []
@@ -128,7 +126,7 @@ def _from_csv(path: Path, content: bytes) -> pd.DataFrame:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
     if header and all(NUMBER.fullmatch(name) or name.casefold() in EMPTY for name in header):
         raise InputError(f"{path}: the first line holds numbers; it must hold column names")
-    return pd.DataFrame(rows, index=pd.Index(numbers, name="line", dtype=int), columns=pd.Index(header), dtype=str)
+    return frame_of(rows, numbers, columns=header, dtype=str).rename_axis("line")
 
 
 def read_cases(path: str | Path) -> list[Case]:

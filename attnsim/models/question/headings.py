@@ -111,8 +111,6 @@ def long_form(
     InputError
         For columns without a unit, and for given values that are also in the table.
     """
-    import pandas as pd
-
     frame, told = _apart(frame), []
     names = {key(str(name)): str(name) for name in frame.columns}
     programs = (one["unit"] for one in heading_words()["programs"] if names.keys() >= {*map(key, one["columns"])})
@@ -129,10 +127,21 @@ def long_form(
             if (cell := str(row[name]).strip()).casefold() not in _NOTHING
         ]
         told = [(name, heading.told(naming.time_unit or "")) for name, heading in chosen.items()]
-        index = pd.Index([line for line, _ in rows], name=frame.index.name)
-        frame = pd.DataFrame([row for _, row in rows], index=index, dtype=object).fillna("")
+        frame = frame_of_lines(rows, frame.index.name)
         naming = replace(naming, time_unit=None)
     return *_with_cells(frame, naming), told
+
+
+def frame_of(rows: Sequence[object], index: list[Any] | None = None, **settings: Any) -> pd.DataFrame:
+    """Rows as a table, a column for each name."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, index, **settings)
+
+
+def frame_of_lines(rows: Sequence[tuple[Any, Mapping[str, object]]], name: Any) -> pd.DataFrame:
+    """Rows with the line or number of each as a table; a cell that a row lacks is empty."""
+    return frame_of([row for _, row in rows], [line for line, _ in rows], dtype=object).rename_axis(name).fillna("")
 
 
 def _apart(frame: pd.DataFrame) -> pd.DataFrame:

@@ -12,13 +12,11 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest, shown
-
-if TYPE_CHECKING:
-    from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.mask import Mask
 
 DTYPES = {
     "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
@@ -159,8 +157,6 @@ def mask_of(given: str | None, causal: bool, window: int | None, own: Mask) -> M
     InputError
         If the mask is given as text and also by `causal` or `window`.
     """
-    from attnsim.models.mask.mask import Mask
-
     if given is not None:
         if causal or window is not None:
             raise InputError(
@@ -205,8 +201,6 @@ def _read(owner: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[st
     found |= _lengths(found.pop("seq", None), found)
     mask, causal, window = found.pop("mask", None), found.pop("causal", False), found.pop("window", None)
     if isinstance(mask, str) or causal or window is not None:
-        from attnsim.models.mask.mask import Mask
-
         text, own = (mask, Mask.full()) if isinstance(mask, str) else (None, mask or Mask.full())
         found["mask"] = mask_of(text, bool(causal), window, own)
     elif mask is not None:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.components import COMPONENTS, NORMAL_90, RMS_OVER_MEAN, Widths
@@ -115,8 +116,6 @@ def measured(groups: Sequence[Group], names: Collection[str] = COMPONENTS) -> Wi
     Widths
         Its standard deviations are half-widths divided by `NORMAL_90`, as of normal errors.
     """
-    from scipy.optimize import minimize
-
     rows = _Rows.of_groups(groups, names)
     logs, scale = np.full(1 + len(names), _START), 1.0
     for _ in range(_ROUNDS):  # the loss's own scale

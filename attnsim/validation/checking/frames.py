@@ -14,7 +14,9 @@ Examples
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
+
+import pandas as pd
 
 from attnsim.api.asking import read_gpu
 from attnsim.api.trust import assess
@@ -25,9 +27,6 @@ from attnsim.validation.checking.hypothetical import PAIRS, outcomes
 from attnsim.validation.fitting.held_out import held_out_predictions
 from attnsim.validation.measured.datasets import Row, published_cases, published_rows, row_of
 from attnsim.validation.measured.sources import PUBLISHED, Role
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["held_out", "rows", "sources", "unbuilt"]
 
@@ -42,8 +41,6 @@ _CASE = (
 
 def sources() -> pd.DataFrame:
     """Return the published sources by key: laboratory, software, place of publication, and how it was read."""
-    import pandas as pd
-
     return pd.read_csv(PUBLISHED / "sources.csv", index_col="source", keep_default_na=False)
 
 
@@ -165,8 +162,6 @@ def _named(names: Names) -> list[str]:
 
 
 def _frame(found: Sequence[Row]) -> pd.DataFrame:
-    import pandas as pd
-
     cells: list[Mapping[str, object]] = []
     for row in found:
         case = row.case

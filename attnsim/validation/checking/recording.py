@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.digest import code_digest
@@ -86,8 +88,6 @@ def record(folder: Path, progress: Callable[[str], None] = lambda line: None) ->
 
 def _renewed(path: Path, fresh: dict[str, Any]) -> Path:
     """Rewrite a calibration file with new values under their keys."""
-    import yaml
-
     data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return write_yaml(path, data | fresh)
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from joblib import Parallel, delayed
+
 from attnsim.models.calibrations.calibration import Fold
 from attnsim.models.calibrations.numbers import ImplementationNumbers
 from attnsim.validation.fitting.jobs import Job, chosen
@@ -81,8 +83,6 @@ def fit_job(
     problem : Problem
         With all rows.
     """
-    from joblib import Parallel, delayed
-
     whole = _problem(job)
     found = Counter((split, group) for row in whole.rows for split, group in groups(row).items())
     wide = Counter(split for split, _ in found)

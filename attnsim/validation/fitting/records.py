@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from attnsim.models.calibrations.calibration import Domain, Fold
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers
@@ -150,8 +151,6 @@ def domain_of(rows: Sequence[Row]) -> Domain:
 
 def write_yaml(path: Path, data: Mapping[str, Any]) -> Path:
     """Write a calibration file, whole or not at all."""
-    import yaml
-
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, HEAD + yaml.safe_dump(dict(data), sort_keys=False, width=110))
     return path

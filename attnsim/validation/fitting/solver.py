@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from attnsim.models.calibrations.calibration import Alternative
 from attnsim.models.calibrations.numbers import OPEN, Numbers
@@ -129,8 +130,6 @@ def descend(problem: Problem, start: NDArray[np.float64]) -> Solution:
 
 def solve(problem: Problem, start: NDArray[np.float64], step: float, evaluations: int = LONG) -> Solution:
     """Minimise the soft-L1 loss of log time, and of the priors, within the bounds, from unit coordinates ``[keys]``."""
-    from scipy.optimize import least_squares
-
     if not problem.keys:
         return Solution((), problem.numbers(start), start, np.zeros((0, 0)), soft(problem.residuals(start)), True)
     found = least_squares(

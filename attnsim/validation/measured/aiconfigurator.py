@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from attnsim.errors import InputError, nearest
 from attnsim.models.hardware.files import load_gpu
@@ -43,16 +44,13 @@ from attnsim.validation.measured.aiconfigurator_files import (
     cases_of,
     implementation_of,
     installed_folder,
+    parquet,
     read_shapes,
     table_files,
 )
 from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measured.groups import even_sample, strata
 from attnsim.validation.measured.implausible import Measured, rejected_by
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +269,7 @@ def _tables(folder: Path) -> tuple[Table, ...]:
 
 def _unread(file: TableFile) -> Table:
     """Return a table whose rows are only counted."""
-    import pyarrow.parquet
-
-    number = int(pyarrow.parquet.read_metadata(file.path).num_rows)
+    number = int(parquet().read_metadata(file.path).num_rows)
     why = "MLA with its projections" if file.gpu else "no GPU file"
     return Table(file.name, file.gpu, file.framework, file.version, "", file.kind, "", number, 0, {}, {why: number})
 

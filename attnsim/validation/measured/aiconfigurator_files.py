@@ -22,17 +22,15 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from attnsim.files import read_typed
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import match
 from attnsim.models.question.case_row import Case
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +149,13 @@ def table_files(folder: Path) -> tuple[TableFile, ...]:
     return tuple(found)
 
 
+def parquet() -> Any:
+    """The reader of Parquet files, an extra that other commands do without."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet
+
+
 def read_shapes(file: TableFile) -> pd.DataFrame:
     """Read the rows of a file, converted to this package's columns.
 
@@ -161,10 +166,7 @@ def read_shapes(file: TableFile) -> pd.DataFrame:
         window`` (0 without one) and ``time_s``, in the file's order. For latent attention, heads and widths are those
         of the kernel: widths 576 and 512 and one key head if it attends the latent itself.
     """
-    import pandas as pd
-    import pyarrow.parquet
-
-    present = pyarrow.parquet.read_schema(file.path).names
+    present = parquet().read_schema(file.path).names
     raw = pd.read_parquet(file.path, columns=[name for name in _COLUMNS if name in present], engine="pyarrow")
     mla = file.kind.startswith("mla")
     new_keys = 0 if file.framework == "vllm" and file.version in FACTS.keys_without_new else 1

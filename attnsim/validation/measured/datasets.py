@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+from joblib import Parallel, delayed
 
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
@@ -143,8 +144,6 @@ def predict_all(tasks: Sequence[Task]) -> list[float]:
 
 def play_all(tasks: Sequence[Task]) -> list[Time]:
     """Return the predicted time of each task with the busy time of each unit."""
-    from joblib import Parallel, delayed
-
     chunks = [tasks[start::_CHUNKS] for start in range(_CHUNKS)]
     done = Parallel(n_jobs=min(2, os.cpu_count() or 1))(delayed(_play)(chunk) for chunk in chunks)
     found = [Time(0.0, {})] * len(tasks)

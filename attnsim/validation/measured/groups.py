@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from attnsim.errors import InputError
 from attnsim.validation.measured.datasets import Row
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from numpy.typing import NDArray
 
 SHORTEST = 512
 """Fewest tokens of prefill and training rows for fits; shorter rows time launches, not attention."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.machine_record import attached_of
@@ -15,9 +17,6 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.question.case_file import COLUMNS
 from attnsim.validation.measured.datasets import grouped
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SOURCE = "measured"
 SYNTHETIC = "synthetic"
@@ -98,8 +97,6 @@ def _timed(records: Iterable[Record]) -> Iterator[Record]:
 
 def measured_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the rows in the columns of a case table, ready to be written."""
-    import pandas as pd
-
     return pd.DataFrame(list(rows), columns=pd.Index([*COLUMNS, *EXTRA_COLUMNS]), dtype=object)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from attnsim.api.tables import read
 from attnsim.errors import InputError
+from attnsim.kernels.gpu.bench import attached_bench
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.case_file import cases_of, read_cases, write_table
@@ -23,7 +24,7 @@ from attnsim.ptx import compile_cache
 from attnsim.validation.measured.datasets import Row, grouped, row_of
 from attnsim.validation.measured.measured_table import SYNTHETIC, Record, machines_of, measured_frame, measured_rows
 from attnsim.validation.measured.sources import MEASUREMENTS
-from attnsim.validation.measuring.measure import Progress
+from attnsim.validation.measuring.measure import Progress, chosen, measure
 
 OWN = MEASUREMENTS / "own"
 
@@ -157,9 +158,6 @@ def measure_here(minutes: float, progress: Progress) -> tuple[list[Row], str]:
     why : str
         The reason if there are no rows, in one line; else the place of the records.
     """
-    from attnsim.kernels.gpu.bench import attached_bench
-    from attnsim.validation.measuring.measure import chosen, measure
-
     try:
         bench = attached_bench(int(time.time()) % (1 << 31))
     except InputError as error:
