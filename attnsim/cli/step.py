@@ -141,13 +141,12 @@ def _remarks(answer: StepPrediction) -> list[str]:
     lines.append(f"memory of a GPU: {weights}, {size}{room}")
     said = [f"{part.name} {part.tile}" for _, part in answer.parts if part.group == "communication"]
     lines += [f"between GPUs ({answer.library}'s): {'; '.join(said)}"] if said else []
+    formats = {one.workload.dtype for one in answer.attention} - {answer.dtype}
+    if formats:
+        lines.append(f"attention and its cache in {', '.join(formats)}: its kernels have no {answer.dtype}")
     return [*lines, ""]
 
 
 def _trust(answer: StepPrediction) -> list[str]:
     kernels = [f"attention: {one.algorithm}, {one.implementation}" for one in answer.attention]
-    formats = {one.workload.dtype for one in answer.attention} - {answer.dtype}
-    kernels += (
-        [f"attention and its cache in {', '.join(formats)}: its kernels have no {answer.dtype}"] if formats else []
-    )
     return [*kernels, *(f"trust: {line}" for line in trust_lines(answer))]
