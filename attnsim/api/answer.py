@@ -112,8 +112,7 @@ class Reply(Generic[Q]):
     @property
     def approximation(self: Reply[Question]) -> tuple[ApproximationError, ...]:
         """Distance from softmax attention on stated inputs; empty for an algorithm that is softmax attention."""
-        mechanism = self.question.mechanism
-        return () if mechanism.exact else approximation_errors(mechanism.name, self.question.w)
+        return approximation_errors(self.algorithm, self.workload)
 
     def to_dict(self) -> dict[str, object]:
         """The names of the question as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""

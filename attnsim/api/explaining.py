@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import repeat
-from typing import Unpack
+from typing import Any, Unpack
 
 from attnsim.api.answer import Answer, Outcome, answered, plain
 from attnsim.api.answering import answer
@@ -15,14 +15,14 @@ from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
 from attnsim.api.comparing.ratios import Ratio
-from attnsim.api.playing import DoesNotFit, play
+from attnsim.api.playing import DoesNotFit, Played, play
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule
-from attnsim.simulator.replay import KernelReplay, Replay
+from attnsim.simulator.replay import KernelReplay
 from attnsim.wording import html_table, time_text, times_text
 
 
@@ -199,17 +199,16 @@ def explain(
         run = play(asked)
     except DoesNotFit as why:
         raise InputError(f"{why}; explain a smaller question") from None
-    compulsory, played = run.schedule.compulsory(), run.replay
     bound, each = bounds_of(run)
     return Explanation(
         mechanism=what.name,
         prediction=answered(run),
         loop_nest=str(run.schedule),
-        kernels=tuple(map(fit_of, run.schedule.kernels, played.kernels, repeat(asked.gpu), each)),
-        tensors=_tensors(compulsory, played),
+        kernels=tuple(map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(asked.gpu), each)),
+        tensors=tensors_of(run),
         counts=_counts(run.schedule),
         useful_flops=asked.useful.flops,
-        compulsory_bytes=sum(compulsory.values()),
+        compulsory_bytes=sum(run.schedule.compulsory().values()),
         bound=bound,
         turn=turn(run),
         levers=levers(run),
@@ -243,9 +242,10 @@ def fit_of(kernel: Kernel, seen: KernelReplay, gpu: Gpu, bound: Bound) -> Kernel
     )
 
 
-def _tensors(compulsory: Mapping[tuple[str, str, str], int], played: Replay) -> tuple[TensorBytes, ...]:
-    out = []
-    for kernel in played.kernels:
+def tensors_of(run: Played[Any]) -> tuple[TensorBytes, ...]:
+    """Bytes of each tensor in each kernel."""
+    compulsory, out = run.schedule.compulsory(), []
+    for kernel in run.replay.kernels:
         for row in kernel.traffic:
             kind = "store" if row.written else "load"
             least = compulsory.get((kernel.name, kind, row.tensor), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import repeat
 from pathlib import Path
@@ -12,7 +11,7 @@ from attnsim.api.answer import Answer, plain
 from attnsim.api.asking import Conditions, KernelQuestion, read_conditions, read_gpu
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.comparing.levers import Lever, Turn, levers, turn
-from attnsim.api.explaining import KernelFit, fit_of
+from attnsim.api.explaining import KernelFit, TensorBytes, fit_of, tensors_of
 from attnsim.api.playing import Played, replayed, too_large
 from attnsim.api.tracing import trace_schedule
 from attnsim.api.trust import Reason, Trust, told_of
@@ -38,19 +37,18 @@ class KernelExplanation:
     loop_nest : str
     fits : tuple of KernelFit
         Blocks against an SM.
-    tensors : tuple of mapping
-        Bytes by kernel and tensor, asked of the L2 and passed on to HBM.
+    tensors : tuple of TensorBytes
     turn : Turn or None
     levers : tuple of Lever
         Figures of the GPU, each twice as good.
     bound : Bound
-        What bounds the call; each kernel's own stands in `fits`.
+        The bound of the call; that of each kernel stands in `fits`.
     """
 
     prediction: Answer[KernelQuestion]
     loop_nest: str
     fits: tuple[KernelFit, ...]
-    tensors: tuple[Mapping[str, object], ...]
+    tensors: tuple[TensorBytes, ...]
     turn: Turn | None
     levers: tuple[Lever, ...]
     bound: Bound
@@ -119,17 +117,7 @@ def explain_kernel(
         prediction=_answered(run),
         loop_nest=str(run.schedule),
         fits=tuple(map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(machine), each)),
-        tensors=tuple(
-            {
-                "kernel": one.name,
-                "tensor": row.tensor,
-                "direction": "store" if row.written else "load",
-                "l2_bytes": row.l2_bytes,
-                "hbm_bytes": round(row.hbm_bytes),
-            }
-            for one in run.replay.kernels
-            for row in one.traffic
-        ),
+        tensors=tensors_of(run),
         turn=turn(run),
         levers=levers(run),
         bound=bound,

@@ -116,11 +116,11 @@ def _print(found: KernelExplanation, verbose: bool) -> None:
     fit_tables.print_kernels(out, found.fits)
     tensors = [
         {
-            "kernel": row["kernel"],
-            "tensor": row["tensor"],
-            "": row["direction"],
-            "L2": wording.number(float(str(row["l2_bytes"])) / 1e6, 4),
-            "HBM": wording.number(float(str(row["hbm_bytes"])) / 1e6, 4),
+            "kernel": row.kernel,
+            "tensor": row.tensor,
+            "": row.direction,
+            "L2": wording.number(row.l2_bytes / 1e6, 4),
+            "HBM": wording.number(row.hbm_bytes / 1e6, 4),
         }
         for row in found.tensors
     ]

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, cast
+from typing import Any
 
 from attnsim.api.answer import Answer, Answers, Outcome, played
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_conditions, read_gpus
-from attnsim.api.building import scheduled
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.changes import told
@@ -92,15 +91,6 @@ class Against:
         return found | {"speedup": self.speedup.value, "low": self.speedup.low, "high": self.speedup.high}
 
 
-class _Sized(Protocol):
-    """A tile of queries x keys, as every sparse kernel has one."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def keys(self) -> int: ...
-
-
 class Grown:
     """A sparse kernel under a pattern of so many blocks a row, each played once.
 
@@ -166,7 +156,7 @@ class Grown:
         found = played(answer(asked), "take fewer heads or keys")
         ratio = found.speedup_over(self.dense)
         assert ratio is not None  # both fit
-        tile = cast(_Sized, scheduled(asked.record, asked.w, self.gpu, self.conditions).tile)
+        tile: Any = found.run.schedule.tile  # rows x keys, as every sparse kernel has one
         visits, every = (
             int(mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys).visits.sum())
             for mask in (asked.w.mask, self.question.mask)
