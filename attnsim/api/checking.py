@@ -93,10 +93,10 @@ class Check:
 
     def __repr__(self) -> str:
         every = self.accuracy[0] if self.accuracy else None
-        told = (
+        text = (
             f"mean error {share_text(every.mean)}, {every.inside} of {every.rows} inside" if every else "none answered"
         )
-        return f"<Check of {len(self.answered)} rows: {told}>"
+        return f"<Check of {len(self.answered)} rows: {text}>"
 
     @property
     def rows(self) -> pd.DataFrame:

@@ -138,7 +138,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
-        return {name: plain(getattr(self, name)) for name in _TOLD}
+        return {name: plain(getattr(self, name)) for name in _NAMES}
 
     def __repr__(self) -> str:
         one = self.prediction
@@ -161,7 +161,7 @@ class Explanation:
         return f"{html_table(str(one.workload), [one.shown()])}{html_table('Levers', levers)}{nest}"
 
 
-_TOLD = (
+_NAMES = (
     *("mechanism", "loop_nest", "useful_flops", "compulsory_bytes", "kernels", "tensors", "counts", "levers"),
     *("kernel_levers", "prediction", "bound", "turn", "unchanged", "speedup", "slower", "reached"),
 )

@@ -170,10 +170,10 @@ def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
         call = call if mechanism.reads_latent else replace(call, latent=None)
         found = answer(ask(call, gpu, mechanism, asked.implementation, conditions))
         answers.append(found)
-        around = steps(model, w, direction, [kernel for kernel, _ in found.kernels])
+        found_steps = steps(model, w, direction, [kernel for kernel, _ in found.kernels])
         before, after = (
             [step_part(step, gpu, w.dtype, conditions, "projections") for step in some]
-            for some in (around.before, around.after)
+            for some in (found_steps.before, found_steps.after)
         )
         mlp = [step_part(step, gpu, w.dtype, conditions, "mlp") for step in mlp_steps(model, w, direction)]
         attention = [*before, attention_part(found, direction), *after]
@@ -187,9 +187,9 @@ def _part(one: Step, group: Group, gpu: Gpu, dtype: str, conditions: Conditions)
 
 def _elsewhere(model: Model, w: Workload) -> dict[Group, list[Step]]:
     """Steps of the model outside such layers: the MLP of those without experts, and the LM head."""
-    heads = (head_step(model, w, way) for way in w.directions)
+    heads = (head_step(model, w, direction) for direction in w.directions)
     return {
-        "mlp": [step for way in w.directions for step in dense_mlp_steps(model, w, way)],
+        "mlp": [step for direction in w.directions for step in dense_mlp_steps(model, w, direction)],
         "head": [step for step in heads if step is not None],
     }
 

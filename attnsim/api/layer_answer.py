@@ -167,7 +167,7 @@ class LayerAnswer(Reply[LayerQuestion]):
         return {group: total(part.time_s for part in self.parts if part.group == group) for group in groups}
 
     @property
-    def experts_told(self) -> str:
+    def experts_text(self) -> str:
         """How many experts the tokens of a call reach, in words; nothing of a model without."""
         mlp, tokens = self.model.mlp, self.workload.batch * self.workload.seq_q
         if mlp is None or mlp.experts is None:

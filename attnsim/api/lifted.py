@@ -14,7 +14,7 @@ from attnsim.api.comparing.levers import Lever, Turn, levers, turn
 from attnsim.api.explaining import KernelFit, TensorBytes, fit_of, tensors_of
 from attnsim.api.playing import Played, replayed, too_large
 from attnsim.api.tracing import trace_schedule
-from attnsim.api.trust import Reason, Trust, told_of
+from attnsim.api.trust import Reason, Trust, components_text
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.calibrations.components import widths
@@ -191,13 +191,13 @@ def _trust(gpu: Gpu, chosen: Chosen, played: Replay) -> Trust:
     numbers = f"latencies and rates of {chosen.whose}" if chosen.calibration else "every latency and rate at its prior"
     said = [Reason("borrowed", f"lifted from PTX: operations counted, {numbers}, no measurement of this kernel")]
     if gpu.changes:
-        told = ", ".join(change.setting for change in gpu.changes)
-        said.append(Reason("hypothetical", f"hypothetical GPU: {told}"))
+        changes = ", ".join(change.setting for change in gpu.changes)
+        said.append(Reason("hypothetical", f"hypothetical GPU: {changes}"))
     found = chosen.calibration
     unknown = ["laboratory", "clock", "version", "shape", "kernel"]
     unknown += ["priors"] if found is None else ["architecture"] if found.architecture != gpu.architecture else []
     spread = max(found.spread.values(), default=0.0) if found else 0.0
     made = widths().parts(spread, unknown) | ({"timing": math.log1p(played.spread)} if played.spread else {})
     half = widths().half_width(made.values())
-    said.append(Reason("components", told_of(made)))
+    said.append(Reason("components", components_text(made)))
     return Trust("extrapolated", math.exp(-half), math.exp(half), None, tuple(said), made)

@@ -128,16 +128,16 @@ def read_requests(path: str | Path, naming: Naming = NOTHING_SAID) -> tuple[Requ
 
 def _tell(path: Path, names: Sequence[str], columns: Mapping[str, _Column | None], how: str, failed: int) -> None:
     used = {field: one.theirs for field, one in columns.items() if one}
-    told = [
+    said = [
         f"{field} is {shown(theirs)}{how * (field == 'arrival')}" for field, theirs in used.items() if field != theirs
     ]
-    told += [] if "arrival" in used else ["no arrivals: all come at once"]
+    said += [] if "arrival" in used else ["no arrivals: all come at once"]
     if unused := [name for name in names if name not in used.values()]:
-        told.append(f"not used: {', '.join(map(shown, unused))}")
+        said.append(f"not used: {', '.join(map(shown, unused))}")
     if failed:
-        told.append(f"{failed} request{'s' * (failed > 1)} of no output left out, as failed")
-    if told:
-        warnings.warn(f"{path}: {'; '.join(told)}", Taken, stacklevel=3)
+        said.append(f"{failed} request{'s' * (failed > 1)} of no output left out, as failed")
+    if said:
+        warnings.warn(f"{path}: {'; '.join(said)}", Taken, stacklevel=3)
 
 
 def _tokens(cell: object, where: str) -> int:
@@ -189,11 +189,11 @@ def _spoken(path: Path, found: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         if len(words) == 2:
             prompt, output = (max(1, round(len(text) / _CHARACTERS_A_TOKEN)) for text in words)
             rows.append({"prompt": prompt, "output": output})
-    told = (
+    assumed = (
         f"tokens are assumed to be {_CHARACTERS_A_TOKEN} characters each, the first two turns of a conversation count"
     )
     short = len(found) - len(rows)
-    warnings.warn(f"{path}: {told}{f', {short} shorter ones are left out' if short else ''}", Taken, stacklevel=4)
+    warnings.warn(f"{path}: {assumed}{f', {short} shorter ones are left out' if short else ''}", Taken, stacklevel=4)
     return rows
 
 

@@ -322,8 +322,8 @@ def question_of(case: Case, conditions: Conditions = USUAL) -> Question:
 def _with_unknown(found: Cells, names: Sequence[str]) -> Cells:
     """An answer to a row of which something was not understood, which no measurement validates."""
     level, _, reason = str(found["trust"]).partition(": ")
-    told = f"{', '.join(map(shown, names))} not understood"
-    return found | {"trust": f"{LEVELS[1] if level == LEVELS[0] else level}: {told}; {reason}"}
+    unknown = f"{', '.join(map(shown, names))} not understood"
+    return found | {"trust": f"{LEVELS[1] if level == LEVELS[0] else level}: {unknown}; {reason}"}
 
 
 def answer_columns(found: Outcome | Answer[KernelQuestion]) -> Cells:
@@ -373,24 +373,24 @@ def _algorithm(case: Case, named: Match | None, w: Workload, gpu: Gpu) -> str:
     InputError
         Where nobody knows it, or the implementation does not run it.
     """
-    told = MECHANISMS.get(case.algorithm.partition("@")[0])
-    if named is None or (told and told.name in ALGORITHMS and told.run_by(named.record)):
+    known = MECHANISMS.get(case.algorithm.partition("@")[0])
+    if named is None or (known and known.name in ALGORITHMS and known.run_by(named.record)):
         return case.algorithm
     runs = running(named.record)[0].name
-    chosen = told and named.caller and told.run_by(named.caller)
+    chosen = known and named.caller and known.run_by(named.caller)
     chosen = chosen or (plain(case.algorithm) in FLASH and ALGORITHMS["flash"].run_by(named.record))
     if "algorithm" in case.assumed or case.algorithm == implementation_of(case) or chosen:
         return runs
     with suppress(InputError):  # the word may be a name of the same
-        if told is None and match(case.algorithm, case.version or "", gpu, w).record.name == named.record.name:
+        if known is None and match(case.algorithm, case.version or "", gpu, w).record.name == named.record.name:
             return runs
-    if told is None:
+    if known is None:
         read_algorithm(case.algorithm)
-    elif told.name in ALGORITHMS or not told.run_by(named.record) or told.refuses(w):
+    elif known.name in ALGORITHMS or not known.run_by(named.record) or known.refuses(w):
         raise InputError(
             f"algorithm is {shown(case.algorithm)} and implementation {shown(case.implementation)}, which is "
             f"{named.record.name} and runs {runs}; write {runs}, leave one of them empty, or take one of "
-            f"{some(told.implementations or ['none'], f'attnsim explain {told.name}', 3)}"
+            f"{some(known.implementations or ['none'], f'attnsim explain {known.name}', 3)}"
         )
     return runs
 

@@ -148,7 +148,7 @@ def assess(
         speed = f", {chosen.numbers.speed:.3g} as fast" if chosen.numbers.speed != 1.0 else ""
         near.append(Reason("borrowed", f"the kernels of {record.launches} in a build of their own{speed}"))
     if chosen.calibration is not None and chosen.own:
-        for outside in (_outside(w, gpu, chosen.calibration), _beside_shape(w, chosen.calibration)):
+        for outside in (_outside(w, gpu, chosen.calibration), _options(w, chosen.calibration)):
             near += [Reason("shape", text) for text in outside.near]
             far += [Reason("shape", text) for text in outside.far]
         near += _wide(w, chosen.calibration)
@@ -176,7 +176,7 @@ def assess(
     if spread:
         text = f"sensitive to timing: {100 * spread:.1f} % either way as resident blocks fall into step or not"
         said.append(Reason("timing", f"{text}; the time is the mean of jittered plays"))
-    said.append(Reason("components", told_of(made)))
+    said.append(Reason("components", components_text(made)))
     said += [Reason("assumed", text) for text in assumed]
     error = chosen.calibration.held_out.mean if level == "validated" and chosen.calibration else None
     return Trust(level, math.exp(-half), math.exp(half), error, tuple(said), made)
@@ -191,7 +191,7 @@ def _wide(w: Workload, calibration: Calibration) -> list[Reason]:
     return [Reason("measured", f"{text} (beyond {100 * most:.0f} %)")]
 
 
-def told_of(made: Mapping[str, float]) -> str:
+def components_text(made: Mapping[str, float]) -> str:
     """The components of a range in words."""
     return f"range made of {', '.join(f'{name} {100 * sd:.1f} %' for name, sd in made.items())} (standard deviations)"
 
@@ -213,12 +213,12 @@ class _Outside(NamedTuple):
     far: list[str]
 
 
-def _beside_shape(w: Workload, calibration: Calibration) -> _Outside:
+def _options(w: Workload, calibration: Calibration) -> _Outside:
     """Options of a question that nobody measured; a sink is but one term of a row's sum."""
-    told = {"kv_dtype": f"K and V in {w.kv_dtype}", "softcap": "soft-capping", "sinks": "attention sinks"}
+    names = {"kv_dtype": f"K and V in {w.kv_dtype}", "softcap": "soft-capping", "sinks": "attention sinks"}
     near, far = found = _Outside([], [])
     for option in w.options:
-        (near if option == "sinks" else far).append(f"{told[option]}, which was not measured")
+        (near if option == "sinks" else far).append(f"{names[option]}, which was not measured")
     if w.page_size and ("page_size", calibration.implementation) in SUPPORTS:
         near.append("pages of the cache, measured: K and V in one piece")
     return found
@@ -357,7 +357,7 @@ def spread_of(w: Workload, calibration: Calibration | None) -> float:
 
 
 def same_version(one: str, others: Iterable[str]) -> bool:
-    """Whether a version is among others, as far as both are told: "9.27" is "nvidia 9.27.0"."""
+    """Whether a version is among others, as far as both are stated: "9.27" is "nvidia 9.27.0"."""
     return any(_agree(_parts(one), _parts(other)) for other in others)
 
 

@@ -275,7 +275,7 @@ def _shares(found: LayerAnswer) -> str:
 
 def _remarks(answer: LayerAnswer, alone: bool) -> list[str]:
     lines = [f"attention: {item.algorithm}, {item.implementation}" for item in answer.attention]
-    lines += [f"MLP: {answer.model.mlp}{answer.experts_told if alone else ''}"]
+    lines += [f"MLP: {answer.model.mlp}{answer.experts_text if alone else ''}"]
     tiles = [f"{part.name} {part.tile}" for part in answer.parts if part.tile]
     lines += [f"tiles: {'; '.join(tiles)}"] if alone else []
     lines += [note for item in answer.attention for note in item.notes]

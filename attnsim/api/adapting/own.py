@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from attnsim.api.adapting.near import COORDINATES, Near, Points, coordinates
-from attnsim.api.trust import Reason, Trust, spread_of, told_of, unmeasured
+from attnsim.api.trust import Reason, Trust, components_text, spread_of, unmeasured
 from attnsim.errors import InputError, nearest, shown, some
 from attnsim.files import read_typed
 from attnsim.models.calibrations.calibration import Calibration
@@ -186,7 +186,7 @@ class OwnTimings:
         said += [f"beyond the timings: {text}" for text in _beyond(shape, mine)]
         made = {OWN: own / widths().factor} | prior.left
         kept = [one for one in trust.reasons if one.kind != "components"]
-        reasons = (*kept, Reason("components", told_of(made)))
+        reasons = (*kept, Reason("components", components_text(made)))
         narrowed = replace(trust, low=math.exp(-half), high=math.exp(half), components=made, reasons=reasons)
         return Corrected(math.exp(log), _said(narrowed, *said))
 

@@ -151,7 +151,7 @@ def breakeven(
     if seqs and block > min(seqs):
         raise InputError(f"block is {block} tokens, more than the {min(seqs)} of the sequence; a row needs one or more")
     plain = read_conditions(cache=cache, launch=launch, calibration=calibration)
-    ways = [read_conditions(tile=tile, cache=cache, launch=launch, calibration=plain.own) for tile in tiles]
+    by_tile = [read_conditions(tile=tile, cache=cache, launch=launch, calibration=plain.own) for tile in tiles]
     band = Mask.causal() if workload.mask.is_causal else Mask.full()
     rows = []
     for seq in seqs:
@@ -160,7 +160,7 @@ def breakeven(
         to_beat = answer(ask(question, where, "flash", dense, plain))
         first = PATTERNS[pattern](1, BLOCK, band)
         names = sparse_names(question, where, first, sparse or (None, "attnsim.sparse"))
-        for conditions in ways:
+        for conditions in by_tile:
             found, refused = [], []
             for name in names:
                 try:
@@ -262,9 +262,9 @@ def _what(best: BreakEven, rows: Sequence[BreakEven]) -> str:
     point = best.expected
     share = f"{number(100 * point.density, 3)} %"
     others = [f"{row.expected.speedup} as {row.at.sparse} on {row.at.shape}" for row in rows if row is not best]
-    beside = f", against {'; '.join(others)}" if others else ""
+    against = f", against {'; '.join(others)}" if others else ""
     gain = point.speedup
-    text = f"expect {gain} over {best.at.dense}, busiest {unit_text(point.busiest)}{beside}."
+    text = f"expect {gain} over {best.at.dense}, busiest {unit_text(point.busiest)}{against}."
     if best.yours is None:
         return f"At {share} of the pairs {text}"
     worth = "It pays" if gain.low >= 1 else "It may pay" if gain.high > 1 else "It does not pay"

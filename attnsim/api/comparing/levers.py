@@ -326,9 +326,9 @@ def _newer(question: Question, schedule: Schedule) -> Iterator[tuple[str, str, R
     if main.path in (path, "simt"):
         return
     asked = running(question.record)
-    beside = (one for one in IMPLEMENTATIONS.values() if one.library == question.record.library)
+    same_library = (one for one in IMPLEMENTATIONS.values() if one.library == question.record.library)
     usual = (IMPLEMENTATIONS[name] for mechanism in asked for name in mechanism.implementations)
-    for group in (beside, usual):
+    for group in (same_library, usual):
         able = [one for one in dict.fromkeys(group) if any(mechanism.run_by(one) for mechanism in asked)]
         like = islice((one for one in able if _issues(path, one, schedule, question)), TILES)
         timed = [(then, one.name) for one in like if (then := _played(question, record=one))]
