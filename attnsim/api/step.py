@@ -523,8 +523,8 @@ def trust_lines(answer: StepPrediction) -> list[str]:
             lines += [f"collectives: nobody has timed groups of more than {TIMED_GPUS} GPUs of one switch"]
     if answer.groups > 1:
         lines.append(
-            "to experts and back: NCCL's all-to-all of a copy for each expert; of DeepEP's low-latency kernels 18 % off"
-            " in SGLang; calls of vLLM and TensorRT-LLM take 1 to 10 times as long; tokens reach all experts alike"
+            "to experts and back: NCCL's all-to-all of a copy for each expert; 18 % off DeepEP's low-latency kernels in "
+            "SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long; tokens reach all experts alike"
         )
     for one in answer.attention:
         what, trust = one.algorithm if one.algorithm in mixer.ALGORITHMS else "attention", one.trust

@@ -19,6 +19,7 @@ from attnsim.models.implementations.collectives.known import COLLECTIVES
 from attnsim.models.question.lengths import Length
 from attnsim.plots.step import step as picture
 from attnsim.plots.styles import STYLES
+from benchmarks.steps import Held, Server, ordered
 
 MIXED = "1:4096 x 63, 512:2560"
 TOKENS, SEQUENCES = 575, 64
@@ -226,6 +227,13 @@ def test_a_layer_that_does_not_attend_is_asked_by_its_number(
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_gate_of_the_output_is_made_with_the_queries(tmp_path: Path) -> None:
+    found = step(hybrid(tmp_path, NEXT), "h200-sxm-141gb", "1:4096 x 16", tp=2)
+    product = next(part for _, part in found.parts if part.name == "QKV projection")
+    assert product.flops_useful == 2 * 16 * 2048 * (2 * 16 * 256 // 2 + 2 * 256)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_layer_may_be_an_mlp_by_itself(tmp_path: Path) -> None:
     found = step(hybrid(tmp_path, NEMOTRON), H100, "1:4096 x 16")
     assert {name: times(found)[name] for name in ("up", "experts' up", "router", "norm and residual")} == {
@@ -388,3 +396,33 @@ def test_rounding_keeps_the_number_of_sequences_and_nearly_the_keys() -> None:
     assert sum(one.times for one in shape) == len(requests) and Length(256, 256) in shape
     keys = sum(new + cached for new, cached in requests)
     assert sum(one.times * one.keys for one in shape) == pytest.approx(keys, rel=0.03)
+
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_server_is_predicted_as_the_mean_of_its_steps(tmp_path: Path) -> None:
+    (tmp_path / "model_configs").mkdir()
+    config = tmp_path / "model_configs" / "meta-llama--Meta-Llama-3.1-8B_config.json"
+    config.write_text(json.dumps(LLAMA))
+    server = Server("meta-llama/Llama-3.1-8B-Instruct", "h100_sxm", "vllm", 1000, 100, 8, 1, 1, "bf16", False)
+    alone, beside = (step(str(config), H100, text) for text in ("1:1050 x 8", "1:1050 x 7, 1000:1000"))
+    low, time, high = server.predicted(tmp_path)
+    assert time == pytest.approx(0.93 * alone.time_s + 0.07 * beside.time_s)
+    assert low == pytest.approx(0.93 * alone.time_low_s + 0.07 * beside.time_low_s) and high > time
+
+
+def test_the_order_of_servers_is_of_pairs_among_which_one_chooses() -> None:
+    def one(tp: int, batch: int, measured: float, predicted: float, isl: int = 1000) -> Held:
+        server = Server("m", "h100_sxm", "vllm", isl, 100, batch, tp, 1, "fp8", False)
+        return Held(server, measured, (0.9 * predicted, predicted, 1.1 * predicted))
+
+    found = [one(1, 8, 4.0, 3.0), one(2, 8, 3.0, 2.0), one(4, 8, 2.99, 2.5), one(1, 8, 1.0, 9.0, isl=2000)]
+    assert ordered(found, per_gpu=False) == (2, 2)  # the last two of three are alike, the fourth is another question
+    assert ordered([one(1, 8, 4.0, 3.0), one(2, 8, 1.9, 2.0)], per_gpu=True) == (0, 1)
+    assert found[0].ratio == 0.75 and not found[0].covered and one(1, 1, 1.0, 1.05).covered

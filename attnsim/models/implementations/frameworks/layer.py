@@ -53,7 +53,7 @@ def steps(model: Model, w: Workload, direction: Direction = "fwd", attention: Co
 
 def _separate(model: Model, w: Workload) -> Steps:
     rows, d, dv = w.queries, w.head_dim, w.head_dim_v
-    width = w.heads_q * d + w.heads_kv * (d + dv)
+    width = w.heads_q * d * (1 + model.gate) + w.heads_kv * (d + dv)
     turned = (("Q", rows * w.heads_q * model.rotary), ("K", rows * w.heads_kv * model.rotary))
     qkv = product_step("QKV projection", (rows, width, model.hidden), ("X", "W_QKV", "QKV"))
     return Steps((qkv, *_turning(model, turned)), (_output(model, w),))
