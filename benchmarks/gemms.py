@@ -1,4 +1,4 @@
-"""GEMMs against the tables of the `datasets` extra, held out by GPU; and against figures of others, none of them fitted.
+"""GEMMs against the tables of the `datasets` extra, held out by GPU; and against figures of others that nobody fitted.
 
     python benchmarks/gemms.py            # fits without each GPU in turn, and what was held out, by GPU and size
     python benchmarks/gemms.py --write    # and writes waits.yaml of attnsim/models/implementations/gemms
@@ -32,8 +32,8 @@ from attnsim.arrays import Floats
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.eager import elementwise, softmax
-from attnsim.models.implementations.frameworks.projection import Product, projection
-from attnsim.models.implementations.gemms.gemm import FORMATS, KERNELS, WAITS, Waits, gemm_times
+from attnsim.models.implementations.frameworks.projection import Product
+from attnsim.models.implementations.gemms.gemm import FORMATS, KERNELS, WAITS, Waits, fit_of, gemm_times
 from attnsim.models.schedule.gemm import gemm_path
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import replay
@@ -49,7 +49,7 @@ TILEOPS = "tile-ai/TileOPs, pull request"
 """PyTorch as the baseline of TileOPs: CUPTI, a flushed L2. From June 2026 on its H200s are locked to 1,500 MHz (pull
 request 1588)."""
 
-Made = Callable[[Gpu], list[Kernel]]
+Made = Callable[[Gpu], list[Kernel]] | Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Figure:
     Parameters
     ----------
     what, gpu : str
-    make : callable
+    make : callable or Product
         The kernels on a GPU.
     measured_s : float
     source : str
@@ -82,14 +82,19 @@ class Figure:
         gpu = load_gpu(self.gpu)
         if self.clock_hz:
             gpu = gpu.replace({"clock.sustained": f"{self.clock_hz / 1e6:.0f} MHz"})
+        if isinstance(self.make, Product):
+            waits = fit_of("cublas-bf16", gpu).waits
+            stream_s, shape = gpu.launch.stream_s, self.make.shape
+            return float(
+                gemm_times(gpu, "cublas-bf16", *shape, waits, batch=self.make.batch, launch_s=stream_s).time_s[0]
+            )
         schedule = Schedule("projection", "cublas", tuple(self.make(gpu)), self.what, 0)
         return replay(schedule, gpu, GEMM_NUMBERS, cache="cold").time_s
 
 
-def bmm(batch: int, size: int) -> Made:
+def bmm(batch: int, size: int) -> Product:
     """Products of square bf16 matrices."""
-    product = Product("bmm", (size, size, size), ("A", "B", "C"), batch)
-    return lambda gpu: projection(product, gpu, "bf16")[0]
+    return Product("bmm", (size, size, size), ("A", "B", "C"), batch)
 
 
 def square(gpu: str, tflops: float, number: int, size: int = 8192, within: float = 0.0) -> Figure:
@@ -189,7 +194,7 @@ def table_rows() -> pd.DataFrame:
                     fitted=np.arange(len(one)) < FITTED,
                     converts=2.0 if (framework, name) == ("trtllm", "fp8") else 1.0,
                     plain=framework == "vllm" and name in ("bf16", "fp8"),
-                )  # fmt: skip
+                )
             )
     return pd.concat(found, ignore_index=True)
 
@@ -237,7 +242,8 @@ def told(rows: pd.DataFrame, by: list[str]) -> str:
     size = pd.cut(rows.m, [0, *SIZES.values()], labels=list(SIZES))
     off = 100 * np.abs(np.expm1(rows.log))
     table = off.groupby([*(rows[name] for name in by), size], observed=True).mean().unstack()
-    return str(table.assign(all=off.groupby([rows[name] for name in by]).mean(), rows=rows.groupby(by).size()).round(1))
+    table = table.assign(all=off.groupby([rows[name] for name in by]).mean(), rows=rows.groupby(by).size())
+    return str(table.round(1).to_string())
 
 
 def tables(write: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Required, Unpack
@@ -25,14 +25,17 @@ from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
 from attnsim.api.mixing import attention_part, mixer_parts, share_of_mixer
 from attnsim.api.playing import replayed
 from attnsim.api.trust import Reason, Trust
+from attnsim.arrays import Floats
 from attnsim.errors import InputError, shown
 from attnsim.models.calibrations.components import NORMAL_90, widths
 from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.architectures import architecture_of
+from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.layer import steps
 from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, known_mlp, mlp_steps
 from attnsim.models.implementations.frameworks.step import Step, step_schedule
+from attnsim.models.implementations.gemms.gemm import GemmTimes, fit_of, gemm_times, kernel_of
 from attnsim.models.llm.asked import asked_layers, not_attending
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
@@ -40,10 +43,7 @@ from attnsim.models.llm.parallel import share_of_model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
-
-GEMM_HALF_WIDTH = 0.34
-"""Half-width of the 90 % interval of a projection's log time: 1,250 measured GEMMs of five GPUs, none of them fitted
-(docs/design/sparse-and-layer.md)."""
+from attnsim.simulator.replay import LAUNCH_BOUND, UNIT_BOUND
 
 
 class LayerGiven(Given, total=False):
@@ -63,9 +63,8 @@ def layer(model: Model | str, gpu: Gpu | str, **asked: Unpack[LayerGiven]) -> La
     """Predict one layer: projections, rotary embedding, attention and MLP.
 
     The steps around the attention are those of :mod:`attnsim.models.implementations.frameworks.layer`, those behind it
-    of :mod:`attnsim.models.implementations.frameworks.mlp`. Their products are cuBLAS-like GEMMs
-    (:mod:`attnsim.models.implementations.frameworks.projection`) on the same simulator. They have no calibration:
-    numbers are priors, those of :data:`GEMM_NUMBERS` and what was fitted of the GPU's HBM and launches.
+    of :mod:`attnsim.models.implementations.frameworks.mlp`. Their products are GEMMs in closed
+    form, with waits that were fitted (:mod:`attnsim.models.implementations.gemms.gemm`); products in fp32 are replayed.
 
     Parameters
     ----------
@@ -147,7 +146,7 @@ def answer_layer(asked: LayerQuestion) -> LayerAnswer:
         tuple(step_part(step, gpu, w.dtype, asked.conditions, group) for step in found)
         for group, found in _elsewhere(asked.model, w).items()
     )
-    return LayerAnswer(asked, tuple(parts), dense, head, tuple(answers), _trust(parts, answers))
+    return LayerAnswer(asked, tuple(parts), dense, head, tuple(answers), _trust(parts, answers, gpu))
 
 
 def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
@@ -224,15 +223,32 @@ def _model(model: Model | str) -> Model:
 
 
 GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))
-"""Numbers of a projection's replay: the chip's rates, and no call of an attention interface."""
+"""What a pass is replayed with: the chip's rates, and no call of an attention interface."""
+PASS_HALF_WIDTH = 0.34
+"""Half-width of the 90 % interval of a pass's log time, assumed: that of GEMMs that were replayed without a fit."""
 
 
-def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group) -> LayerPart:
-    """A step beside the attention, as a part."""
+def step_part(
+    step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group, library: str = "vllm"
+) -> LayerPart:
+    """A step beside the attention, as a part: products in closed form, others replayed.
+
+    Parameters
+    ----------
+    step : Step
+    gpu : Gpu
+    dtype : str
+    conditions : Conditions
+    group : str
+    library : str
+        Whose fp8 GEMMs they are; those of 16 bits are cuBLAS's.
+    """
+    if step.products and dtype != "fp32":
+        return _products(step, gpu, kernel_of(dtype, library), conditions, group)
     schedule = library_schedule(step_schedule(step, gpu, dtype), lambda chip: step_schedule(step, chip, dtype), gpu)
     played = replayed(schedule, gpu, GEMM_NUMBERS, conditions)
     known = widths()
-    sds = [GEMM_HALF_WIDTH / known.factor, known.sd["architecture"] if gpu.changes else 0.0]
+    sds = [PASS_HALF_WIDTH / known.factor, known.sd["architecture"] if gpu.changes else 0.0]
     half = known.half_width([*sds, math.log1p(played.spread) / NORMAL_90])
     return LayerPart(
         name=step.name,
@@ -255,11 +271,60 @@ def step_part(step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: G
     )
 
 
-def _trust(parts: Sequence[LayerPart], answers: Sequence[Outcome]) -> Trust:
+def _products(step: Step, gpu: Gpu, kernel: str, conditions: Conditions, group: Group) -> LayerPart:
+    """The GEMMs of a step, one after the other."""
+    fit, launch_s = fit_of(kernel, gpu), gpu.launch.each_s(conditions.launch)
+    weights = math.inf if conditions.cache == "cold" else 1.0
+    found = [
+        gemm_times(
+            gpu, kernel, *one.shape, fit.waits, batch=one.batch, weights=weights, launch_s=launch_s,
+            within_s=conditions.within_s,
+        )
+        for one in step.products
+    ]  # fmt: skip
+
+    def summed(of: Callable[[GemmTimes], Floats]) -> float:
+        return float(sum(of(one)[0] for one in found))
+
+    time_s = summed(lambda one: one.time_s)
+    units = {name: float(sum(one.units_s[name][0] for one in found)) for name in found[0].units_s}
+    unit = max(units, key=lambda name: units[name])
+    launches = launch_s * len(found) > LAUNCH_BOUND * time_s
+    known, own = widths(), {load_gpu(one).architecture for one in fit.gpus}
+    carried = known.sd["architecture"] if gpu.changes or gpu.architecture not in own else 0.0
+    half = known.half_width([fit.half_width / known.factor, carried])
+    return LayerPart(
+        name=step.name,
+        time_s=time_s,
+        time_low_s=time_s * math.exp(-half),
+        time_high_s=time_s * math.exp(half),
+        hbm_bytes=round(summed(lambda one: one.hbm_bytes)),
+        flops_useful=step.flops,
+        flops_executed=round(summed(lambda one: one.flops)),
+        busiest="launch" if launches else unit if units[unit] >= UNIT_BOUND * time_s else "latency",
+        tile="; ".join(dict.fromkeys(one.cuts[0] for one in found)),
+        group=group,
+        units_s=units | {"idle": max(0.0, time_s - units[unit])},
+        exponentials=0,
+        smem_bytes=round(summed(lambda one: one.smem_bytes)),
+        l2_bytes=round(summed(lambda one: one.l2_bytes)),
+        clock_hz=gpu.clock.full_hz * min(float(one.clock[0]) for one in found),
+    )
+
+
+def products_trust(dtype: str, gpu: Gpu, library: str = "vllm") -> str:
+    """How far off the GEMMs of a layer were on GPUs that were held out."""
+    if dtype == "fp32":
+        return "their GEMMs in fp32 have no calibration"
+    fit = fit_of(kernel_of(dtype, library), gpu)
+    far = f"within a factor of {math.exp(fit.half_width):.2f} in nine cases of ten"
+    return f"measured GEMMs were {100 * fit.held_out:.0f} % off on GPUs that were held out, {far}"
+
+
+def _trust(parts: Sequence[LayerPart], answers: Sequence[Outcome], gpu: Gpu) -> Trust:
     """Extrapolated, as the projections are; the interval is the sum of the parts' intervals."""
     low, time, high = (total(getattr(part, name) for part in parts) for name in ("time_low_s", "time_s", "time_high_s"))
-    measured = "their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of ten"
-    said = [Reason("projections", f"projections and MLP: {measured}")]
+    said = [Reason("projections", f"projections and MLP: {products_trust(answers[0].workload.dtype, gpu)}")]
     for trust in (one.trust for one in answers):
         first, *rest = trust.reasons
         said += [Reason("attention", f"attention is {trust.level}: {first}"), *rest]

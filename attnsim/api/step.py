@@ -11,7 +11,7 @@ from typing import Any
 from attnsim.api.answer import Outcome, plain
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, LayerQuestion, ask, read_algorithm, read_conditions, read_gpu
-from attnsim.api.layer import step_part
+from attnsim.api.layer import products_trust, step_part
 from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
 from attnsim.api.mixing import attention_part, mixer_parts, share_of_mixer
 from attnsim.api.playing import too_large
@@ -95,10 +95,12 @@ class StepPrediction:
     left_out : tuple of str
         Layers that are not modelled.
     library : str
-        Whose all-reduce it is.
+        Whose all-reduce it is, and whose GEMMs in fp8.
     dtype, mode, cache, launch : str
     asked : LayerQuestion
         The step as a question about a layer that holds all of it.
+    products : str
+        How far off its GEMMs were where they were measured.
     """
 
     model: Model
@@ -117,6 +119,7 @@ class StepPrediction:
     cache: str
     launch: str
     asked: LayerQuestion
+    products: str = ""
 
     def _sum(self, name: str) -> float:
         return total(iter([number * getattr(part, name) for number, part in self.parts])) or 0.0
@@ -289,8 +292,12 @@ def step(
         whole, tp, ep, machine.id, machine.changes, batch, tuple(parts), tuple(answers), memory,
         (*left_out, *whole.left_out), library, dtype, mode, cache, launch,
         LayerQuestion(whole, tp, machine, answers[0].workload, algorithm, implementation, conditions),
+        products_trust(dtype, machine, _FP8.get(library, library)),
     )  # fmt: skip
 
+
+_FP8 = {"tensorrt-llm": "trtllm"}
+"""Whose fp8 GEMMs go with an all-reduce, where the names differ."""
 
 _seen_part = lru_cache(maxsize=4096)(step_part)
 """Of steps with as many tokens the parts are the same, whatever is attended."""
@@ -486,7 +493,8 @@ class _Run:
             yield self._part(one, "projections", conditions)
 
     def _part(self, one: Step, group: Group, conditions: Conditions) -> LayerPart:
-        return _seen_part(one, self.gpu.alone, self.dtype, replace(conditions, own=None), group)
+        library = _FP8.get(self.library, self.library)
+        return _seen_part(one, self.gpu.alone, self.dtype, replace(conditions, own=None), group, library)
 
     def _said(
         self, collective: str, size_bytes: float, conditions: Conditions, gpus: int = 0, name: str = ""
@@ -511,9 +519,7 @@ class _Run:
 
 def trust_lines(answer: StepPrediction) -> list[str]:
     """How far to trust a step, a line each."""
-    lines = [
-        "products: their GEMMs have no calibration, measured ones were within a factor of 1.4 in nine cases of ten"
-    ]
+    lines = [f"products: {answer.products}"]
     if answer.gpus > 1:
         pcie = any((part.busiest or "").startswith("PCIe") for _, part in answer.parts)
         over_pcie = "the host decides, and one that was measured is 3 to 10 times slower with 4 and 8 GPUs"
@@ -523,8 +529,8 @@ def trust_lines(answer: StepPrediction) -> list[str]:
             lines += [f"collectives: nobody has timed groups of more than {TIMED_GPUS} GPUs of one switch"]
     if answer.groups > 1:
         lines.append(
-            "to experts and back: NCCL's all-to-all of a copy for each expert; 18 % off DeepEP's low-latency kernels in "
-            "SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long; tokens reach all experts alike"
+            "to experts and back: NCCL's all-to-all of a copy for each expert; 18 % off DeepEP's low-latency kernels "
+            "in SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long; tokens reach all experts alike"
         )
     for one in answer.attention:
         what, trust = one.algorithm if one.algorithm in mixer.ALGORITHMS else "attention", one.trust

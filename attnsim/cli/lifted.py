@@ -86,7 +86,9 @@ def _row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str
     }
 
 
-def _print_trust(out: Console, found: Sequence[Answer[KernelQuestion]], verbose: bool, more: Iterable[str] = ()) -> None:
+def _print_trust(
+    out: Console, found: Sequence[Answer[KernelQuestion]], verbose: bool, more: Iterable[str] = ()
+) -> None:
     """Level and range of predictions of a kernel file; why, and what `more` there is to say, with `verbose`."""
     trusts = [one.trust for one in found]
     spread = wording.spread_text(min(one.low for one in trusts), max(one.high for one in trusts))

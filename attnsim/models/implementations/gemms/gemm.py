@@ -1,4 +1,4 @@
-"""GEMMs as kernels of their own, in closed form: whole waves of tiles, steps of k, split-k, and what a kernel waits for.
+"""GEMMs as kernels of their own, in closed form: waves of tiles, steps of k, split-k, and what a kernel waits for.
 
 The tile is the one out of the library's (:data:`attnsim.models.schedule.gemm.TILES`, and each with rows and columns
 exchanged, as cuBLAS computes C^T = B^T A^T) with which the product is done first; split-k as well. Of a tile:
@@ -17,18 +17,20 @@ Rates are the chip's, those that everything else is replayed with. Waits are the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnsim.arrays import Floats
+from attnsim.arrays import Bools, Floats, Ints
 from attnsim.by_hand import by_hand
+from attnsim.errors import InputError
 from attnsim.files import read_typed
 from attnsim.models.hardware.clock_law import clock_law, clock_share, joules, limit_felt
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import Sm
 from attnsim.models.hardware.units import HBM, L2, SHARED_MEMORY, TENSOR
 from attnsim.models.schedule.gemm import TILES, GemmTile, gemm_path
 from attnsim.models.schedule.schedule import Path as Instructions
@@ -42,7 +44,7 @@ LAUNCHES = Path(__file__).with_name("launches.csv")
 
 PARTS = by_hand((1, 2, 3, 4, 6, 8, 12, 16), "parts that a GEMM of a library (closed) cuts k into")
 REGISTERS = by_hand(232, "registers of a thread of a GEMM")
-RASTER, REUSE, OVERLAP = 8, 1.0, 2.0
+RASTER = by_hand(8, "columns of C tiles that a GEMM of a library (closed) walks together")
 CONVERTING_BLOCKS = by_hand(2, "blocks of 1,024 threads that convert a row of A each, on an SM")
 CONVERTED_AT_ONCE = by_hand(8192, "elements that such a block converts at once, 16 bytes a thread")
 
@@ -102,7 +104,7 @@ KERNELS = {
     "trtllm-nvfp4": GemmKernel("nvfp4"),
     "vllm-nvfp4": GemmKernel("nvfp4"),
 }
-"""Every framework takes cuBLAS for bf16 and TensorRT-LLM for fp8 too; DeepGEMM and FlashInfer's kernels do not split k."""
+"""Every framework takes cuBLAS for bf16, and TensorRT-LLM for fp8; DeepGEMM and FlashInfer's kernels split no k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,12 @@ class Candidates:
     parts: Floats
     most: tuple[Floats, ...]
 
-    def barred(self, m: Floats, n: Floats) -> np.ndarray:
+    def named(self, at: int) -> str:
+        """A tile and the parts of k, in words."""
+        tile = f"{self.m[at]:.0f} x {self.n[at]:.0f} x {self.k[at]:.0f}"
+        return f"{tile}, split-K {self.parts[at]:.0f}" if self.parts[at] > 1 else tile
+
+    def barred(self, m: Floats, n: Floats) -> Bools:
         """Whether a product has too few or too many rows or columns for a tile."""
         from_m, to_m, from_n, to_n = self.most
         return np.asarray((m < from_m) | (m > to_m) | (n < from_n) | (n > to_n))
@@ -200,23 +207,23 @@ class GemmTimes:
     ----------
     time_s : ndarray
         With launches.
-    chosen : ndarray of int
-        Among the candidates.
     clock : ndarray
         Share of the full clock.
     hbm_bytes, l2_bytes, smem_bytes, flops : ndarray
     units_s : mapping of str to ndarray
         Busy seconds of each unit.
+    cuts : tuple of str
+        The tile of each, and the parts of k.
     """
 
     time_s: Floats
-    chosen: np.ndarray
     clock: Floats
     hbm_bytes: Floats
     l2_bytes: Floats
     smem_bytes: Floats
     flops: Floats
-    units_s: Mapping[str, Floats] = field(default_factory=dict)
+    units_s: Mapping[str, Floats]
+    cuts: tuple[str, ...]
 
 
 def product_tiles(path: Instructions) -> tuple[GemmTile, ...]:
@@ -242,18 +249,33 @@ class Launched:
     n: tuple[float, float] = (1, np.inf)
 
 
+def _held(tile: GemmTile) -> int:
+    return bytes_of(tile.buffers(1 << 20, 2))
+
+
 def _turned(tile: GemmTile) -> Launched:
     return Launched(tile, tile.n, tile.m, (tile.cluster, 1))
 
 
-def launched(kernel: str, gpu: Gpu) -> tuple[Launched, ...]:
-    """The tiles of a kernel on a GPU: those that its source states, else what a library chooses among."""
-    path, limit = gemm_path(gpu), gpu.sm.shared_memory_per_block_bytes
-    capability = gpu.compute_capability_number
+def launched(kernel: str, gpu: Gpu, limit_bytes: int) -> tuple[Launched, ...]:
+    """The tiles of a kernel on a GPU: those that its source states, else what a library chooses among.
+
+    Raises
+    ------
+    InputError
+        When none fits `limit_bytes` of shared memory.
+    """
+    path, capability = gemm_path(gpu), gpu.compute_capability_number
     stated = [one for one in _stated() if one[:2] == (kernel, capability - capability % 10 * (capability > 99))]
+    tiles = [one for one in product_tiles(path) if _held(one) <= limit_bytes]
+    if not tiles:
+        least = min(map(_held, product_tiles(path)))
+        raise InputError(
+            f"shared memory: the smallest tile of a GEMM needs {least >> 10} KiB, {gpu.id} has {limit_bytes >> 10} KiB "
+            "per block; give it more"
+        )
     if stated:
         return tuple(one for _, _, one in stated)
-    tiles = [one for one in product_tiles(path) if bytes_of(one.buffers(1 << 20, 2)) <= limit]
     own = {(one.m, one.n, one.k): Launched(one, one.m, one.n, (1, one.cluster)) for one in tiles}
     return (*own.values(), *(_turned(one) for one in tiles if (one.n, one.m, one.k) not in own))
 
@@ -273,17 +295,18 @@ def _stated() -> tuple[tuple[str, int, Launched], ...]:
 
 
 @lru_cache(maxsize=256)
-def candidates(kernel: str, gpu: Gpu) -> Candidates:
-    """What a kernel is launched with on a GPU, as columns; steps are as many bytes deep in every format."""
-    known, sm, e = KERNELS[kernel], gpu.sm, FORMATS[KERNELS[kernel].format].bytes
-    ones = [(one, parts) for one in launched(kernel, gpu) for parts in (PARTS if known.splits else (1,))]
+def candidates(kernel: str, gpu: Gpu, sm: Sm) -> Candidates:
+    """Tiles and parts of a kernel on a GPU that has such SMs; steps are as many bytes deep in every format."""
+    known, e = KERNELS[kernel], FORMATS[KERNELS[kernel].format].bytes
+    limit = sm.shared_memory_per_block_bytes
+    ones = [(one, parts) for one in launched(kernel, gpu, limit) for parts in (PARTS if known.splits else (1,))]
 
     def column(of: Callable[[Launched], float]) -> Floats:
         return np.array([of(one) for one, _ in ones], float)
 
     def resident(one: Launched) -> int:
         by_registers = sm.registers // (one.tile.warps * 32 * REGISTERS)
-        return max(1, min(by_registers, sm.shared_memory_bytes // bytes_of(one.tile.buffers(1 << 20, 2))))
+        return max(1, min(by_registers, sm.shared_memory_bytes // _held(one.tile)))
 
     return Candidates(
         tiles=tuple(one for one, _ in ones),
@@ -297,6 +320,57 @@ def candidates(kernel: str, gpu: Gpu) -> Candidates:
         parts=np.array([parts for _, parts in ones], float),
         most=tuple(column(lambda one, at=at, x=x: getattr(one, x)[at]) for x in "mn" for at in (0, 1)),  # type: ignore[misc]
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Products:
+    """Products as columns, and what was chosen for each."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    batch: Floats
+    weights: Floats
+    converts: Floats
+    power: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A kernel on a GPU."""
+
+    gpu: Gpu
+    of: Candidates
+    kernel: GemmKernel
+    waits: Waits
+    launch_s: float
+
+    @property
+    def form(self) -> Format:
+        return FORMATS[self.kernel.format]
+
+    @property
+    def e(self) -> float:
+        """Bytes of an element with its part of the scales."""
+        return self.form.bytes + self.form.scale_bytes
+
+    @property
+    def flops_per_clk(self) -> float:
+        gpu = self.gpu
+        of = gpu.mma_sync_flops_per_clk if gemm_path(gpu) == "mma_sync" else gpu.tensor_flops_per_clk
+        return of(self.form.of) * self.form.rate
+
+    @property
+    def hbm_rate(self) -> float:
+        return self.gpu.hbm.bandwidth_bytes_per_s * self.gpu.hbm.achievable_fraction
+
+    @property
+    def kept_bytes(self) -> float:
+        return self.waits.kept * self.gpu.l2.capacity_bytes
+
+    @property
+    def latency_s(self) -> float:
+        return self.gpu.hbm.latency_clk / self.gpu.clock.full_hz
 
 
 def gemm_times(
@@ -315,6 +389,8 @@ def gemm_times(
     within_s: float = 0.0,
 ) -> GemmTimes:
     """Times of products C[m, n] = A[m, k] B[k, n].
+
+    A changed GPU keeps the tiles that the unchanged one has, where they fit.
 
     Parameters
     ----------
@@ -335,92 +411,120 @@ def gemm_times(
         Of a kernel; in a CUDA graph by default.
     within_s : float
         Length of what the product is a part of, for the power limit.
+
+    Raises
+    ------
+    InputError
+        When no tile fits the GPU's shared memory.
     """
+    columns = np.broadcast_arrays(m, n, k, batch, weights, converts, power)
+    some = _Products(*(np.atleast_1d(np.asarray(one, float)) for one in columns))
     own = gpu.tiled_for
-    columns = [np.atleast_1d(np.asarray(one, float)) for one in np.broadcast_arrays(m, n, k, batch, weights, power)]
-    if gpu.changes:
-        chosen = _times(own, name, waits, *columns, launch_s, within_s, None, converts).chosen
-        return _times(gpu, name, waits, *columns, launch_s, within_s, chosen, converts)
-    return _times(gpu, name, waits, *columns, launch_s, within_s, None, converts)
+    of = candidates(name, own, gpu.sm)
+    launch_s = gpu.launch.graph_s if launch_s is None else launch_s
+    run, chooser = (_Run(one, of, KERNELS[name], waits, launch_s) for one in (gpu, own))
+    planned = _core(chooser, some), _hbm_bytes(chooser, some)
+    chosen = _chosen(chooser, some, *planned)
+    at = np.arange(len(some.m)), chosen
+    core, moved = planned if gpu is own else (_core(run, some), _hbm_bytes(run, some))
+    blocks, steps, loaded, core_s = (np.broadcast_to(one, (len(some.m), len(of.m)))[at] for one in core)
+    hbm_bytes = moved[at]
+    total = blocks * steps
+    flops = total * (2 * of.m * of.n * of.k)[chosen]
+    work = {"flops": flops, "smem_bytes": total * of.smem_bytes[chosen], "l2_bytes": total * loaded}
+    hbm_s = hbm_bytes / run.hbm_rate
+    memory_s = hbm_s + waits.memory_latencies * run.latency_s
+    clock = _clock(run, some, core_s, memory_s, work | {"hbm_bytes": hbm_bytes}, within_s)
+    sms_hz = gpu.sm.count * gpu.clock.full_hz * clock
+    return GemmTimes(
+        time_s=_overlap(core_s / clock, memory_s) + launch_s + waits.call_s + _converting_s(run, some),
+        clock=clock,
+        hbm_bytes=hbm_bytes,
+        units_s={
+            TENSOR.name: flops / (run.flops_per_clk * sms_hz),
+            SHARED_MEMORY.name: work["smem_bytes"] / (gpu.sm.shared_memory_bytes_per_clk * sms_hz),
+            L2.name: work["l2_bytes"] / gpu.l2.bandwidth_bytes_per_s,
+            HBM.name: hbm_s,
+        },
+        cuts=tuple(of.named(one) for one in chosen),
+        **work,
+    )
 
 
-def _times(
-    gpu: Gpu, name: str, waits: Waits, m: Floats, n: Floats, k: Floats, batch: Floats, weights: Floats, power: Floats,
-    launch_s: float | None, within_s: float, chosen: np.ndarray | None, converts: ArrayLike,
-) -> GemmTimes:  # fmt: skip
-    form, path, clk_hz, sms = FORMATS[KERNELS[name].format], gemm_path(gpu), gpu.clock.full_hz, gpu.sm.count
-    launch_s, e = gpu.launch.graph_s if launch_s is None else launch_s, form.bytes + form.scale_bytes
-    of = candidates(name, gpu.tiled_for)
-    m_, n_, k_, b_ = (one[:, None] for one in (m, n, k, batch))
-    rows, across = np.ceil(m_ / of.m), np.ceil(n_ / of.n)
-    tiles = rows * across * b_
-    blocks, slots = tiles * of.parts, sms * of.resident
+def _chosen(run: _Run, some: _Products, core: tuple[Floats, ...], hbm_bytes: Floats) -> Ints:
+    """The candidate with which each product is done first, of those that are launched for its size."""
+    of, (_, steps, _, core_s) = run.of, core
+    memory_s = hbm_bytes / run.hbm_rate + run.waits.memory_latencies * run.latency_s
+    unsplit = (steps < of.stages) | (some.batch[:, None] > 1)
+    barred = of.barred(some.m[:, None], some.n[:, None]) | ((of.parts > 1) & unsplit)
+    return np.asarray(np.argmin(np.where(barred, np.inf, _overlap(core_s, memory_s)), axis=1))
+
+
+def _core(run: _Run, some: _Products) -> tuple[Floats, Floats, Floats, Floats]:
+    """Blocks, steps of k, bytes of A and B that a step loads, and seconds of the SMs: by product and candidate."""
+    gpu, of, waits, sms = run.gpu, run.of, run.waits, run.gpu.sm.count
+    m, n, k, batch = (one[:, None] for one in (some.m, some.n, some.k, some.batch))
+    rows, across, slots = np.ceil(m / of.m), np.ceil(n / of.n), sms * of.resident
+    blocks = rows * across * batch * of.parts
+    steps = np.ceil(k / (of.k * of.parts))
+    left = np.minimum(of.m, m) / np.where(across > 1, of.shares[0], 1)
+    right = np.minimum(of.n, n) / np.where(rows > 1, of.shares[1], 1)
+    loaded = (left + right) * of.k * run.e
     running = np.minimum(of.resident, np.ceil(blocks / sms))
-    steps = np.ceil(k_ / (of.k * of.parts))
-    flops_per_clk = (gpu.mma_sync_flops_per_clk if path == "mma_sync" else gpu.tensor_flops_per_clk)(form.of)
-    tensor = 2 * of.m * of.n * of.k / (flops_per_clk * form.rate)
+    tensor = 2 * of.m * of.n * of.k / run.flops_per_clk
     smem = of.smem_bytes / gpu.sm.shared_memory_bytes_per_clk
-    left = np.minimum(of.m, m_) / np.where(across > 1, of.shares[0], 1)
-    right = np.minimum(of.n, n_) / np.where(rows > 1, of.shares[1], 1)
-    loaded = (left + right) * of.k * e
-    l2 = loaded * np.minimum(blocks, slots) / running / gpu.l2.bandwidth_bytes_per_s * clk_hz
-    busy = np.maximum(np.maximum(tensor, smem), l2) * running
-    step = np.maximum(busy, gpu.hbm.latency_clk / of.stages) + waits.step_clks
-    core = np.ceil(blocks / slots) * (steps * step + waits.block_clks) + gpu.hbm.latency_clk
-    parted = of.parts > 1
     l2_rate = gpu.l2.bandwidth_bytes_per_s
-    sums = np.where(parted, 8 * m_ * n_ * b_ * of.parts / l2_rate + launch_s * waits.sum_launches, 0.0)
-    core_s = core / clk_hz + sums
-    b_bytes, others_bytes = k * n * e * batch, (m * k * e + 2 * m * n) * batch
-    kept_bytes = waits.kept * gpu.l2.capacity_bytes
-    hbm_bytes = _missed((weights * b_bytes + others_bytes) / kept_bytes) * b_bytes
-    hbm_bytes = hbm_bytes + _missed((b_bytes + others_bytes) / kept_bytes) * others_bytes
-    hbm_rate = gpu.hbm.bandwidth_bytes_per_s * gpu.hbm.achievable_fraction
-    a_bytes = m * k * e * batch
-    again = (np.ceil(across / RASTER) - 1) * (a_bytes * _missed(REUSE * a_bytes / gpu.l2.capacity_bytes))[:, None]
-    hbm_s = (hbm_bytes[:, None] + again) / hbm_rate
-    waited_s = waits.memory_latencies * gpu.hbm.latency_clk / clk_hz
-    if chosen is None:
-        barred = of.barred(m_, n_) | (parted & ((steps < of.stages) | (b_ > 1)))
-        chosen = np.argmin(np.where(barred, np.inf, _overlap(core_s, hbm_s + waited_s)), axis=1)
-    at = np.arange(len(m)), chosen
-
-    def own(one: Floats) -> Floats:
-        return np.asarray(np.broadcast_to(one, (len(m), len(of.m)))[at])
-
-    total = own(blocks * steps)
-    flops, l2_bytes, smem_bytes = (total * own(one) for one in (2 * of.m * of.n * of.k, loaded, of.smem_bytes))
-    hbm_bytes, core_s, hbm_s = hbm_bytes + own(again), own(core_s), own(hbm_s)
-    others_s = launch_s + waits.call_s
-    if form.converted:
-        moved, lost = (2 + e) * m * k, _missed((2 + e) * m * k / kept_bytes)
-        moved_s = moved * (lost / hbm_rate + (1 - lost) / l2_rate)
-        rows_clks = waits.row_clks + waits.turn_clks * np.ceil(k / CONVERTED_AT_ONCE)
-        rows_s = np.ceil(m / (CONVERTING_BLOCKS * sms)) * rows_clks / clk_hz
-        others_s = others_s + converts * launch_s * waits.convert_launches + np.maximum(moved_s, rows_s)
-    full_s = _overlap(core_s, hbm_s + waited_s)
-    share = np.ones_like(full_s)
-    if not gpu.clock.held_hz:
-        law = clock_law(gpu)
-        useful = np.minimum(flops, 2 * m * n * k * batch)
-        chip, memory = _joules(law.capability, form, flops, useful, smem_bytes, l2_bytes, hbm_bytes)
-        chip = chip * (waits.drawn * power * clk_hz / law.tensor_hz)
-        held = np.maximum(0.0, full_s - core_s)
-        felt = limit_felt(np.maximum(full_s * waits.busy_calls, within_s), law.from_s, law.to_s)
-        share = clock_share(core_s, held, chip, memory, gpu.power.limit_w - law.static_w) ** felt
-        share = np.maximum(share, law.least_hz / clk_hz)
-    units = {
-        TENSOR.name: flops / (flops_per_clk * form.rate * sms * clk_hz * share),
-        SHARED_MEMORY.name: smem_bytes / (gpu.sm.shared_memory_bytes_per_clk * sms * clk_hz * share),
-        L2.name: l2_bytes / l2_rate,
-        HBM.name: hbm_s,
-    }
-    time_s = _overlap(core_s / share, hbm_s + waited_s) + others_s
-    return GemmTimes(time_s, chosen, share, hbm_bytes, l2_bytes, smem_bytes, flops, units)
+    l2 = loaded * np.minimum(blocks, slots) / running / l2_rate * gpu.clock.full_hz
+    step = np.maximum(np.maximum(np.maximum(tensor, smem), l2) * running, gpu.hbm.latency_clk / of.stages)
+    clks = np.ceil(blocks / slots) * (steps * (step + waits.step_clks) + waits.block_clks) + gpu.hbm.latency_clk
+    parts_s = 8 * m * n * batch * of.parts / l2_rate + run.launch_s * waits.sum_launches
+    return blocks, steps, loaded, clks / gpu.clock.full_hz + np.where(of.parts > 1, parts_s, 0.0)
 
 
-def _overlap(one: Floats, other: Floats) -> Floats:
-    return np.asarray((one**OVERLAP + other**OVERLAP) ** (1 / OVERLAP))
+def _hbm_bytes(run: _Run, some: _Products) -> Floats:
+    """Bytes of HBM by product and candidate: A comes once for every `RASTER` columns of tiles where it is too large."""
+    a, b = some.m * some.k * run.e * some.batch, some.n * some.k * run.e * some.batch
+    others = a + 2 * some.m * some.n * some.batch
+    once = _missed((some.weights * b + others) / run.kept_bytes) * b + _missed((b + others) / run.kept_bytes) * others
+    again = np.ceil(np.ceil(some.n[:, None] / run.of.n) / RASTER) - 1
+    return np.asarray(once[:, None] + again * (a * _missed(a / run.gpu.l2.capacity_bytes))[:, None])
+
+
+def _converting_s(run: _Run, some: _Products) -> Floats:
+    """Seconds of the kernels that convert A: a block for each row."""
+    if not run.form.converted:
+        return np.zeros_like(some.m)
+    waits, moved = run.waits, (2 + run.e) * some.m * some.k * some.batch
+    lost = _missed(moved / run.kept_bytes)
+    moved_s = moved * (lost / run.hbm_rate + (1 - lost) / run.gpu.l2.bandwidth_bytes_per_s)
+    row_clks = waits.row_clks + waits.turn_clks * np.ceil(some.k / CONVERTED_AT_ONCE)
+    waves = np.ceil(some.m * some.batch / (CONVERTING_BLOCKS * run.gpu.sm.count))
+    launches_s = some.converts * run.launch_s * waits.convert_launches
+    return np.asarray(launches_s + np.maximum(moved_s, waves * row_clks / run.gpu.clock.full_hz))
+
+
+def _clock(
+    run: _Run, some: _Products, core_s: Floats, memory_s: Floats, work: Mapping[str, Floats], within_s: float
+) -> Floats:
+    """Share of the full clock that power allows, in a row of calls."""
+    gpu, law = run.gpu, clock_law(run.gpu)
+    if gpu.clock.held_hz:
+        return np.ones_like(core_s)
+    useful = np.minimum(work["flops"], 2 * some.m * some.n * some.k * some.batch) / run.form.rate
+    counts = dict(work) | {"useful": useful, "flops": work["flops"] / run.form.rate - useful}
+    chip, memory = _prices(law.capability, run.form.of)
+    chip_j, memory_j = (sum(price * counts[name] for name, price in prices.items()) for prices in (chip, memory))
+    chip_j = chip_j * run.waits.drawn * some.power * gpu.clock.full_hz / law.tensor_hz
+    full_s = _overlap(core_s, memory_s)
+    held_s = np.maximum(0.0, full_s - core_s)
+    felt = limit_felt(np.maximum(full_s * run.waits.busy_calls, within_s), law.from_s, law.to_s)
+    share = clock_share(core_s, held_s, chip_j, memory_j, gpu.power.limit_w - law.static_w)
+    return np.maximum(share**felt, law.least_hz / gpu.clock.full_hz)
+
+
+def _overlap(core_s: Floats, memory_s: Floats) -> Floats:
+    """Of two that overlap, neither wholly hidden by the other."""
+    return np.hypot(core_s, memory_s)
 
 
 def _missed(times: Floats) -> Floats:
@@ -434,28 +538,29 @@ def _missed(times: Floats) -> Floats:
     return 1 - found
 
 
-def _joules(
-    capability: int, form: Format, flops: Floats, useful: Floats, smem: Floats, l2: Floats, hbm: Floats
-) -> tuple[Floats, Floats]:
-    """Energy on the chip and of the memory; a format's FLOP takes less as its rate is higher."""
-    one = joules(capability, form.of, flops=1.0, useful=1.0, lanes=0, exps=0, smem_bytes=0, l2_bytes=0, hbm_bytes=0)[0]
-    none = joules(capability, form.of, flops=1.0, useful=0.0, lanes=0, exps=0, smem_bytes=0, l2_bytes=0, hbm_bytes=0)[0]
-    kinds = {
-        "flops": 0.0,
-        "useful": 0.0,
-        "lanes": 0.0,
-        "exps": 0.0,
-        "smem_bytes": 0.0,
-        "l2_bytes": 0.0,
-        "hbm_bytes": 0.0,
-    }
-    per_smem, per_l2 = (joules(capability, form.of, **(kinds | {name: 1.0}))[0] for name in ("smem_bytes", "l2_bytes"))
-    per_hbm = joules(capability, form.of, **(kinds | {"hbm_bytes": 1.0}))[1]
-    chip = (useful * one + (flops - useful) * none) / form.rate + smem * per_smem + l2 * per_l2
-    return chip, hbm * per_hbm
+@cache
+def _prices(capability: int, dtype: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Joules of one of each count on the chip and in the memory; "flops" are those of padding."""
+    names = ("flops", "useful", "smem_bytes", "l2_bytes", "hbm_bytes")
+    none = dict.fromkeys((*names, "lanes", "exps"), 0.0)
+    found = {name: joules(capability, dtype, **none | {name: 1.0} | ({"flops": 1.0} if name == "useful" else {}))
+             for name in names}  # fmt: skip
+    chip, memory = ({name: spent[at] for name, spent in found.items()} for at in (0, 1))
+    return chip, memory
 
 
 @lru_cache(maxsize=1)
 def fits() -> dict[str, dict[Instructions, Fit]]:
     """The waits of each format and path."""
     return read_typed(WAITS, "waits of GEMMs", dict[str, dict[Instructions, Fit]])
+
+
+def kernel_of(dtype: str, library: str) -> str:
+    """The kernel that a framework takes for a product: cuBLAS's for 16 bits, its own for fp8."""
+    return f"{library if f'{library}-{dtype}' in KERNELS else 'vllm'}-{dtype}" if dtype == "fp8" else "cublas-bf16"
+
+
+def fit_of(kernel: str, gpu: Gpu) -> Fit:
+    """The waits of a kernel on a GPU; those of its oldest instructions where a GPU's have none."""
+    of = fits()[kernel]
+    return of.get(gemm_path(gpu)) or of["mma_sync"]
