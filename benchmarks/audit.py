@@ -51,7 +51,7 @@ CLEAN_BIAS, CLEAN_SPREAD, ORDINARY = 0.12, 0.10, 0.30
 """Log bias and spread of a clean group, and the mean error of an ordinary one."""
 PLANTED = (3.0, 2.5, 2.0, 0.5, 1 / 3)
 """Times a single row is taken."""
-TRIED = 8
+TRIED = 16
 """Rows of a kernel and pass of a published table on which causes are tried."""
 RATES = Columns((Column("tflops", "tflops"),))
 

@@ -65,6 +65,11 @@ FLASH = ("flash", "flashattention", "flashattn", "attention", "dense", "denseatt
 """Words for an algorithm that any fused kernel of dense attention runs, as :func:`plain` writes them."""
 
 
+PROFILERS = {"ncu --csv": {"Kernel Name", "Block Size", "Grid Size"}, "nsys stats": {"Name", "Instances", "Avg (ns)"}}
+"""Programs whose tables hold no call, and some of their columns, as NVIDIA's documentation of Nsight Compute and Nsight
+Systems prints them."""
+
+
 def predict_table(
     frame: pd.DataFrame,
     *,
@@ -149,6 +154,12 @@ def read(table: pd.DataFrame | str | Path, naming: Naming = NOTHING_SAID) -> tup
 def _read(frame: pd.DataFrame, naming: Naming) -> tuple[pd.DataFrame, Columns]:
     import pandas as pd
 
+    names = set(map(str, frame.columns)) if isinstance(frame, pd.DataFrame) else set()
+    if program := next((name for name, columns in PROFILERS.items() if columns <= names), ""):
+        raise InputError(
+            f"these are the columns of {program}, which names kernels and not what the call was; write a table with a "
+            "call a line: batch, heads, seq, head_dim, causal, and the time of its kernels together, such as time_us"
+        )
     gathered: list[tuple[str, str]] = []
     if isinstance(frame, pd.DataFrame) and frame.columns.is_unique:  # others are refused below
         frame, naming, gathered = long_form(frame, naming, is_named)

@@ -423,6 +423,31 @@ def test_a_wide_table_is_refused_in_one_line(
     assert words in problem(table, **said)
 
 
+def test_an_index_without_a_name_is_no_unit() -> None:
+    """pandas writes it before the columns of Triton's perf_report, whose kernels each have a column of rates."""
+    frame = pd.DataFrame(
+        {"": [0, 1], "N_CTX": [1024.0, 2048.0], "Triton [FP16]": [300.1, 380.0], "Flash-2": [310.0, 1]}
+    )
+    shape = {"batch": "4", "heads": "32", "head_dim": "64", "dtype": "fp16"}
+    found = attnsim.check(frame, gpu="h100-sxm5-80gb", time_unit="tflops", cells=shape, progress=False)
+    assert not found.failed and list(found.rows["used_implementation"]) == ["triton.tutorial", "flash-attn.2"] * 2
+    flops = 4 * 4 * 32 * 1024**2 * 64
+    assert found.rows["measured_s"].iloc[0] == pytest.approx(flops / 300.1e12)
+
+
+@pytest.mark.parametrize(
+    ("columns", "program"),
+    [
+        (["ID", "Kernel Name", "Block Size", "Grid Size", "Metric Name", "Metric Unit", "Metric Value"], "ncu --csv"),
+        (["ID", "Kernel Name", "Block Size", "Grid Size", "gpu__time_duration.sum"], "ncu --csv"),
+        (["Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Name"], "nsys stats"),
+    ],
+)
+def test_a_profilers_table_is_said_to_be_one(columns: list[str], program: str) -> None:
+    told = problem({name: ["1"] for name in columns})
+    assert told.startswith(f"these are the columns of {program}, which names kernels and not what the call was; write")
+
+
 def test_a_unit_that_contradicts_its_heading_or_is_not_known_is_no_number() -> None:
     for table, said in (({"sdpa-latency": [0.9]}, {"time_unit": "tflops"}), ({"time": [0.9], "unit": ["weeks"]}, {})):
         found = attnsim.check(pd.DataFrame({**SHAPE, **table}), progress=False, **said)  # type: ignore[arg-type]

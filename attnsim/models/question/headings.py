@@ -116,12 +116,12 @@ def long_form(
     programs = (one["unit"] for one in heading_words()["programs"] if names.keys() >= {*map(key, one["columns"])})
     if naming.time_unit is None and naming.maps.keys().isdisjoint(MEASURED):
         naming = replace(naming, time_unit=next(programs, None))
-    unit = next((names[name] for name in names.keys() & known_columns()["unit"].names), "")
+    unit = next((names[name] for name in names.keys() & known_columns()["unit"].names), None)
     chosen = _chosen(frame, naming, is_kernel, bool(unit))
     if chosen:
         kept = [name for name in frame.columns if name not in {*chosen, unit}]
         rows = [
-            (line, {one: row[one] for one in kept} | _said(heading, cell, str(row.get(unit, "")), naming, row))
+            (line, {one: row[one] for one in kept} | _said(heading, cell, str(row[unit]) if unit else "", naming, row))
             for line, row in zip(frame.index, frame.to_dict("records"), strict=True)
             for name, heading in chosen.items()
             if (cell := str(row[name]).strip()).casefold() not in _NOTHING
