@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from attnsim.api.comparing.breakeven import BreakEven
-from attnsim.api.comparing.densities import Against
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_data import short_names
 from attnsim.plots.roofline_labels import frame_dpi, halo
 from attnsim.plots.series import NEVER_RUN, Kernel, kernels_of, key_panel, length_text
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, band, heading, plain_axes
 from attnsim.plots.styles import Style, never_run
 from attnsim.wording import times_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_POINT = tuple(item.name for item in fields(Against))
-COLUMNS = ("kind", *_POINT, "low", "high", "pattern", "block", "density_low", "density_high")
 LEFT, RIGHT = 0.06, 0.25
 """Densities up to which a label has room below the curves, and to the right of its line."""
 SPARSEST = 0.01
@@ -79,7 +75,6 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
                 for place, some in enumerate(panels)
             ),
         ),
-        COLUMNS,
         tuple(one for row in rows for one in _rows(row)),
         left=("100x",),
         subtitle="; ".join(filter(None, (", ".join(dict.fromkeys(row.at.machine for row in rows)), title))),
@@ -99,12 +94,10 @@ def _draw(
     for row in rows:
         line = kernels[_label(row)].line(look)
         across = [100 * point.density for point in row.points]
-        axes.fill_between(
-            across, [point.speedup.low for point in row.points], [point.speedup.high for point in row.points],
-            color=line["color"], alpha=0.16, linewidth=0, zorder=2,
-        )  # fmt: skip
-        band = row.band if look.crowding == 1 else row.band.partition(" (")[0]
-        axes.plot(across, [point.speedup.value for point in row.points], zorder=3, label=f"below {band}", **line)
+        low, value, high = ([getattr(point.speedup, end) for point in row.points] for end in ("low", "value", "high"))
+        band(axes, across, low, high, line["color"])
+        share = row.band if look.crowding == 1 else row.band.partition(" (")[0]
+        axes.plot(across, value, zorder=3, label=f"below {share}", **line)
     axes.axhline(1.0, color=look.text, linewidth=0.8, zorder=1)
     _scales(axes, limits, look, first, last)
     for row in rows:

@@ -18,10 +18,6 @@ from attnsim.wording import share_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = (
-    "line", "series", "gpu", "implementation", "batch", "seq_q", "seq_kv", "measured_s", "predicted_s",
-    "predicted_low_s", "predicted_high_s", "measured_over_predicted", "low", "high", "in_range", "trust",
-)  # fmt: skip
 TICKS = (0.1, 0.14, 0.2, 0.33, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.7, 2.0, 3.0, 5.0, 7.0, 10.0)
 MOST_NAMES, MOST_HEIGHTS = 12, 10
 """Ticks that have room for their names."""
@@ -77,7 +73,6 @@ def check(found: Check) -> Picture:
         "Measured over predicted time",
         _caption(found, rows),
         (Panel(partial(_draw, rows=rows, across=across, labels=labels, inches=inches), inches),),
-        COLUMNS,
         tuple(rows),
         left=("1.40",),
         subtitle=f"{len(rows)} rows on {', '.join(dict.fromkeys(str(row['gpu']) for row in rows))}",

@@ -12,7 +12,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.changes import told
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import NEVER_RUN, Kernel, engineering, identity, kernels_of, key_panel, shared_words
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, band, heading, plain_axes
 from attnsim.plots.styles import Style, never_run
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def density(predictions: Sequence[Outcome]) -> Picture:
             key_panel(kernels),
             *(Panel(partial(_draw, found=some, kernels=kernels, last=some is panels[-1]), inches) for some in panels),
         ),
-        tuple(rows[0]),
         rows,
         left=("100 ms",),
         subtitle=f"{', '.join(dict.fromkeys(map(_machine, predictions)))}: {shared_words(predictions)}",
@@ -84,7 +83,7 @@ def _draw(axes: Axes, look: Style, *, found: Sequence[Outcome], kernels: Mapping
             [getattr(one, end) or 0.0 for one in points] * (2 if level else 1)
             for end in ("time_low_s", "time_s", "time_high_s")
         )
-        axes.fill_between(across, low, high, color=line["color"], alpha=0.16, linewidth=0, zorder=2)
+        band(axes, across, low, high, line["color"])
         axes.plot(across, time_s, zorder=3, **line)
     axes.set_xscale("log")
     axes.set_yscale("log")

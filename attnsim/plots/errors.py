@@ -113,12 +113,6 @@ def _scales(axes: Axes, look: Style, lines: Mapping[str, Line]) -> None:
     axes.set_xlabel("predicted over measured", fontsize=look.size)
 
 
-COLUMNS = (
-    "line", "group", "source", "implementation", "gpu", "pass", "split", "batch", "seq_q", "seq_kv", "head_dim",
-    "measured_s", "predicted_s", "predicted_over_measured",
-)  # fmt: skip
-
-
 def accuracy(found: Sequence[HeldOut], each: int) -> Picture:
     """Predicted over measured time of held-out rows.
 
@@ -141,7 +135,6 @@ def accuracy(found: Sequence[HeldOut], each: int) -> Picture:
         "no error decides what is shown. Filled: predicted by fits without the row's group; hollow: never fitted. "
         f"{READ} All rows: attnsim accuracy.",
         (panel(ordered(lines)),),
-        COLUMNS,
         tuple(rows),
         left=tuple(lines),
         right=("100 %",),
@@ -179,7 +172,6 @@ def validation(points: Sequence[Mapping[str, Any]]) -> Picture:
         "A line an implementation, with its number of points. Filled: published rows that the fit did not see; hollow: "
         f"serving tables, our own runs and tables given. {READ}",
         (panel(ordered(named)),),
-        tuple(points[0]),
         tuple(points),
         left=tuple(named),
         right=("100 %",),

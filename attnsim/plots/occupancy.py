@@ -56,7 +56,6 @@ def waves(predictions: Sequence[Outcome], over: Over | None = None) -> Picture:
         f"Waves and what they cost, over the {'batch' if over == 'batch' else 'sequence length'}",
         _caption(predictions, lines, over),
         panels,
-        tuple(rows[0]),
         rows,
         left=("1,000",),
         right=tuple(map(_name, lines)),

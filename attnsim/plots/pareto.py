@@ -61,7 +61,7 @@ def pareto(
     if not shown:
         raise InputError(f"{' or '.join(objectives)} is not known of these machines, so there is nothing to draw")
     panel = Panel(partial(_draw, rows=shown, objectives=objectives, keys=keys, limits=limits or {}, mixed=mixed), 3.6)
-    return Picture(title, caption, (panel,), tuple(rows[0]), tuple(rows), left=("0.001 share",), subtitle=subtitle)
+    return Picture(title, caption, (panel,), tuple(rows), left=("0.001 share",), subtitle=subtitle)
 
 
 def _draw(

@@ -14,7 +14,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots import roofline_labels
 from attnsim.plots.layout import Panel
-from attnsim.plots.roofline_data import COLUMNS, Drawn, Entry, entries, machines, rows
+from attnsim.plots.roofline_data import Drawn, Entry, entries, machines, rows
 from attnsim.plots.roofline_labels import Shown
 from attnsim.plots.series import FLOPS, shared_words
 from attnsim.plots.sheet import Picture, heading, named_rows, side_text, whisker
@@ -86,7 +86,6 @@ def roofline(
         f"{and_text([one.label for one in drawn])}",
         _caption(shown),
         tuple(panels),
-        COLUMNS,
         tuple(rows(drawn, shown.entries)),
         left=("1,000 x",),
         subtitle="; ".join(filter(None, (*_asked(drawn, predictions), *changed))),

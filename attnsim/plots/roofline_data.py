@@ -11,12 +11,6 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Marks, marks, told
 from attnsim.models.hardware.gpu import Gpu
 
-COLUMNS = (
-    "kind", "gpu", "changes", "name", "level", "intensity_flop_per_byte", "flops_per_s", "bytes_per_s",
-    "achievable_flops_per_s", "achievable_bytes_per_s", "number", "algorithm", "implementation", "time_s",
-    "time_low_s", "time_high_s", "measured_s", "roof_flops_per_s", "busiest",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -168,7 +162,7 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
     """The picture as a tidy table: one row per ceiling, diagonal, ridge and point."""
     out: list[dict[str, object]] = []
     for machine in drawn:
-        here: dict[str, object] = {"gpu": machine.gpu.id, "changes": told(machine.gpu.changes)}
+        here: dict[str, object] = {"kind": "", "gpu": machine.gpu.id, "changes": told(machine.gpu.changes)}
         roofline = machine.roofline
         for c in roofline.ceilings:
             rate = {"flops_per_s": c.flops_per_s, "achievable_flops_per_s": c.achievable_flops_per_s or ""}
@@ -184,6 +178,7 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
     for entry in shown:
         machine, item = drawn[entry.machine], entry.prediction
         common: dict[str, object] = {
+            "kind": "point",
             "gpu": machine.gpu.id,
             "changes": told(machine.gpu.changes),
             "number": entry.number,
@@ -198,9 +193,9 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
         }
         for level, point in entry.points.items():
             place = {"intensity_flop_per_byte": point.intensity, "flops_per_s": point.flops_per_s}
-            out.append(common | place | {"kind": "point", "name": point.name, "level": level})
+            out.append(common | place | {"name": point.name, "level": level})
         if not entry.points:
-            out.append(common | {"kind": "point", "name": f"{entry.number} {item.algorithm}"})
+            out.append(common | {"name": f"{entry.number} {item.algorithm}"})
     return out
 
 

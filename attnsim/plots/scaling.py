@@ -27,17 +27,12 @@ from attnsim.plots.series import (
     place,
     series_of,
 )
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Picture, band, heading, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = (
-    "kind", "series", "algorithm", "implementation", "gpu", "changes", "batch", "seq_q", "seq_kv", "time_s",
-    "time_low_s", "time_high_s", "speedup_vs_naive", "baseline", "speedup", "speedup_low", "speedup_high",
-    "flops_useful", "peak_memory_bytes", "fits", "trust", "clock_hz", "clock_by", "slower",
-)  # fmt: skip
 STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 FINE_STEPS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 4)
 """Ticks of speedups that differ by more than 4 times, and by less."""
@@ -84,7 +79,6 @@ def scaling(
         "Time of attention over the sequence length",
         _caption(predictions, lines, marked) + _over(found),
         tuple(panels),
-        COLUMNS,
         (
             *(_row(line.label, one, found.over, ratios[id(one)]) for line in lines for one in line.points),
             *map(_crossover_row, marked),
@@ -129,11 +123,8 @@ def crossing_pairs(predictions: Sequence[Outcome]) -> list[tuple[str, str]]:
 def _times(axes: Axes, look: Style, *, lines: Sequence[Series], marked: Sequence[Crossover]) -> None:
     for line in lines:
         _line(axes, line, [one.time_s or 0.0 for one in line.drawn], look)
-        axes.fill_between(
-            [place(one) for one in line.drawn], [one.time_low_s or 0.0 for one in line.drawn],
-            [one.time_high_s or 0.0 for one in line.drawn], color=look.colour(line.hue), alpha=0.16, linewidth=0,
-            zorder=2,
-        )  # fmt: skip
+        lower, upper = ([getattr(one, end) or 0.0 for one in line.drawn] for end in ("time_low_s", "time_high_s"))
+        band(axes, [place(one) for one in line.drawn], lower, upper, look.colour(line.hue))
     _length_axis(axes, lines, look)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: engineering(value, "s"))
@@ -191,10 +182,8 @@ def _speedups(
         if any(ratio.value != 1 for _, ratio in known):
             gains = [ratio.value for _, ratio in known]
             _line(axes, replace(line, points=tuple(one for one, _ in known)), gains, look)
-            axes.fill_between(
-                [place(one) for one, _ in known], [ratio.low for _, ratio in known],
-                [ratio.high for _, ratio in known], color=look.colour(line.hue), alpha=0.16, linewidth=0, zorder=2,
-            )  # fmt: skip
+            lower, upper = ([getattr(ratio, end) for _, ratio in known] for end in ("low", "high"))
+            band(axes, [place(one) for one, _ in known], lower, upper, look.colour(line.hue))
             ends.append((place(known[-1][0]), gains[-1], line.label, look.colour(line.hue)))
     axes.axhline(1.0, color=look.text, linewidth=0.1 * look.size, zorder=1)
     _length_axis(axes, lines, look)

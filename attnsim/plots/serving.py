@@ -15,8 +15,6 @@ from attnsim.plots.styles import Style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("number", "start_s", "kind", "prefill_tokens", "decodes", "keys", "waiting", "time_s", "time_low_s",
-           "time_high_s", "attention_s", "busiest")  # fmt: skip
 KINDS = {"prefill": 1, "mixed": 2, "decode": 0}
 """Kinds of step, and the hue of each."""
 
@@ -48,7 +46,6 @@ def serving(found: Served) -> Picture:
         f"{len(found.steps)} steps, {found.predicted} of them predicted: while the same sequences decode, a step has "
         f"the time of one before it. Attention as {found.implementation} runs it. {found.left_out}",
         panels,
-        COLUMNS,
         tuple(found.rows()),
         left=("1,000k",),
         right=tuple(kinds),

@@ -38,7 +38,6 @@ class Picture:
         What is shown, and what a reader has to know of it.
     panels : tuple of Panel
         From above.
-    columns : tuple of str
     rows : tuple of mapping
         The tidy table of what is drawn.
     left, right : tuple of str
@@ -50,7 +49,6 @@ class Picture:
     title: str
     caption: str
     panels: tuple[Panel, ...]
-    columns: tuple[str, ...]
     rows: tuple[Row, ...]
     left: tuple[str, ...] = ("0.001",)
     right: tuple[str, ...] = ()
@@ -104,6 +102,11 @@ class Picture:
         (figure,) = figures
         assert figure is not None
         return figure
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the table: all that any row has."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
     @property
     def told(self) -> str:
@@ -210,6 +213,11 @@ def whisker(axes: Axes, y: float, ends: tuple[float, float, float], look: Style,
         "zorder": 5,
     }
     axes.errorbar([value], [y], xerr=[[value - low], [high - value]], **drawn | how)
+
+
+def band(axes: Axes, across: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> None:
+    """The range around a line."""
+    axes.fill_between(across, low, high, color=colour, alpha=0.16, linewidth=0, zorder=2)
 
 
 def key(axes: Axes, entries: Sequence[tuple[str, str]], look: Style) -> None:

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RATIOS = ("first", "last", "mean")
-COLUMNS = (
-    "name", "algorithm", "implementation", "gpu", "changes", "figure", "change", "alone_time_s", "without_time_s",
-    *(f"{name}{end}" for name in RATIOS for end in ("", "_low", "_high")),
-)  # fmt: skip
 ROW = 0.36
 """Inches of a bar and the room around it: its label has two lines."""
 TOGETHER = "all together"
@@ -58,7 +54,6 @@ def split(splits: Sequence[Split[Answer[Question]]]) -> Picture:
             Panel(partial(_draw, name=name, found=one, last=place == last), ROW * (len(one.parts) + 1))
             for place, (name, one) in enumerate(zip(names, splits, strict=True))
         ),
-        COLUMNS,
         tuple(row for name, one in zip(names, splits, strict=True) for row in _rows(name, one)),
         left=(*labels, TOGETHER),
         right=tuple(f"   {line}" for text in texts for line in text.split("\n")),

@@ -19,10 +19,6 @@ from attnsim.wording import interval_text, share_text, times_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = (
-    "kind", "name", "gpu", "changes", "group", "part", "times", "each_s", "time_s", "time_low_s", "time_high_s",
-    "share", "launch_s", "bound",
-)  # fmt: skip
 LAUNCHES = "launches"
 ROW = 0.185
 """Inches of a part and the room around it."""
@@ -69,7 +65,6 @@ def step(answers: Sequence[StepPrediction]) -> Picture:
                 for (name, _), rows in zip(detailed, parts, strict=True)
             ),
         ),
-        COLUMNS,
         tuple(row for table in tables for row in table),
         left=("161 x norm and residual",),
         right=("   123 ms   12.3 %",),

@@ -19,7 +19,6 @@ from attnsim.wording import time_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("panel", "implementation", "kernel", "unit", "tensor", "warpgroup", "start_us", "end_us", "bytes")
 WORK = {"S": r"$\mathregular{S = QK^T}$", "P": "softmax", "O": r"$\mathregular{O = PV}$"}
 """What the bars of the warpgroups are, by tensor; others are called as they are."""
 TURNS = 5
@@ -91,7 +90,7 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtit
         "flight together lie below one another."
     )
     left = tuple(lane for kernel in main for lane, _ in _lanes(kernel, span))
-    return Picture("First turns of an SM", caption, tuple(panels), COLUMNS, rows, left=left, subtitle=subtitle)
+    return Picture("First turns of an SM", caption, tuple(panels), rows, left=left, subtitle=subtitle)
 
 
 def timeline_of(found: Sequence[tuple[Gpu, str, Trace]], asked: str) -> Picture:

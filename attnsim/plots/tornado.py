@@ -71,7 +71,6 @@ def tornado(elasticities: Mapping[str, Sequence[Answered]], question: str = "") 
         f"Change of the time with one figure of the GPU {100 * step:g} % higher or lower",
         _caption(moved, step),
         tuple(panels),
-        tuple(rows[0]),
         rows,
         left=tuple(one.figure for each in moved.values() for one in each),
         subtitle=question,

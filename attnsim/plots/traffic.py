@@ -16,7 +16,6 @@ from attnsim.plots.styles import TENSORS, Style, ink_on, tensor_hue
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("name", "algorithm", "implementation", "gpu", "changes", "level", "kernel", "tensor", "direction", "bytes")
 
 LEVELS = {"hbm": "from and to HBM", "l2": "asked of the L2", "smem": "read and written in shared memory"}
 STEP = 0.3
@@ -65,7 +64,6 @@ def traffic(explanations: Sequence[Explanation]) -> Picture:
         "Bytes by tensor and level of memory",
         _caption(any(_far_apart(bars[level]) for level in LEVELS)),
         panels,
-        COLUMNS,
         tuple(row for name, one in zip(names, explanations, strict=True) for row in _rows(name, one)),
         left=tuple(names),
         right=("xx123 GB",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -18,7 +19,9 @@ from attnsim.plots.series import about, engineering, identity, names_of
 from attnsim.plots.sheet import Picture, cells, heading, named_rows
 from attnsim.plots.styles import Style, unit_hue
 
-COLUMNS = ("name", "algorithm", "implementation", "gpu", "changes", "part", "seconds", "share", "bounds")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 WAITS = "waits for data"
 LAUNCH = "launch"
@@ -74,7 +77,6 @@ def units(predictions: Sequence[Outcome], marked: Marks | None = None) -> Pictur
         "Busy time of each unit within the call",
         _caption([one for _, one in shown], missing),
         (Panel(partial(_draw, frames=frames, relative=relative), HEIGHT * lines),),
-        COLUMNS,
         tuple(row for label, one in shown for row in _rows(label, one)),
         left=(*(unit.label for unit in UNITS.values()), WAITS),
         right=("100 %     123 ms",),

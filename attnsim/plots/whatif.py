@@ -47,7 +47,6 @@ def whatif(records: Sequence[Record]) -> Picture:
         "What each change of the GPU brings",
         _caption(changed),
         (Panel(draw, (LINE * len(cases) + 0.1) * len(names)),),
-        tuple(records[0]),
         tuple(records),
         left=tuple(labels),
         right=tuple(texts),
