@@ -101,7 +101,7 @@ def _draw(axes: Axes, look: Style, *, name: str, found: Sequence[Answered], wide
                       edgecolor=colour, linewidth=0.6, zorder=3)  # fmt: skip
             side = 1 if change > 0 else -1
             axes.annotate(
-                f"{100 * change:+.1f} %", (100 * change, up - number), (0.35 * side * look.size, 0),
+                f"{100 * change:{'+.1f' if abs(change) >= 0.0005 else '.1f'}} %".replace("-0.0", "0.0"), (100 * change, up - number), (0.35 * side * look.size, 0),
                 textcoords="offset points", fontsize=look.size, va="center", ha="left" if side > 0 else "right",
             )  # fmt: skip
     axes.axvline(0, color=look.text, linewidth=0.9, zorder=4)
