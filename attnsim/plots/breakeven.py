@@ -11,9 +11,9 @@ from attnsim.api.comparing.breakeven import BreakEven
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_data import short_names
-from attnsim.plots.roofline_labels import frame_dpi, halo
+from attnsim.plots.roofline_labels import frame_dpi
 from attnsim.plots.series import NEVER_RUN, Kernel, kernels_of, key_panel, length_text
-from attnsim.plots.sheet import Picture, band, heading, plain_axes
+from attnsim.plots.sheet import Picture, band, heading, note, plain_axes
 from attnsim.plots.styles import Style, never_run
 from attnsim.wording import times_text
 
@@ -166,11 +166,9 @@ def _mark_yours(axes: Axes, rows: Sequence[BreakEven], kernels: Mapping[str, Ker
         axes.plot([at], [point.speedup.value], "D", markersize=size, color=colour, markeredgecolor=look.page,
                   markeredgewidth=0.6, zorder=8)  # fmt: skip
     below, before = best.density < LEFT, best.density > RIGHT  # where curves are high; where the frame is near
-    axes.annotate(
-        f"your mask: {times_text(best.speedup.value)}", (100 * best.density, 0.1 if below else 0.64),
-        ((-0.4 if before else 0.4) * look.size, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
-        ha="right" if before else "left", va="center", fontsize=look.size, color=look.text, path_effects=halo(look),
-        zorder=9,
+    note(
+        axes, f"your mask: {times_text(best.speedup.value)}", (100 * best.density, 0.1 if below else 0.64), look,
+        (-0.4 if before else 0.4, 0), ("data", "axes fraction"), rim=True, ha="right" if before else "left", zorder=9,
     )  # fmt: skip
 
 

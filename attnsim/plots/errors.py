@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from attnsim.plots.layout import Panel
-from attnsim.plots.sheet import Picture, key, named_rows
+from attnsim.plots.sheet import Picture, key, named_rows, note, side_text
 from attnsim.plots.styles import GROUPS, INK, Style
 from attnsim.validation.checking.accuracy import group_of, line_of
 from attnsim.validation.fitting.held_out import NEVER, HeldOut
@@ -75,15 +75,9 @@ def _draw(axes: Axes, look: Style, *, lines: Mapping[str, Line]) -> None:
         axes.plot([median(line.ratios)] * 2, [-number - 0.34, -number + 0.34], color=colour, linewidth=1.6, zorder=5)
         for ratios, face in ((line.filled, colour), (line.hollow, look.page)):
             _marks(axes, look, ratios, -number, colour, face)
-        axes.annotate(
-            share_text(line.error), (1, -number), (0.4 * look.size, 0), ("axes fraction", "data"),
-            textcoords="offset points", fontsize=look.size, va="center", annotation_clip=False,
-        )  # fmt: skip
+        side_text(axes, -number, share_text(line.error), look)
     _scales(axes, look, lines)
-    axes.annotate(
-        "mean", (1, 1), (0.4 * look.size, 4), "axes fraction", "offset points", fontsize=look.size, color=look.faint,
-        annotation_clip=False,
-    )  # fmt: skip
+    note(axes, "mean", (1, 1), look, (0.6, 0.5), "axes fraction", color=look.faint, va="baseline")
     groups = dict.fromkeys(line.group for line in lines.values())
     key(axes, [(group, look.colour(GROUPS.get(group, INK))) for group in groups], look)
 

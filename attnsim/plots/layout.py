@@ -67,10 +67,12 @@ class Words:
         question = wrapped(subtitle, wide, look.size, look)
         below = wrapped(caption, wide, look.size - 0.5, look)
         return cls(
-            "\n".join(above), "\n".join(question), "\n".join(below),
+            "\n".join(above),
+            "\n".join(question),
+            "\n".join(below),
             LINE * (len(above) * (look.size + 1) + len(question) * look.size) / 72,
             LINE * len(below) * (look.size - 0.5) / 72,
-        )  # fmt: skip
+        )
 
     def write(self, figure: Figure, look: Style) -> None:
         """Put them into the corners of a figure."""

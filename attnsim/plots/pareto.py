@@ -10,7 +10,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.plots.layout import Panel, longest
-from attnsim.plots.sheet import Picture, plain_axes
+from attnsim.plots.sheet import Picture, note, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -146,21 +146,20 @@ def _name(
         if not name or (last is not None and abs(height - last) < 1.4 * look.size * (1 + name.count("\n"))):
             continue
         last = height
-        axes.annotate(
-            name, place, xytext=(-7, -1), textcoords="offset points", fontsize=look.size, color=look.text, ha="right",
-            va="top", zorder=6,
-        )  # fmt: skip
+        note(axes, name, place, look, (-0.8, -0.1), ha="right", va="top", zorder=6)
 
 
 def _name_limit(axes: Axes, across: bool, value: float, look: Style) -> None:
     """The word "limit" beside its line, at the end of it."""
     where = (value, 1.0) if across else (1.0, value)
     transform = axes.get_xaxis_transform() if across else axes.get_yaxis_transform()
-    axes.annotate(
-        f"limit {value:,.4g}", where, xycoords=transform, xytext=(-3, -3) if across else (-3, 3),
-        textcoords="offset points", fontsize=look.size, color=look.faint, ha="right", va="top" if across else "bottom",
-        rotation=90 if across else 0,
-    )  # fmt: skip
+    how: Any = {
+        "color": look.faint,
+        "ha": "right",
+        "va": "top" if across else "bottom",
+        "rotation": 90 if across else 0,
+    }
+    note(axes, f"limit {value:,.4g}", where, look, (-0.35, -0.35 if across else 0.35), transform, **how)
 
 
 def _label(objective: str, unit: str, mixed: bool) -> str:

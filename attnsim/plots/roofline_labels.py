@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,12 @@ from attnsim.api.roofline import Ceiling, Level, Point
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.roofline_data import Drawn, Entry, ceiling_name
-from attnsim.plots.sheet import plain_axes
+from attnsim.plots.sheet import halo, note, plain_axes
 from attnsim.plots.styles import Style, algorithm_hue
 from attnsim.wording import times_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.patheffects import AbstractPathEffect
     from matplotlib.text import Text
 
 
@@ -320,11 +319,9 @@ def at_right(axes: Axes, named: Sequence[tuple[float, str, bool]], look: Style) 
     pixel = frame_dpi(axes) / 72
     taken = np.concatenate((_markers(axes), _bars(axes)))
     for height, text, above in sorted(named, key=lambda one: (not one[2], one[0])):
-        label = axes.annotate(
-            text, (1, height), (0, 0.3 * look.size * (1 if above else -1)), axes.get_yaxis_transform(),
-            "offset points", fontsize=look.size, ha="right", va="bottom" if above else "top", color=look.text,
-            path_effects=halo(look), zorder=3,
-        )  # fmt: skip
+        aside, va = (0, 0.3 if above else -0.3), "bottom" if above else "top"
+        where = axes.get_yaxis_transform()
+        label = note(axes, text, (1, height), look, aside, where, rim=True, ha="right", va=va, zorder=3)
         for _ in range(len(taken)):  # left of those that are in the way
             inside = _shared(_box(label), taken) > 0
             if not inside.any():
@@ -374,11 +371,8 @@ def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> N
     taken = np.concatenate((names, _markers(axes), _bars(axes)))
     for spot in sorted(spots, key=lambda one: not one.bold):
         point = axes.transData.transform((spot.x, spot.y))
-        label = axes.annotate(
-            "\n".join(spot.lines), (spot.x, spot.y), (0, 0), textcoords="offset points", fontsize=look.size,
-            fontweight="bold" if spot.bold else "normal", color=spot.colour, ha="center", va="center", zorder=8,
-            path_effects=halo(look),
-        )  # fmt: skip
+        how: Any = {"fontweight": "bold" if spot.bold else "normal", "color": spot.colour, "ha": "center", "zorder": 8}
+        label = note(axes, "\n".join(spot.lines), (spot.x, spot.y), look, rim=True, **how)
         box = label.get_window_extent()
         half = np.array((box.width, box.height)) / 2
         offsets = np.array(list(_around(box.width, box.height, look.size * pixel)))
@@ -478,13 +472,6 @@ def frame_dpi(axes: Axes) -> float:
 def short(value: float) -> str:
     """Three figures, without an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def halo(style: Style) -> list[AbstractPathEffect]:
-    """A rim that keeps text legible on lines."""
-    from matplotlib.patheffects import withStroke
-
-    return [withStroke(linewidth=0.3 * style.size, foreground=style.page)]
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED, Ratios, ratios_over, ratios_over_unchanged
 from attnsim.api.comparing.crossover import Crossover
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.plots.layout import Panel
-from attnsim.plots.roofline_labels import halo
 from attnsim.plots.series import (
     Series,
     about,
@@ -27,7 +26,7 @@ from attnsim.plots.series import (
     place,
     series_of,
 )
-from attnsim.plots.sheet import Picture, band, heading, plain_axes
+from attnsim.plots.sheet import Picture, band, heading, note, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -149,11 +148,9 @@ def _memory_ends(axes: Axes, cut: Sequence[Series], look: Style) -> None:
         here = sorted((line for line in cut if _end(line)[0] == at), key=lambda line: _end(line)[1])
         for line in here:
             axes.plot(*_end(line), "x", color=look.text, markersize=0.95 * look.size, markeredgewidth=1.4, zorder=6)
-        axes.annotate(
-            f"{', '.join(line.label for line in here)}: up to {length_text(at)}", _end(here[-1]),
-            (-0.6 * look.size, 0.6 * look.size), textcoords="offset points", ha="right", fontsize=look.size,
-            color=look.colour(here[-1].hue), path_effects=halo(look), zorder=6,
-        )  # fmt: skip
+        text = f"{', '.join(line.label for line in here)}: up to {length_text(at)}"
+        how: Any = {"ha": "right", "va": "baseline", "color": look.colour(here[-1].hue), "zorder": 6}
+        note(axes, text, _end(here[-1]), look, (-0.6, 0.6), rim=True, **how)
 
 
 def _rings(axes: Axes, marked: Sequence[Crossover], look: Style) -> None:
@@ -166,10 +163,7 @@ def _rings(axes: Axes, marked: Sequence[Crossover], look: Style) -> None:
         axes.plot([at[0]], [at[1]], "o", markersize=look.size, markerfacecolor="none", markeredgecolor=look.text,
                   markeredgewidth=1.0, zorder=7)  # fmt: skip
     for at, numbers in labels.items():
-        axes.annotate(
-            ",".join(numbers), at, (0, -1.5 * look.size), textcoords="offset points", ha="center", va="center",
-            fontsize=look.size, fontweight="bold", color=look.text, path_effects=halo(look), zorder=8,
-        )  # fmt: skip
+        note(axes, ",".join(numbers), at, look, (0, -1.5), rim=True, ha="center", fontweight="bold", zorder=8)
 
 
 def _speedups(

@@ -10,7 +10,8 @@ from attnsim.api.answer import Outcome
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Marks, marks, told
 from attnsim.plots.layout import Panel, longest
-from attnsim.plots.roofline_labels import frame_dpi, halo, short, spread
+from attnsim.plots.roofline_labels import frame_dpi, short, spread
+from attnsim.plots.sheet import note
 from attnsim.plots.styles import Style, algorithm_hue, never_run
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 MARKERS = "osD^vP<>"
 NEVER_RUN = "Thin: our own kernels, which nobody has run on a GPU"
 FLOPS = "Useful FLOPs: 2 B H (visible pairs)(d + dv) forward, 2.5 times that backward."
-PREFIXES = {"s": ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
-            "B": ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))}  # fmt: skip
+PREFIXES = {
+    "s": ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
+    "B": ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")),
+}
 
 Over = Literal["seq", "batch"]
 
@@ -271,7 +274,4 @@ def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]], look: 
         for number in range(len(heights)):
             heights[number] = max(heights[number], gap * (0.5 + number))
         for (_, _, text, colour), height in zip(here, heights, strict=True):
-            axes.text(
-                across, height, text, transform=axes.transAxes, fontsize=look.size, color=colour, va="center",
-                ha="left", path_effects=halo(look), zorder=6,
-            )  # fmt: skip
+            note(axes, text, (across, height), look, where=axes.transAxes, rim=True, color=colour, zorder=6)

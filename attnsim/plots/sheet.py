@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.backend_bases import RendererBase
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import AbstractPathEffect
+    from matplotlib.text import Annotation
 
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """So that the same picture is the same file."""
@@ -184,22 +186,38 @@ def speedup_axis(axes: Axes, seen: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
 
 
+def halo(style: Style) -> list[AbstractPathEffect]:
+    """A rim that keeps text legible on lines."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=0.3 * style.size, foreground=style.page)]
+
+
+def note(
+    axes: Axes, text: str, at: Any, look: Style, aside: tuple[float, float] = (0.0, 0.0), where: Any = "data",
+    *, rim: bool = False, **how: Any,
+) -> Annotation:  # fmt: skip
+    """Write a text at a place, moved `aside` by sizes of its letters; a rim keeps it legible on lines."""
+    how = {"fontsize": look.size, "color": look.text, "va": "center", "annotation_clip": False, **how}
+    how |= {"path_effects": halo(look)} if rim else {}
+    return axes.annotate(text, at, (look.size * aside[0], look.size * aside[1]), where, "offset points", **how)
+
+
 def side_text(axes: Axes, y: float, text: str, look: Style, *, bold: bool = False) -> None:
     """What stands beside a row, right of the axes."""
-    axes.annotate(
-        text, (1, y), (0.6 * look.size, 0), axes.get_yaxis_transform(), "offset points", fontsize=look.size,
-        fontweight="bold" if bold else "normal", va="center", annotation_clip=False,
-    )  # fmt: skip
+    weight = "bold" if bold else "normal"
+    note(axes, text, (1, y), look, (0.6, 0), axes.get_yaxis_transform(), fontweight=weight)
 
 
 def cells(axes: Axes, y: float, texts: Sequence[str], bold: Sequence[bool], look: Style, *, head: bool = False) -> None:
     """Numbers or their heads in columns right of the axes."""
     for number, (text, strong) in enumerate(zip(texts, bold, strict=True)):
-        axes.annotate(
-            text, (1, y), ((4.8 + 5.4 * number) * look.size, 0), axes.get_yaxis_transform(), "offset points",
-            fontsize=look.size, fontweight="bold" if strong else "normal", color=look.faint if head else look.text,
-            va="center", ha="right", annotation_clip=False,
-        )  # fmt: skip
+        how: Any = {
+            "fontweight": "bold" if strong else "normal",
+            "color": look.faint if head else look.text,
+            "ha": "right",
+        }
+        note(axes, text, (1, y), look, (4.8 + 5.4 * number, 0), axes.get_yaxis_transform(), **how)
 
 
 def whisker(axes: Axes, y: float, ends: tuple[float, float, float], look: Style, **how: Any) -> None:
@@ -224,10 +242,8 @@ def key(axes: Axes, entries: Sequence[tuple[str, str]], look: Style) -> None:
     """What colours mean, ``(text, colour)``, above a panel on the right."""
     aside = 0.0
     for text, colour in reversed(entries):
-        axes.annotate(
-            text, (1, 1), (-aside, 4), "axes fraction", "offset points", ha="right", fontsize=look.size, color=colour,
-            fontweight="bold", annotation_clip=False,
-        )  # fmt: skip
+        how: Any = {"ha": "right", "va": "baseline", "color": colour, "fontweight": "bold"}
+        note(axes, text, (1, 1), look, (-aside / look.size, 0.5), "axes fraction", **how)
         aside += 72 * 1.12 * longest([text], look) + 0.7 * look.size
 
 

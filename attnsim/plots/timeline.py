@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import marks, told
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots.layout import Panel, longest, wrapped
-from attnsim.plots.sheet import Picture, key, named_rows
+from attnsim.plots.sheet import Picture, key, named_rows, note
 from attnsim.plots.styles import Style, ink_on, tensor_hue
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 from attnsim.wording import time_text
@@ -278,8 +278,6 @@ def _head(axes: Axes, title: str, about: str, look: Style) -> None:
     high = 4 + 1.36 * look.size * bool(about)
     for place, line in enumerate(reversed([title, *faint])):
         bold = place == len(faint)
-        axes.annotate(
-            line, (0.1 / wide, 1), (0, high + 1.36 * look.size * place), ("figure fraction", "axes fraction"),
-            "offset points", fontsize=look.size, fontweight="bold" if bold else "normal", annotation_clip=False,
-            color=look.text if bold else look.faint,
-        )  # fmt: skip
+        how: Any = {"fontweight": "bold" if bold else "normal", "color": look.text if bold else look.faint}
+        aside, where = (0, high / look.size + 1.36 * place), ("figure fraction", "axes fraction")
+        note(axes, line, (0.1 / wide, 1), look, aside, where, va="baseline", **how)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
-from attnsim.plots.sheet import Picture, heading, named_rows
+from attnsim.plots.sheet import Picture, heading, named_rows, note
 from attnsim.plots.styles import Style, figure_hue
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ ROW = 0.33
 """Inches of two bars and the room around them."""
 LESS = "/////"
 """Of the bars of lower figures."""
+SMALLEST = 0.0005
+"""Changes of time that round to none."""
 SMALL = 0.005
 """Changes of time below are not told apart from none."""
 
@@ -100,10 +102,9 @@ def _draw(axes: Axes, look: Style, *, name: str, found: Sequence[Answered], wide
             axes.barh([up - number], [100 * change], height=0.38, facecolor=look.page if hatch else colour, hatch=hatch,
                       edgecolor=colour, linewidth=0.6, zorder=3)  # fmt: skip
             side = 1 if change > 0 else -1
-            axes.annotate(
-                f"{100 * change:{'+.1f' if abs(change) >= 0.0005 else '.1f'}} %".replace("-0.0", "0.0"), (100 * change, up - number), (0.35 * side * look.size, 0),
-                textcoords="offset points", fontsize=look.size, va="center", ha="left" if side > 0 else "right",
-            )  # fmt: skip
+            text = f"{100 * change:+.1f} %" if abs(change) >= SMALLEST else "0.0 %"
+            ha = "left" if side > 0 else "right"
+            note(axes, text, (100 * change, up - number), look, (0.35 * side, 0), ha=ha)
     axes.axvline(0, color=look.text, linewidth=0.9, zorder=4)
     named_rows(axes, [-number for number in range(len(found))], [one.figure for one in found], look)
     axes.set_ylim(-max(len(found), 1) + 0.4, 0.5)
