@@ -35,7 +35,7 @@ MASKS = {
     "causal, window 512, global 16": "window and global", "causal, strided 512": "strided",
     "causal, block window 256x4": "blocks along the diagonal",
 }  # fmt: skip
-"""What the mask control offers beside any text of ``--mask``."""
+"""Masks that the control offers; any text of ``--mask`` may be typed."""
 SLIDER = (0.25, 4.0)
 """Ends of a slider, as multiples; any value may be typed."""
 
@@ -55,12 +55,7 @@ def predictions(state: State) -> tuple[Outcome, Outcome]:
 
 
 def headline(state: State) -> Answer:
-    """One sentence with its numbers: time and ratio with their ranges, what is busiest, how far to trust it.
-
-    Raises
-    ------
-    InputError
-    """
+    """One sentence with its numbers: time and ratio with their ranges, what is busiest, how far to trust it."""
     base, found = predictions(state)
     ratio = found.speedup_over(base) if found.changes else None
     return {
@@ -110,7 +105,7 @@ def _sentence(found: Outcome, base: Outcome) -> str:
 
 
 def catalogue(state: State) -> Answer:
-    """What the controls offer: GPUs, models, kernels that run the question, and the figures of the GPU.
+    """Options of the controls: GPUs, models, kernels that run the question, and the figures of the GPU.
 
     Raises
     ------
@@ -172,24 +167,14 @@ def _kernels(state: State) -> Answer:
 
 @lru_cache(maxsize=32)
 def kernels(state: State) -> list[Implementation]:
-    """The implementations that run the question as it is put, unfused ones among them.
-
-    Raises
-    ------
-    InputError
-    """
+    """The implementations that run the question as it is put, unfused ones among them."""
     usual = [read_algorithm(name) for name in dict.fromkeys((state.usual, UNFUSED))]
     found = [one for one in IMPLEMENTATIONS.values() if any(name.run_by(one) for name in usual)]
     return [one for one in found if _answers(lambda one=one: _runs(state, one))]  # type: ignore[misc]
 
 
 def _runs(state: State, record: Implementation) -> None:
-    """Refuse a kernel that does not run the question.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a kernel that does not run the question."""
     played = ask(state.question, state.base, running(record)[0], record.name).w
     if played.mask != state.question.mask:
         raise InputError(f"{record.name} would play {played.mask}")

@@ -32,7 +32,7 @@ OF_CASE = ("compare", "budget")
 
 
 def query(state: Mapping[str, str]) -> str:
-    """What names a state in the files: the keys that are not as the page begins, in the order of the alphabet."""
+    """Name of a state in the files: the keys that differ from the defaults, in the order of the alphabet."""
     other = {
         key: value
         for key, value in state.items()
@@ -47,7 +47,7 @@ def cases() -> list[dict[str, str]]:
 
 
 def turns() -> Iterator[tuple[dict[str, str], bool]]:
-    """What is turned, and whether it has pictures."""
+    """Turned figures, and whether the state has pictures."""
     for values in itertools.product(STEPS, repeat=len(TURNED)):
         at_ends = set(values) <= {STEPS[0], STEPS[-1]}
         yield dict(zip(TURNED, values, strict=True)), at_ends and values.count(STEPS[-1]) in (0, 1, len(TURNED))
@@ -92,12 +92,7 @@ def build(folder: Path, done: Callable[[int], object] = lambda states: None) -> 
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse, before anything is computed, a folder that is not empty and not an earlier build, or cannot be made.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse, before anything is computed, a folder that is not empty and not an earlier build, or cannot be made."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"--build {folder} is no folder; give another name")
     if not folder.absolute().parent.is_dir() or not os.access(folder.absolute().parent, os.W_OK):

@@ -22,7 +22,7 @@ Body = Mapping[str, Any]
 Answered = Callable[[str, Body], tuple[int, object]]
 
 AT_ONCE = ("catalogue", "headline")
-"""What is answered beside a picture that takes long; a search of tiles is none of it."""
+"""Questions that are answered while a picture takes long; a search of tiles is not among them."""
 NICE = by_hand(5, "so that pictures take what the sentence and the browser leave of two cores")
 MOST_QUICK = by_hand(4, "processes of sentences: three pages may have slow ones, and a fourth waits for none of them")
 MOST_BESIDE = by_hand(2, "processes of pictures: as many as the usual cores")

@@ -21,9 +21,9 @@ from attnsim.plots.check import check as picture_of
 from attnsim.wording import share_text
 
 NAME = "mine"
-"""What the page calls it among its pictures."""
+"""Name of the picture on the page."""
 TABLE = "table.csv"
-"""What a table without a name is called, and every one in its errors."""
+"""Name of a table that has none, and of every table in its errors."""
 WORDS = ("time_unit", "gpu", "implementation")
 """Flags of `attnsim check` beside ``--map``."""
 
@@ -51,12 +51,7 @@ class Mine:
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Mine:
-        """From a request: ``csv`` the text; ``map``, ``time_unit``, ``gpu``, ``implementation`` and ``file`` may be.
-
-        Raises
-        ------
-        InputError
-        """
+        """From a request: ``csv`` the text; ``map``, ``time_unit``, ``gpu``, ``implementation`` and ``file`` may be."""
         maps = body.get("map") or {}
         if not isinstance(maps, Mapping) or not all(isinstance(one, str) for one in (*maps.values(), *maps)):
             raise InputError(f"map is {shown(maps)}; give an object of texts")
@@ -85,12 +80,7 @@ def _checked(mine: Mine) -> Check:
 
 
 def check(mine: Mine) -> dict[str, object]:
-    """The table beside its predictions: how its columns were read, rows, bias and coverage.
-
-    Raises
-    ------
-    InputError
-    """
+    """The table beside its predictions: how its columns were read, rows, bias and coverage."""
     found = _checked(mine)
     refused = [{"line": line, "reason": why} for why, lines in found.failed.items() for line in lines]
     every = found.accuracy[0] if found.accuracy else None
@@ -120,22 +110,12 @@ def said(mine: Mine) -> dict[str, object]:
 
 
 def export(mine: Mine, form: object, style: object) -> File:
-    """The picture of the command, or the table behind it.
-
-    Raises
-    ------
-    InputError
-    """
+    """The picture of the command, or the table behind it."""
     return drawn("check", picture_of(_checked(mine)), form, style)
 
 
 def _refuse_files(text: str, others: list[str]) -> None:
-    """Refuse a table that names files: the page reads none.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a table that names files: the page reads none."""
     try:
         cells = [cell for line in csv.reader(text.splitlines()) for cell in line]
     except csv.Error as error:

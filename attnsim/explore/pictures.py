@@ -1,4 +1,4 @@
-"""What the pictures of the page show: the tables of the commands' own pictures, and of what they print."""
+"""Tables of the pictures of the page: those of the commands' own pictures, and those that commands print."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OF_STEPS = {"model", "lengths", "batch", "tp", "dtype", "passes"}
 """Flags of a question of several lengths that a step has."""
 SHIPPED = "Pictures are of shipped tiles; only the sentence above knows others."
 VARIED = "1x:2x:0.25x"
-"""What a figure of the budget may be."""
+"""Values of a figure of the budget."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,7 @@ class Shown:
 
 
 def shown_as(name: str, state: State) -> Shown:
-    """A picture by its name.
-
-    Raises
-    ------
-    InputError
-    """
+    """A picture by its name."""
     if name not in PICTURES:
         raise InputError(f"picture {shown(name)} is not known; {nearest(str(name), PICTURES)}")
     return _drawn(name, state)
@@ -233,12 +228,7 @@ def _why(state: State) -> Shown:
 
 
 def compared_kernels(state: State) -> tuple[list[str], list[str]]:
-    """Algorithms and implementations that the page compares: those named, or all that run the question.
-
-    Raises
-    ------
-    InputError
-    """
+    """Algorithms and implementations that the page compares: those named, or all that run the question."""
     if named := state.get("kernels"):
         records = [match(name.strip()).record for name in named.split(",")]
     else:
@@ -270,12 +260,7 @@ def _row(one: Outcome) -> dict[str, object]:
 
 
 def varied(state: State) -> list[str]:
-    """What of the GPU a budget may vary, as ``--vary`` takes it.
-
-    Raises
-    ------
-    InputError
-    """
+    """Figures of the GPU that a budget may vary, as ``--vary`` takes them."""
     keys = [key.strip() for key in state.get("space").split(",")]
     for key in keys:
         if key not in FIGURES:

@@ -14,16 +14,11 @@ from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
 
 IMPORTED = {"replace": "dataclasses", "Case": "attnsim.studies.hardware_case", "step": "attnsim.api.step"}
-"""What is called beside `attnsim` itself, and where it is."""
+"""Names that the Python code calls, and the modules that hold them."""
 
 
 def said(name: object, state: State) -> dict[str, object]:
-    """The command that gives the same numbers, the same in Python, and an entry for BibTeX.
-
-    Raises
-    ------
-    InputError
-    """
+    """The command that gives the same numbers, the same in Python, and an entry for BibTeX."""
     if not isinstance(name, str) or name not in COMMANDS:
         raise InputError(f"picture {shown(name)} is not known; {nearest(str(name), COMMANDS)}")
     return {**cited(["attnsim", *COMMANDS[name](state)]), "python": python(name, state)}
@@ -111,12 +106,7 @@ COMMANDS: Mapping[str, Callable[[State], list[str]]] = {
 
 
 def python(name: str, state: State) -> str:
-    """The state and a picture of it in Python.
-
-    Raises
-    ------
-    InputError
-    """
+    """The state and a picture of it in Python."""
     changes = f".replace({state.changes!r})" if state.changes else ""
     kernel = f", implementation={state.get('kernel')!r}" if state.get("kernel") else ""
     kernel += _l2(state.cache)

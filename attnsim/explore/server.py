@@ -37,7 +37,7 @@ TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
     ".txt": "text/plain; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json",
 }  # fmt: skip
-"""What the files of the page are."""
+"""Media types of the files of the page."""
 
 ASKED: Mapping[str, Callable[[Body], object]] = {
     "catalogue": lambda body: (
@@ -57,7 +57,7 @@ ASKED: Mapping[str, Callable[[Body], object]] = {
         else tables.export(body.get("name", ""), read_state(body.get("state", {})), *_look(body))
     ),
 }
-"""What the page asks for."""
+"""Answers, by the name that the page asks for."""
 
 
 def answered(name: str, body: Body) -> tuple[int, object]:
@@ -79,7 +79,7 @@ def answered(name: str, body: Body) -> tuple[int, object]:
 
 
 def plain(value: Any) -> Any:
-    """What JSON holds: no NaN, no infinity, no types of NumPy."""
+    """A value as JSON holds it: no NaN, no infinity, no types of NumPy."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

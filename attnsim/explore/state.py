@@ -1,4 +1,4 @@
-"""What a page's address says: a GPU, what of it is turned, a question; read by the readers of the command line."""
+"""The state in a page's address: a GPU, its turned figures, a question; read by the readers of the command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIGURES = {
     "exp": ("exponentials", EXP.figure, EXP.name),
     "power": ("power limit", "power.limit", ""),
 }
-"""What can be turned: its label, the figure of the GPU that it is, and the unit whose rate that is."""
+"""Sliders: the label, the figure of the GPU, and the unit that the figure belongs to."""
 
 COUNTS = (
     "batch",
@@ -75,7 +75,7 @@ DEFAULTS = {
     "dtype": "bf16", "tiles": "shipped", "vary": "seq", "space": "l2,hbm,exp", "minimise": "time,area",
 }  # fmt: skip
 SHAPE = ("heads", "head_dim")
-"""What describes a shape of one's own, in place of a model."""
+"""Keys that describe a shape of one's own, in place of a model."""
 BLOCK = 64
 """Tokens of a block of the random pattern that a density asks for, as the command line draws densities."""
 MOST = 2_000
@@ -121,7 +121,7 @@ class State:
 
     @cached_property
     def changes(self) -> dict[str, str]:
-        """What is turned: a figure of the GPU and its value, as ``--set`` takes them."""
+        """Turned figures of the GPU and their values, as ``--set`` takes them."""
         return {path: self.texts[key] for key, path in self.figures.items() if key in self.texts}
 
     @cached_property
@@ -181,12 +181,7 @@ class State:
         return found | {"dtype": read_dtype(found["dtype"])}
 
     def workload(self, **other: int) -> Workload:
-        """The question; `other` flags in place of its own.
-
-        Raises
-        ------
-        InputError
-        """
+        """The question; `other` flags in place of its own."""
         flags = {"heads": None, "seq": None, "head_dim": None} | self.flags | other
         return asked.workload(**flags | {"model": self.filled.model if self.filled else None})
 
@@ -199,7 +194,7 @@ class State:
 
     @property
     def title(self) -> str:
-        """What stands before the question."""
+        """Words before the question."""
         return asked.title_of(self.filled, self.flags.get("tp", 1), *self._l2)
 
     @property
@@ -224,12 +219,7 @@ class State:
 
     @property
     def cases(self) -> list[Case]:
-        """The workloads of a budget.
-
-        Raises
-        ------
-        InputError
-        """
+        """The workloads of a budget."""
         told = [weighted(text) for text in self.case_texts]
         mine = [(self._with(what), weight, what) for what, weight in told] or [(self, 1.0, "")]
         return each_once([Case(one.question, weight, what, cache=one.cache) for one, weight, what in mine])
@@ -255,7 +245,7 @@ class State:
 
     @cached_property
     def usual(self) -> str:
-        """What the command line would ask about first, beside unfused attention."""
+        """Algorithm that the command line asks about first, after unfused attention."""
         w = self.question
         return next(iter(only_for(w)), playing(w.without_window()).name)
 
@@ -265,12 +255,7 @@ class State:
         return [name for name in [self.get("kernel")] if name]
 
     def asks(self, gpu: Gpu) -> Question:
-        """What is played on a GPU.
-
-        Raises
-        ------
-        InputError
-        """
+        """Question to play on a GPU."""
         tiles = "shipped" if self.changes and not gpu.changes else self.get("tiles")
         return compared(
             self.question, gpu, [self.algorithm], self.implementations, read_conditions(tiles, cache=self.cache)
@@ -278,12 +263,12 @@ class State:
 
     @property
     def unturned(self) -> State:
-        """The same question on the GPU as it is."""
+        """Question on the unchanged GPU."""
         return State(tuple((key, value) for key, value in self.given if key not in FIGURES))
 
     @property
     def stale(self) -> str:
-        """What to say where the address was made by another version, or with other fitted numbers."""
+        """Remark on an address that was made by another version, or with other fitted numbers."""
         now = {"v": attnsim.__version__, "cal": calibration()}
         told = {"v": "version {}", "cal": "calibration {}"}
         other = [key for key in now if self.get(key) not in ("", now[key])]
@@ -294,12 +279,7 @@ class State:
 
 
 def read_state(given: object) -> State:
-    """A state from a flat object of text, numbers and truth values.
-
-    Raises
-    ------
-    InputError
-    """
+    """A state from a flat object of text, numbers and truth values."""
     if not isinstance(given, Mapping):
         raise InputError(f"state is {shown(given)}; give an object such as {{'gpu': 'h100', 'l2': '2x'}}")
     found: dict[str, str] = {}

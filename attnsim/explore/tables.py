@@ -16,9 +16,9 @@ from attnsim.plots.files import csv_text
 from attnsim.plots.sheet import Picture
 
 DRAWN = {"svg": "image/svg+xml", "pdf": "application/pdf", "png": "image/png", "csv": "text/csv"}
-"""What a picture is saved as."""
+"""Formats of a saved picture."""
 PRINTED = {"json": "application/json", "csv": "text/csv"}
-"""What is saved of a table that the command line prints: its ``--json``, and the rows on the page."""
+"""Formats of a saved table that the command line prints: its ``--json``, and the rows on the page."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,7 @@ class File:
 
 
 def export(name: object, state: State, form: object, style: object = "light") -> File:
-    """A picture, or the table behind it, as the command writes it.
-
-    Raises
-    ------
-    InputError
-    """
+    """A picture, or the table behind it, as the command writes it."""
     found = shown_as(str(name), state)
     if found.picture:
         return drawn(str(name), found.picture, form, style)
@@ -46,12 +41,7 @@ def export(name: object, state: State, form: object, style: object = "light") ->
 
 
 def drawn(name: str, picture: Picture, form: object, style: object) -> File:
-    """A picture of a command, or the table that the command writes beside it.
-
-    Raises
-    ------
-    InputError
-    """
+    """A picture of a command, or the table that the command writes beside it."""
     kind = _kind(form, DRAWN)
     if form == "csv":
         return File(f"{name}.csv", kind, csv_text(picture.columns, list(picture.rows)).encode())
@@ -72,7 +62,7 @@ def _rows(found: Shown) -> bytes:
 
 
 def _printed(name: str, state: State) -> bytes:
-    """What the command prints; it is run."""
+    """Output of the command, which is run."""
     command = [sys.executable, "-m", "attnsim", *COMMANDS[name](state), "--json"]
     ran = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     if ran.returncode:

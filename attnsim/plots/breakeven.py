@@ -70,7 +70,7 @@ def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
                 Panel(
                     partial(draw, rows=some, first=not place % across, last=place >= len(panels) - across),
                     inches,
-                    beside=bool(place % across),
+                    same_row=bool(place % across),
                 )
                 for place, some in enumerate(panels)
             ),

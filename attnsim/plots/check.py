@@ -117,7 +117,7 @@ def _across(rows: Sequence[Row], line: str) -> _Across:
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, str]:
-    """What the legend says of each series."""
+    """Legend entries, by series."""
     labels = {}
     for name in dict.fromkeys(str(row["series"]) for row in rows):
         mine = [row for row in rows if row["series"] == name]

@@ -27,7 +27,7 @@ RANGE = (0.3, 3.3)
 """Ratios drawn; those beyond are drawn at the edge, as arrows."""
 TICKS = (0.33, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
 READ = "Bar: median; on the right the mean size of the errors. Grey: within 10 %. Arrows: beyond the axis."
-"""What a caption says of the marks that all lines have."""
+"""Caption text about the marks that all lines have."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Line:
 
     @property
     def ratios(self) -> list[float]:
-        """Of all rows."""
+        """Mean error of all rows."""
         return self.filled + self.hollow
 
     @property

@@ -14,10 +14,10 @@ from attnsim.writing import write_whole
 SUFFIXES = (".png", ".svg", ".pdf", ".pgf")
 
 LATEX = ("xelatex", "lualatex", "pdflatex")
-"""What measures the text of a PGF picture."""
+"""Programs that measure the text of a PGF picture."""
 
 CAPTIONS = ("picture", "file", "none")
-"""Where title and caption go: into the picture, into a file beside it, or nowhere."""
+"""Places of title and caption: in the picture, in a file of its own, or nowhere."""
 LATEX_CHARACTERS = str.maketrans(
     {one: f"\\{one}" for one in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
@@ -56,12 +56,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> st
 
 
 def check_caption(caption: str) -> None:
-    """Refuse a place for the caption that there is not.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a place for the caption that there is not."""
     if caption not in CAPTIONS:
         raise InputError(f"caption {caption!r} is not known; allowed: {', '.join(CAPTIONS)}")
 

@@ -36,7 +36,7 @@ class Panel:
         Height on a page.
     apart : bool
         Whether its axes are as wide as its own texts leave them; the others stand above one another.
-    beside : bool
+    same_row : bool
         Whether it stands right of the panel before it.
     key : bool
         Whether it says what the others' lines are.
@@ -45,7 +45,7 @@ class Panel:
     draw: Callable[[Axes, Style], None]
     inches: float
     apart: bool = False
-    beside: bool = False
+    same_row: bool = False
     key: bool = False
 
 
@@ -106,7 +106,7 @@ def stacked(panels: Sequence[Panel], words: Words, sides: Sides, look: Style, wi
     look : Style
     width : {"page", "column"}
     """
-    margins = [(EDGE, EDGE) if panel.beside else sides for panel in panels]
+    margins = [(EDGE, EDGE) if panel.same_row else sides for panel in panels]
     for _ in range(TRIES):
         figure, needed = _once(panels, words, margins, look, width)
         wanted = _alike(panels, needed)
@@ -121,7 +121,7 @@ def _rows(panels: Sequence[Panel]) -> list[list[int]]:
     """Places of the panels that stand beside one another."""
     rows: list[list[int]] = []
     for place, panel in enumerate(panels):
-        if panel.beside and rows:
+        if panel.same_row and rows:
             rows[-1].append(place)
         else:
             rows.append([place])

@@ -39,7 +39,7 @@ def escaped(text: str) -> str:
 
 
 def begun(text: str) -> str:
-    """The same at the beginning of a line, where a dash or a number would begin a list."""
+    """Escape the beginning of a line, where a dash or a number would begin a list."""
     return _FIRST.sub(lambda found: _named(found[0]), escaped(text))
 
 

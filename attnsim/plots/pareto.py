@@ -1,4 +1,4 @@
-"""What a search over hardware found: two objectives of every machine, the front with names, the unchanged machine."""
+"""A search over hardware: two objectives of every machine, the front with names, the unchanged machine."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _draw(
 
 
 def _names(front: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """What each machine of the front has more or less of than the unchanged one; nothing of that one itself."""
+    """Names of the machines of the front: figures that differ from the unchanged machine, with their values."""
     old = base[0] if base else {}
     return [
         ", ".join(f"{key} {_told(key, row[key], old.get(key))}" for key in keys if row[key] != old.get(key))

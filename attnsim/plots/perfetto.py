@@ -21,7 +21,7 @@ from attnsim.writing import write_whole
 
 SUFFIXES = (".json", ".json.gz")
 BINS = 200
-"""Of a kernel's played time, for the rate of HBM."""
+"""Share of a kernel's played time over which the rate of HBM is taken."""
 US = 1e6
 TITLES = {"copy": "copy", "tensor": "tensor", "softmax": "softmax", "store": "store", "block": "resident block"}
 
@@ -29,12 +29,7 @@ Event = dict[str, Any]
 
 
 def check_suffix(out: Path) -> None:
-    """Refuse a name that is not a trace's.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a name that is not a trace's."""
     if not out.name.endswith(SUFFIXES):
         raise InputError(f"{out}: end the name with {' or '.join(SUFFIXES)}")
 

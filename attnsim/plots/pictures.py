@@ -56,7 +56,7 @@ Raises
 
 
 _PICTURES: dict[str, Callable[..., Picture]] = {}
-"""Those that have a function here, by its name."""
+"""Pictures that have a function here, by its name."""
 
 
 class _Draws(Protocol):

@@ -41,7 +41,7 @@ def roofline(
     ceilings: Sequence[str] = (),
     marked: Marks | None = None,
 ) -> Picture:
-    """Where calls stand under the roof of a GPU's datasheet and the one that kernels reach.
+    """Draw calls under the roof of a GPU's datasheet and under the one that kernels reach.
 
     An arrow leads from a call to the same one on a GPU made of its own, where that is elsewhere. Measured calls stand
     beside their predictions, and below them the ratios of the two.
@@ -102,7 +102,7 @@ def _gpus(predictions: Sequence[Outcome], gpus: Sequence[Gpu | str] | None) -> l
 
 
 def _asked(drawn: Sequence[Drawn], predictions: Sequence[Outcome]) -> list[str]:
-    """What the questions have in common, of each GPU's where GPUs were asked others."""
+    """Words that all questions share, by GPU where GPUs were asked different questions."""
     words = {
         one.short: shared_words([item for item in predictions if item.gpu == one.gpu.id])
         for one in drawn
@@ -165,7 +165,7 @@ def _ratios(axes: Axes, look: Style, *, compared: Sequence[Entry], shown: Shown)
 
 
 def _caption(shown: Shown) -> str:
-    """What a reader has to know: roofs, marks, FLOP convention, clocks, caches."""
+    """Caption: roofs, marks, FLOP convention, clocks, caches."""
     clocks = ", ".join(f"{one.label} at {one.roofline.clock_hz / 1e6:.0f} MHz" for one in shown.machines)
     text = [f"Solid: datasheet ({clocks}); dashed: what kernels reach of it."]
     if any(one.measured_s for one in shown.entries):

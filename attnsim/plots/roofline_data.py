@@ -1,4 +1,4 @@
-"""What a roofline picture shows, as numbers: rooflines per GPU, points per prediction, rows of its CSV."""
+"""Numbers of a roofline picture: rooflines per GPU, points per prediction, rows of its CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Drawn:
     short: str = ""
     """The label as a point has it: "h100*"."""
     mark: str = ""
-    """What tells it from the unchanged GPU: "*", or " A" of several."""
+    """Mark of a changed GPU: "*", or " A" of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def machines(gpus: Sequence[Gpu], predictions: Sequence[Outcome], marked: Marks 
 
 
 def short_names(ids: Collection[str]) -> dict[str, str]:
-    """What comes before the first dash, where that is enough to tell GPUs apart: "h100"."""
+    """Short names of GPUs, up to the first dash, where that is enough to tell them apart: "h100"."""
     first = [one.partition("-")[0] for one in ids]
     return {one: one if first.count(short := one.partition("-")[0]) > 1 else short for one in ids}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 SHAPES = "osD^vP"
-"""Of the points, by GPU; the ridge of its roof has the same."""
+"""Markers of the points, by GPU; the ridge of its roof has its marker."""
 FADED = (1.0, 0.62, 0.45)
 """How strong the roofs are drawn, by GPU; the last for all others."""
 MANY = 6
@@ -37,7 +37,7 @@ FURTHER = (0, (1, 1.4))
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a roofline shows.
+    """Content of a roofline picture.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Shown:
 
     @property
     def placed(self) -> list[Entry]:
-        """Those that fit the memory."""
+        """Entries that fit the memory."""
         return [one for one in self.entries if self.levels[0] in one.points]
 
     def base_of(self, entry: Entry) -> Point:
@@ -238,17 +238,17 @@ def _spots(shown: Shown, look: Style) -> list[Spot]:
     brief = len(best) > MANY
     found, unit = [], "" if brief or look.crowding > 1 else " TFLOP/s"
     apart = max(best.values(), key=lambda one: _apart(one, others), default=None)
-    beside: dict[int, Spot] = {}
+    labels: dict[int, Spot] = {}
     for name, entry in best.items():
         point, colour = entry.points[main], look.colour(algorithm_hue(entry.prediction.algorithm))
         rate = entry.measured_flops_per_s or point.flops_per_s
-        base = beside.get(entry.base.number) if entry.base and entry not in shown.moved else None
+        base = labels.get(entry.base.number) if entry.base and entry not in shown.moved else None
         text = f"{name}: {short(rate / 1e12)}{'' if base else unit}{_against(entry, shown, brief)}"
         if base is not None:  # at nearly the same place: one name for both, in lines
             base.lines.append(text)
             continue
         spot = Spot(point.intensity, rate / 1e12, [text], colour, bold=True)
-        beside[entry.number] = spot
+        labels[entry.number] = spot
         found.append(spot)
         if entry is apart:
             found += [

@@ -89,7 +89,7 @@ def scaling(
 
 
 def _over(found: Ratios) -> str:
-    """What the caption says of the ratios."""
+    """Caption text about the ratios."""
     if not any(found.ratios):
         return ""
     return f" {found.note}." if found.note else " Unfused: torch.baddbmm." if found.over == UNFUSED else ""

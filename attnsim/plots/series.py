@@ -54,12 +54,12 @@ class Series:
 
     @property
     def drawn(self) -> tuple[Outcome, ...]:
-        """Those that fit the memory."""
+        """Entries that fit the memory."""
         return tuple(one for one in self.points if one.time_s is not None)
 
     @property
     def marker(self) -> str:
-        """Of its points."""
+        """Marker of its points."""
         return MARKERS[self.number % len(MARKERS)]
 
 
@@ -173,7 +173,7 @@ def names_of(predictions: Sequence[Outcome], marked: Marks | None = None) -> lis
 
 
 def _marked(predictions: Sequence[Outcome], marked: Marks | None) -> Marks:
-    """What stands behind the name of each GPU, nothing behind that of an unchanged one."""
+    """Suffix of the name of each GPU; an unchanged one has none."""
     machines = list(dict.fromkeys((one.gpu, one.changes) for one in predictions))
     found = marked or marks(machines)
     return {key: found.get(key, "") for key in machines}
@@ -192,7 +192,7 @@ def place(one: Outcome, over: Over = "seq") -> int:
 
 
 def shared_words(predictions: Sequence[Outcome]) -> str:
-    """What the questions have in common: "batch 1, heads 16, head_dim 128"."""
+    """Words that all questions share: "batch 1, heads 16, head_dim 128"."""
     parts = [str(one.workload).split(", ") for one in predictions]
     return ", ".join(part for part in parts[0] if all(part in other for other in parts)) if parts else ""
 

@@ -107,7 +107,7 @@ class Picture:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the table: all that any row has."""
+        """Columns of the table: all keys of all rows."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
     @property
@@ -204,7 +204,7 @@ def note(
 
 
 def side_text(axes: Axes, y: float, text: str, look: Style, *, bold: bool = False) -> None:
-    """What stands beside a row, right of the axes."""
+    """Write a text right of the axes, at the height of a row."""
     weight = "bold" if bold else "normal"
     note(axes, text, (1, y), look, (0.6, 0), axes.get_yaxis_transform(), fontweight=weight)
 
@@ -239,7 +239,7 @@ def band(axes: Axes, across: Sequence[float], low: Sequence[float], high: Sequen
 
 
 def key(axes: Axes, entries: Sequence[tuple[str, str]], look: Style) -> None:
-    """What colours mean, ``(text, colour)``, above a panel on the right."""
+    """Write a colour key, ``(text, colour)``, above a panel on the right."""
     aside = 0.0
     for text, colour in reversed(entries):
         how: Any = {"ha": "right", "va": "baseline", "color": colour, "fontweight": "bold"}
@@ -248,5 +248,5 @@ def key(axes: Axes, entries: Sequence[tuple[str, str]], look: Style) -> None:
 
 
 def heading(axes: Axes, text: str, look: Style) -> None:
-    """What a panel shows, above it on the left."""
+    """Write the title of a panel, above it on the left."""
     axes.set_title(text, loc="left", fontsize=look.size, color=look.faint, pad=4)

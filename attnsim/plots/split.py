@@ -1,4 +1,4 @@
-"""What each of several changes of a GPU brings: steps from the unchanged GPU to the changed one."""
+"""Gains of several changes of a GPU: steps from the unchanged GPU to the changed one."""
 
 from __future__ import annotations
 

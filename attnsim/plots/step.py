@@ -116,8 +116,8 @@ def _whole(axes: Axes, look: Style, *, names: Sequence[str], tables: Sequence[Se
         ends = interval_text(whole["time_low_s"], whole["time_high_s"], start)
         base = unchanged.setdefault(whole["gpu"], start)
         faster = f"{times_text(base / start)} as fast" if whole["changes"] and base != start else ""
-        told = filter(None, (engineering(start, "s"), ends, faster))
-        side_text(axes, -place, "\n".join(told), look, bold=True)
+        words = filter(None, (engineering(start, "s"), ends, faster))
+        side_text(axes, -place, "\n".join(words), look, bold=True)
     _finish(axes, [-place for place in range(len(names))], names, longest_s, look)
     heading(axes, "the whole step, by groups of parts", look)
 

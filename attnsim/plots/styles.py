@@ -86,9 +86,9 @@ and for those who miss one kind (Machado, Oliveira and Fernandes, IEEE TVCG 15(6
 page.
 """
 DARK = ("#587CDA", "#DF8522", "#4CE69B", "#D590B1", "#EDDC1D", "#ABB9FC", "#DF4E4D", "#FFFFFF")
-"""The same on a dark page."""
+"""Hues on a dark page."""
 GREYS = ("#000000", "#949494", "#616161", "#303030") * 2
-"""The same in print; lines of one grey are told apart by dashes, areas by the names beside them."""
+"""Hues in print; dashes tell lines of one grey apart, names areas."""
 
 SIZE = 8.5
 """Smallest text of a page, in points."""
@@ -142,7 +142,7 @@ class Style:
 
     @property
     def spacing(self) -> float:
-        """Of lines: 1.2 times their size, in Matplotlib's measure, which is the height of the font's "lp"."""
+        """Line spacing: 1.2 times the text size, in Matplotlib's measure, which is the height of the font's "lp"."""
         return 0.95 if self.serif else 1.2
 
     def _same(self, hue: int) -> int:
@@ -161,19 +161,14 @@ STYLES = {
 }
 
 DASHES = ("-", (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)))
-"""Of lines that share a colour."""
+"""Dash patterns of lines that share a colour."""
 
 
 WIDTHS = ("page", "column")
 
 
 def find_style(name: str, width: str = "page") -> Style:
-    """The style of a name, for a page or a column of a two-column paper.
-
-    Raises
-    ------
-    InputError
-    """
+    """The style of a name, for a page or a column of a two-column paper."""
     if name not in STYLES:
         raise InputError(f"style {name!r} is not known; allowed: {', '.join(STYLES)}")
     if width not in WIDTHS:

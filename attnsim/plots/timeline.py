@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WORK = {"S": r"$\mathregular{S = QK^T}$", "P": "softmax", "O": r"$\mathregular{O = PV}$"}
-"""What the bars of the warpgroups are, by tensor; others are called as they are."""
+"""Names of the bars of warpgroups, by tensor; others keep their own."""
 TURNS = 5
 """Softmax steps of a warpgroup that the picture begins with."""
 MOST_WARPGROUPS = 4
 """Lanes of warpgroups that are drawn; elementwise kernels have up to 16 blocks an SM, all alike."""
 HALVES = {"tensor": -0.2, "softmax": 0.2}
-"""Where in the lane of a warpgroup a unit's bars lie."""
+"""Places of a unit's bars in the lane of a warpgroup."""
 MOST_TOGETHER = 4
 """Tiles in flight that lie below one another; further ones hide the lowest."""
 LANE = 0.19
@@ -34,7 +34,7 @@ LANE = 0.19
 
 
 def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtitle: str = "") -> Picture:
-    """What one SM does in the first turns of each trace's longest kernel, a panel a trace, all on one scale of time.
+    """Draw the first turns of an SM in each trace's longest kernel, a panel a trace, all on one scale of time.
 
     A lane is a warpgroup, its products above and its softmax below, or a tensor whose copies are in flight. Where a
     call has several kernels a strip above says how long each takes.
@@ -94,7 +94,7 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtit
 
 
 def timeline_of(found: Sequence[tuple[Gpu, str, Trace]], asked: str) -> Picture:
-    """The same of named traces on GPUs, of which a changed one has a mark behind its name.
+    """Draw the first turns of named traces on GPUs; a changed GPU has a mark behind its name.
 
     Parameters
     ----------
@@ -272,7 +272,7 @@ def _kernels(axes: Axes, look: Style, *, name: str, one: Trace, whole: float) ->
 
 
 def _head(axes: Axes, title: str, about: str, look: Style) -> None:
-    """What a panel shows, from the left edge of the picture; below more than a title a key has room."""
+    """Write the title of a panel, from the left edge of the picture; below more than a title a key has room."""
     wide = float(axes.get_figure(root=True).get_size_inches()[0])  # type: ignore[union-attr]
     faint = wrapped(about, wide - 0.2, look.size, look) if about else []
     high = 4 + 1.36 * look.size * bool(about)

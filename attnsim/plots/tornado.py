@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROW = 0.33
 """Inches of two bars and the room around them."""
 LESS = "/////"
-"""Of the bars of lower figures."""
+"""Hatch of the bars of lower figures."""
 SMALLEST = 0.0005
 """Changes of time that round to none."""
 SMALL = 0.005
@@ -25,7 +25,7 @@ SMALL = 0.005
 
 
 class Answered(Protocol):
-    """What the picture needs of an elasticity; `attnsim.studies.sensitivity.Elasticity` has it."""
+    """An elasticity as the picture needs it; `attnsim.studies.sensitivity.Elasticity` is one."""
 
     @property
     def figure(self) -> str: ...  # noqa: D102

@@ -23,7 +23,7 @@ STEP = 0.3
 TOGETHER = 12.0
 """Ratio of totals up to which the bars of a level are lengths of bytes; beyond, shares of each call's total."""
 WRITTEN = "////"
-"""Of the bars of what is written."""
+"""Hatch of the bars of written bytes."""
 
 Parts = dict[tuple[str, str], int]
 """Bytes by tensor and direction."""

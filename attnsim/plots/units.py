@@ -30,7 +30,7 @@ HEIGHT = 0.165
 WIDEST = 5.0
 """Ratio of times up to which all calls are drawn on one scale of time."""
 CHANGED = "//////"
-"""Of the bars on a changed GPU."""
+"""Hatch of the bars on a changed GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What changes of a GPU bring to several cases: a point with its range for each, the changes below one another."""
+"""Gains of changes of a GPU for several cases: a point with its range for each, the changes below one another."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _label(one: Record) -> str:
 
 
 def _text(one: Record) -> str:
-    """What stands beside a point."""
+    """Text right of a point."""
     if not one["power_w"]:
         return "no answer"
     return f"{times_text(one['speedup'])}  {', '.join(filter(None, (one['bound'], number(one['power_w']) + ' W')))}"
