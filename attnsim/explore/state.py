@@ -38,36 +38,11 @@ FIGURES = {
 }
 """Sliders: the label, the figure of the GPU, and the unit that the figure belongs to."""
 
-COUNTS = (
-    "batch",
-    "heads",
-    "kv_heads",
-    "seq",
-    "seq_kv",
-    "page_size",
-    "prefix",
-    "head_dim",
-    "head_dim_v",
-    "tp",
-    "window",
-)
+SHAPES = ("heads", "kv_heads", "head_dim", "head_dim_v")
+COUNTS = ("batch", *SHAPES, "seq", "seq_kv", "page_size", "prefix", "tp", "window")
 TEXTS = ("model", "lengths", "tree", "latent", "dtype", "pass", "operations", "selection", "mask", *KERNEL_OPTIONS)
-OTHERS = (
-    "gpu",
-    "algorithm",
-    "kernel",
-    "kernels",
-    "tiles",
-    "cache",
-    "density",
-    "vary",
-    "space",
-    "limit",
-    "minimise",
-    "case",
-    "v",
-    "cal",
-)
+BUDGET = ("space", "limit", "minimise", "case")
+OTHERS = ("gpu", "algorithm", "kernel", "kernels", "tiles", "cache", "density", "vary", *BUDGET, "v", "cal")
 QUESTION = (*COUNTS, *TEXTS, "causal")
 KEYS = (*OTHERS, *FIGURES, *QUESTION)
 DEFAULTS = {

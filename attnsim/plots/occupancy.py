@@ -46,10 +46,7 @@ def waves(predictions: Sequence[Outcome], over: Over | None = None) -> Picture:
     panels = (
         Panel(partial(draw, value=lambda one: one.waves or 0.0, text="waves of the longest kernel", named=_name), 1.5),
         Panel(partial(draw, value=lambda one: 100 * empty_share(one), text="empty part of the last wave, %"), 1.1),
-        Panel(
-            partial(draw, value=_ms_per_teraflop, text="ms per useful TFLOP (not from zero)", last=True),
-            1.7,
-        ),
+        Panel(partial(draw, value=_ms_per_teraflop, text="ms per useful TFLOP (not from zero)", last=True), 1.7),
     )
     rows = tuple(_row(line.label, one) for line in lines for one in line.drawn)
     return Picture(

@@ -75,10 +75,7 @@ def events(found: Trace) -> Iterator[Event]:
     yield _name("process_name", 0, 0, "call")
     yield _name("thread_name", 0, 0, "kernels")
     for kernel in found.kernels:
-        about = {
-            "blocks a SM": kernel.blocks_per_sm,
-            "shown": kernel.shown or "everything",
-        }
+        about = {"blocks a SM": kernel.blocks_per_sm, "shown": kernel.shown or "everything"}
         yield _complete(0, 0, kernel.name, kernel.start_s, kernel.time_s, about)
         yield from _hbm_rate(kernel)
     lanes: dict[tuple[int, str], int] = {}

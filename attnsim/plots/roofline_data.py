@@ -170,10 +170,7 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
         for d in roofline.diagonals:
             rates = {"bytes_per_s": d.bytes_per_s, "achievable_bytes_per_s": d.achievable_bytes_per_s}
             out.append(here | rates | {"kind": "diagonal", "name": d.level, "level": d.level})
-            ridge = {
-                "intensity_flop_per_byte": roofline.ridge(d.level),
-                "flops_per_s": roofline.ceiling("tensor"),
-            }
+            ridge = {"intensity_flop_per_byte": roofline.ridge(d.level), "flops_per_s": roofline.ceiling("tensor")}
             out.append(here | ridge | {"kind": "ridge", "name": f"{d.level} tensor", "level": d.level})
     for entry in shown:
         machine, item = drawn[entry.machine], entry.prediction
