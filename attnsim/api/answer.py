@@ -13,7 +13,7 @@ from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.asking import KernelQuestion, Q, Question
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.building import shipped
-from attnsim.api.comparing.ratios import Ratio, speedup
+from attnsim.api.comparing.ratios import Ratio, Timed, speedup
 from attnsim.api.floor import fastest, floor_s
 from attnsim.api.playing import DoesNotFit, Played, with_alternatives
 from attnsim.api.trust import Reason, Trust, assess
@@ -392,7 +392,7 @@ class Answer(Reply[Q]):
         """Useful FLOPs over the time."""
         return self.flops_useful / self.time_s
 
-    def speedup_over(self: Answer[Question], other: Outcome) -> Ratio | None:
+    def speedup_over(self: Timed, other: Outcome | Answer[KernelQuestion]) -> Ratio | None:
         """How many times faster this call is than the other one, with its 90 % range.
 
         Parameters

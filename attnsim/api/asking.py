@@ -268,6 +268,11 @@ class Question:
         return f"{self.mechanism.name} ({self.implementation})"
 
     @property
+    def call(self) -> tuple[str, Workload]:
+        """Whose code, and what it works on: one call on two GPUs shares most errors of its times."""
+        return self.implementation, self.w
+
+    @property
     def dtype(self) -> str:
         """Number format of the call."""
         return self.w.dtype

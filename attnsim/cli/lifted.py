@@ -79,7 +79,7 @@ def _row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str
         "gpu": one.machine,
         "time": wording.time_text(one.time_s),
         "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
-        "vs first": wording.times_text(first.time_s / one.time_s),
+        "vs first": str(one.speedup_over(first)),
         "busiest": bound_text(one.busiest),
         "HBM MB": wording.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
         "blocks/SM": one.blocks_per_sm,

@@ -267,7 +267,7 @@ def test_widths_of_machines_and_of_kernels_add_as_a_right_angle(monkeypatch: pyt
 
     def timed(time_s: float, gpu: str, tile: str, tiles: str) -> Any:
         machine = SimpleNamespace(id=gpu, architecture="z", changes=())
-        question = SimpleNamespace(w=1, record=SimpleNamespace(name="a"), gpu=machine)
+        question = SimpleNamespace(call=1, gpu=machine)
         chosen, schedule = SimpleNamespace(calibration=None), SimpleNamespace(tile_text=tile)
         run = SimpleNamespace(question=question, chosen=chosen, schedule=schedule)
         return SimpleNamespace(time_s=time_s, units_s={}, tiles=tiles, trust=trust, run=run)

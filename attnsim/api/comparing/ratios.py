@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-from attnsim.api.asking import Question
+from attnsim.api.asking import KernelQuestion, Question
 from attnsim.api.playing import Played as Run
 from attnsim.api.playing import with_alternatives
 from attnsim.api.trust import Trust
@@ -84,7 +84,7 @@ class Timed(Played, Protocol):
         """Seconds of the call."""
 
     @property
-    def run(self) -> Run[Question]:
+    def run(self) -> Run[Question] | Run[KernelQuestion]:
         """The question, and the numbers and the schedule that were played."""
 
     @property
@@ -98,8 +98,7 @@ class Timed(Played, Protocol):
 
 def speedup(base: Timed, other: Timed) -> Ratio:
     """How many times faster `other` is than `base`, with its 90 % range."""
-    asked, then = base.run.question, other.run.question
-    same_call = (asked.record.name, asked.w) == (then.record.name, then.w)
+    same_call = base.run.question.call == other.run.question.call
     one, two = base.trust.components, other.trust.components
     half = math.hypot(
         ratio_widths().half_width(_of_machines(base, other)),
