@@ -46,7 +46,7 @@ class Table:
         return [[cell_text(row.get(name)) for name in columns] for row in self.rows]
 
     def is_right(self, column: str) -> bool:
-        """Whether a column is aligned to the right."""
+        """True if a column is aligned to the right."""
         return column in self.right or all(isinstance(row.get(column), int | float | None) for row in self.rows)
 
 

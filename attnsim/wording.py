@@ -58,7 +58,7 @@ def spread_text(low: float, high: float) -> str:
 
 
 def beyond_text(name: str, value: float, low: float, high: float) -> str:
-    """How far a number lies outside what was measured: "twice the largest seq_q measured (32,768 against 16,384)"."""
+    """A number's distance from what was measured: "twice the largest seq_q measured (32,768 against 16,384)"."""
     if value > high:
         times = value / high
         many = "twice" if 1.95 <= times < 2.05 else f"{times:.0f} times" if times >= 9.5 else f"{times:.2g} times"
@@ -89,7 +89,7 @@ def share_text(share: float, digits: int = 1, *, signed: bool = False) -> str:
 
 
 def error_text(ratio: float | None) -> str:
-    """How far a prediction is above what was measured, by the ratio of the two: "+8.4 %"."""
+    """The error of a prediction, by its ratio to what was measured: "+8.4 %"."""
     return NOTHING if ratio is None else share_text(ratio - 1, signed=True)
 
 

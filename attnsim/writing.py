@@ -13,7 +13,7 @@ from pathlib import Path
 from attnsim.errors import InputError
 
 TEMPORARY = ".tmp"
-"""How the name of a file ends that is not whole yet."""
+"""Ending of the name of a file that is not whole yet."""
 
 
 @contextlib.contextmanager
@@ -60,11 +60,6 @@ def writing(path: Path, *, on_failure: str = "") -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file of known content, UTF-8 if it is text, as :func:`writing` does.
-
-    Raises
-    ------
-    InputError
-    """
+    """Write a file of known content, UTF-8 if it is text, as :func:`writing` does."""
     with writing(path) as file:
         file.write_bytes(content.encode() if isinstance(content, str) else content)

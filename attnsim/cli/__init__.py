@@ -16,7 +16,7 @@ from attnsim.errors import InputError, Taken, shortened
 BAD_INPUT = 2
 INTERRUPTED = 130
 OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO)
-"""What is wrong where nothing more can be printed."""
+"""Errors of an output that takes nothing more."""
 OBJECTS = 50_000
 """Made before Python looks for garbage: loading makes as many that stay, and looking for it at 700 costs 0.1 s."""
 

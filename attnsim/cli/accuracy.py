@@ -117,7 +117,7 @@ def _component(row: dict[str, Any]) -> dict[str, Any]:
 
 
 ROWS = 6
-"""Of each line of a picture: some two hundred predictions in all, a few seconds."""
+"""Rows that are drawn for each line of a picture: some two hundred predictions in all, a few seconds."""
 
 
 def _of(what: str) -> Any:

@@ -108,7 +108,7 @@ def _described(item: Mechanism) -> dict[str, object]:
 
 
 def _runs(record: Implementation, item: Mechanism) -> bool:
-    """Whether an implementation runs a mechanism: one that it runs, or one of those it names."""
+    """True if an implementation runs a mechanism, by its record or by its names."""
     return item.run_by(record) if item.selectable else record.name in item.implementations
 
 

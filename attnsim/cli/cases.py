@@ -22,12 +22,8 @@ def cases_of(
 ) -> list[Case]:
     """The workloads of ``--case``; the one of the flags where none is given.
 
-    With `layers`, the flag that asks for it, each is a layer, or `whole` a step of the model. Without `weights` a case
-    has none in its words.
-
-    Raises
-    ------
-    InputError
+    With `layers`, the flag that asks for it, each is a layer, or with `whole` a step of the model.
+    Without `weights` a case has none in its words.
     """
     if not given:
         return [_case(flags, layers, whole)]
@@ -38,7 +34,7 @@ def cases_of(
 
 
 def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
-    """What flags ask."""
+    """The cases that the flags ask."""
     if not layers:
         return Case(flags.workload(), cache=flags.l2)
     for name in NOT_OF_LAYERS:

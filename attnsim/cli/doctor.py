@@ -43,7 +43,7 @@ SLOWER = "the same answers, some thirty times slower"
 
 
 def player() -> Finding:
-    """Who plays what SimPy would take long for; compiles the twin, unless that has been done, and holds it to SimPy."""
+    """Find the player of long replays; compile it where that was not done yet, and compare it with SimPy."""
     if find_spec("numba") is None:
         return Finding("player", "missing", f"SimPy: numba is not installed; {SLOWER}", "pip install numba")
     began = time.perf_counter()

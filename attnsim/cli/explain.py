@@ -166,7 +166,7 @@ def _print_kernels(out: Console, found: Explanation) -> None:
 
 
 def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:
-    """What a block takes of each resource, what there is, and for how many blocks that is room."""
+    """A row for each resource of an SM: what a block takes, what there is, and how many blocks fit."""
     sm = gpu.sm
     buffers = ", ".join(f"{name} {size / 1024:g}" for name, size in kernel.buffers)
     registers = kernel.registers_per_thread * kernel.threads
@@ -194,7 +194,7 @@ def _limits(kernel: KernelFit, gpu: Gpu) -> list[dict[str, object]]:
 
 
 def verdict(found: Explanation) -> list[str]:
-    """What bounds the call and what would have to change, in sentences."""
+    """Sentences on the time, what bounds it, and what would have to change."""
     asked = found.prediction
     clock = [f"SM clock {clock_text(asked.clock_hz, asked.clock_by)}."] if asked.clock_hz and asked.clock_by else []
     return [f"Time {timed_text(asked)}, {asked.trust.level}.", *clock, *bound_sentences(found)]

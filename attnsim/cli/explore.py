@@ -62,12 +62,7 @@ def explore(
 
 
 def _check_extra() -> None:
-    """Refuse where the extra is not installed.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse where the extra is not installed."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise InputError(f"{' and '.join(missing)} are not installed; pip install 'attnsim[explore]'")

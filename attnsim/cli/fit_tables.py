@@ -1,4 +1,4 @@
-"""What `explain` prints of any kernel, a library's or a file's: its blocks on an SM, each figure twice as good."""
+"""Tables of any kernel, a library's or a file's: its blocks on an SM, and the call with each figure twice as good."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def print_levers(out: Console, levers: Sequence[Lever], *, bounded: bool) -> Non
 
 
 def _as_busy_at(factor: float | None, bounded: bool) -> str:
-    """How much faster the busiest unit would have to be."""
+    """The factor by which the busiest unit would have to be faster."""
     if factor is None or not bounded:
         return ""
     return "now" if factor == 1.0 else wording.times_text(factor)

@@ -1,4 +1,4 @@
-"""Which flags of a command stand on the command line, and those that cannot stand there together."""
+"""Flags that were given on the command line, and those that exclude each other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITTEN = ("out", "plot", "picture", "export", "records")
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether a flag, by its parameter, was given rather than left at its default."""
+    """True if a flag, by its parameter, was given and not left at its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -37,12 +37,7 @@ def is_given(context: typer.Context, name: str) -> bool:
 def refuse(
     context: typer.Context, why: str, names: Collection[str] | None = None, *, but: Collection[str] = ()
 ) -> None:
-    """Refuse the flags of some parameters, or of all `but` some, that the answer would ignore.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse the flags of some parameters, or of all `but` some, that the answer would ignore."""
     for one in context.command.params:
         name = one.name or ""
         if (name not in but if names is None else name in names) and is_given(context, name):
@@ -58,10 +53,6 @@ def refuse_repeated(given: Collection[Any], values: Mapping[str, Any]) -> None:
         In the order of their words.
     values : mapping
         What was given, by parameter.
-
-    Raises
-    ------
-    InputError
     """
     seen: set[str] = set()
     for one in given:
@@ -81,10 +72,6 @@ def refuse_missing(context: typer.Context, values: Mapping[str, Any]) -> None:
     context
     values : mapping
         What was given, by parameter.
-
-    Raises
-    ------
-    InputError
     """
     command = context.command
     if not {"model", "head_dim"} <= {one.name for one in command.params}:
@@ -103,12 +90,7 @@ def refuse_missing(context: typer.Context, values: Mapping[str, Any]) -> None:
 
 
 def refuse_written_over(context: typer.Context) -> None:
-    """Refuse to write a file over one that the same command reads, or writes.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse to write a file over one that the same command reads, or writes."""
     taken: dict[str, str] = {}
     for one in context.command.params:
         if one.name not in WRITTEN:

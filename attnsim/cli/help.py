@@ -117,7 +117,7 @@ class Commands(typer.Typer):
         super().__init__(**{"cls": Group, "rich_markup_mode": None, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
-        """As Typer's, with `example`: the command as it is typed."""
+        """Register a command as Typer does, with an `example` of how it is typed."""
         example = settings.pop("example", None)
         return super().command(name, cls=Command, epilog=example, **settings)
 
@@ -129,7 +129,7 @@ def summary(command: Any) -> str:
 
 
 def refused(error: Any) -> str:
-    """What was wrong in click's words, and what to do: an example, or which commands have a flag that one does not."""
+    """Click's error, and what to do: an example, or the commands that have a flag which this one lacks."""
     flag, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if flag is None and context is not None and hasattr(context.command, "commands"):
         return f"{context.command_path} needs a command: {', '.join(context.command.list_commands(context))}"
@@ -173,7 +173,7 @@ def _names() -> dict[str, Collection[str]]:
 
 
 def _names_one(word: str, names: Collection[str]) -> bool:
-    """Whether a word, or the first of a list, is one of the names or how one begins: "h100"."""
+    """True if a word, or the first of a list, is one of the names or begins one: "h100"."""
     first = word.lower().partition(",")[0]
     return any(one == first or one.startswith(f"{first}-") for one in names)
 

@@ -60,12 +60,7 @@ def implementations(
 
 
 def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json: bool) -> None:
-    """A table a pass of what libraries run, a column a GPU.
-
-    Raises
-    ------
-    InputError
-    """
+    """A table a pass of what libraries run, a column a GPU."""
     if call is not None:
         raise InputError(f"--for {call} and --libraries exclude each other; leave one out")
     if passes is not None and passes not in TYPICAL:
@@ -93,12 +88,7 @@ def _passes(one: Implementation) -> str:
 
 
 def _of_call(call: str) -> list[Implementation]:
-    """Those that a call, a part of one, or a name or alias means.
-
-    Raises
-    ------
-    InputError
-    """
+    """The implementations that a call, a part of one, a name or an alias means."""
     every = list(IMPLEMENTATIONS.values())
     asked = call.strip().lower().removesuffix("()")
     last = asked.split()[0].rpartition(".")[2] if asked else ""
@@ -117,7 +107,7 @@ def _of_call(call: str) -> list[Implementation]:
 
 
 def able(found: list[Implementation], gpu: str | None, passes: str | None) -> list[Implementation]:
-    """Those that run on a GPU and have kernels for a pass.
+    """The implementations that run on a GPU and have kernels for a pass.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from attnsim.ptx.foreign.launching import Ready
 
 @dataclass(frozen=True, kw_only=True)
 class KernelFlags:
-    """Which kernel, and how it is launched where it is not ours."""
+    """The kernel, and its launch where it is not one of ours."""
 
     name: Annotated[str, typer.Argument(metavar="NAME", help="As in `attnsim kernels list`.")] = ""
     ptx: Annotated[Path | None, flag("FILE", "Another kernel in place of NAME: of PTX.")] = None
@@ -48,12 +48,7 @@ class KernelFlags:
         return [f"--{name}" for name in NAMING if getattr(self, name)]
 
     def ready(self, inputs: str, seed: int) -> Ready:
-        """Read or compile a kernel that is not ours, and make its arguments.
-
-        Raises
-        ------
-        InputError
-        """
+        """Read or compile a kernel that is not ours, and make its arguments."""
         return launching.prepare(
             ptx=self.ptx,
             cuda=self.cuda,
@@ -77,10 +72,6 @@ class KernelFlags:
         context : typer.Context
         own, others : sequence of str
             The command's flags, beside those of all, for one of ours alone and for another kernel alone.
-
-        Raises
-        ------
-        InputError
         """
         what = [*([self.name] if self.name else []), *self.given]
         if len(what) != 1:
@@ -119,24 +110,14 @@ class OwnFlags:
     softcap: options.Softcap = None
 
     def workload(self, operation: Operation) -> Workload:
-        """The question.
-
-        Raises
-        ------
-        InputError
-        """
+        """The question."""
         if self.dtype not in ("fp16", "bf16"):
             raise InputError(f"--dtype {self.dtype}: the kernels take fp16 and bf16")
         return asked.workload(**asdict(self) | {"mask": self.mask or None, "passes": operation.passes})
 
 
 def _numbers(text: str, flag: str) -> list[int]:
-    """One to three whole numbers of a flag.
-
-    Raises
-    ------
-    InputError
-    """
+    """One to three whole numbers of a flag."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

@@ -169,7 +169,7 @@ def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
 
 
 def _print_notes(out: Console, rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
-    """Which GPUs are behind the architectures, and how to read the columns."""
+    """The GPUs of each architecture, and how to read the columns."""
     named: dict[str, list[str]] = {}
     for gpu in gpus:
         for arch in dict.fromkeys(row.arch for row in rows if runs_on(row, gpu)):

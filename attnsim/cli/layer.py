@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from attnsim import wording
+from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.comparing.splitting import Split
 from attnsim.api.layer import layer, split_layer
@@ -56,12 +57,7 @@ def predict_layers(
     plot: Path | None,
     look: Look,
 ) -> None:
-    """Answer `attnsim predict --layer`: every length on every GPU.
-
-    Raises
-    ------
-    InputError
-    """
+    """Answer `attnsim predict --layer`: every length on every GPU."""
     if flags.lengths is not None:
         predict_steps(
             context, flags, ep=ep, gpu=gpu, changes=changes, algorithm=algorithm or None,
@@ -116,19 +112,17 @@ class _Answer:
 
     @property
     def layer_speedup(self) -> Ratio | None:
-        """Of the layer over the unchanged GPU."""
+        """Speedup of the layer over the unchanged GPU."""
         return self.found.speedup_over(self.base) if self.base else None
 
     @property
     def model_speedup(self) -> Ratio | None:
-        """Of the model over the unchanged GPU."""
+        """Speedup of the model over the unchanged GPU."""
         return self.found.model_speedup_over(self.base) if self.base else None
 
     @property
     def slower(self) -> list[str]:
-        """What makes attention slower than on the unchanged GPU though figures are better."""
-        from attnsim.api.comparing.baselines import why_slower
-
+        """Reasons why attention is slower than on the unchanged GPU though figures are better."""
         pairs = zip(self.base.attention, self.found.attention, strict=True) if self.base else ()
         return [text for before, after in pairs if (text := why_slower(before, after))]
 
@@ -234,7 +228,7 @@ def _rates(answer: _Answer, size: int | None, flops: int, time_s: float | None) 
 
 
 def _model_parts(found: LayerAnswer) -> str:
-    """What the model's time is made of: "80 layers + LM head"."""
+    """The parts of the model's time: "80 layers + LM head"."""
     return f"{found.model.layers} layers{' + LM head' if found.head else ''}"
 
 
@@ -268,7 +262,7 @@ def _percent(share: float | None) -> str:
 
 
 def _shares(found: LayerAnswer) -> str:
-    """What attention has of the layer and of the model, in words."""
+    """Attention's share of the layer and of the model, in words."""
     layer, model = (_percent(share) for share in (found.attention_share, found.model_attention_share))
     return f"attention takes {layer} of the layer, {model} of the model"
 

@@ -36,12 +36,7 @@ WITH_FILE = {"kernel", "gpu", "changes", "cache", "launch", "budget", "json", "v
 
 
 def refuse_others(context: typer.Context, *more: str) -> None:
-    """Refuse every flag that a kernel file answers itself.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse every flag that a kernel file answers itself."""
     why = "is not for --kernel, whose file holds shapes, tile and fitted numbers; trace the kernel again for others"
     given.refuse(context, why, but={*WITH_FILE, *more})
 

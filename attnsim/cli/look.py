@@ -24,12 +24,7 @@ class Look:
     caption: options.CaptionPlace = "picture"
 
     def check(self, *files: Path) -> None:
-        """Refuse, before anything is computed, files of a picture that could not be drawn or written.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse, before anything is computed, files of a picture that could not be drawn or written."""
         find_style(self.style, self.width)
         check_caption(self.caption)
         for out in files:
@@ -37,12 +32,7 @@ class Look:
             check_output(out)
 
     def check_asked(self, context: typer.Context, out: Path | None, flag: str = "--plot") -> None:
-        """The same of a picture that may be asked for; without it, refuse to say how it looks.
-
-        Raises
-        ------
-        InputError
-        """
+        """Check a picture where it is asked for; else refuse the flags about its look."""
         if out is not None:
             self.check(out)
         else:

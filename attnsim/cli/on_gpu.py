@@ -1,4 +1,4 @@
-"""What the commands that need a GPU have in common: an error of CUDA is one line and code 1, no trace."""
+"""Errors of CUDA in commands that need a GPU: one line and exit code 1, no trace."""
 
 from __future__ import annotations
 

@@ -150,12 +150,7 @@ CaptionPlace = Annotated[
 
 
 def lengths(text: str | None, several: bool) -> list[int | None]:
-    """The lengths of ``--seq``, one, or `several` with commas; without the flag one that is not known.
-
-    Raises
-    ------
-    InputError
-    """
+    """The lengths of ``--seq``, one, or `several` with commas; without the flag one that is not known."""
     if text is None:
         return [None]
     found: list[int | None] = []
@@ -187,12 +182,7 @@ def words(values: list[str], flag: str) -> list[str]:
 
 
 def read_settings(settings: Iterable[str]) -> dict[str, str]:
-    """Figures and values of ``KEY=VALUE``.
-
-    Raises
-    ------
-    InputError
-    """
+    """Figures and values of ``KEY=VALUE``."""
     return pairs(settings, "--set", "KEY=VALUE", "hbm.bandwidth=6TB/s")
 
 

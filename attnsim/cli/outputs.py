@@ -1,4 +1,4 @@
-"""Where a command may write: refused before anything is computed, or made."""
+"""Checks of files and folders to be written, before anything is computed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from attnsim.models.hardware.files import known_gpu_ids
 
 
 def check_output(path: Path) -> None:
-    """Refuse, before anything is computed, a file that could not be written.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse, before anything is computed, a file that could not be written."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give a file name")
     folder = path.parent
@@ -25,12 +20,7 @@ def check_output(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of ``--out`` where it is not there.
-
-    Raises
-    ------
-    InputError
-    """
+    """Make the folder of ``--out`` where it is not there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -38,12 +28,7 @@ def make_folder(path: Path) -> None:
 
 
 def new_gpu_file(path: Path, force: bool) -> str:
-    """The id of a GPU whose file is to be written, after refusing what could not be.
-
-    Raises
-    ------
-    InputError
-    """
+    """The id of a GPU whose file is to be written, after refusing what could not be."""
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise InputError(f"{path}: end the name with .yaml")
     name = path.stem.lower()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from attnsim.api.asking import ask, read_conditions
+from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.explaining import explain
 from attnsim.cli import help, options, progress
 from attnsim.cli.options import flag
@@ -59,7 +60,7 @@ def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
 @app.command("units", example="attnsim plot units --gpu h100 --model llama-3-8b --seq 8k")
 @asking(out=[Path("units.png")])
 def units(asked: Asked) -> None:
-    """How long each unit is busy within the call: what is hidden under what."""
+    """Draw how long each unit is busy within the call: what is hidden under what."""
     asked.finish(draw_units(asked.predictions()))
 
 
@@ -93,7 +94,7 @@ def tornado(
     *,
     step: Annotated[float, options.amount("By how much each figure is raised and lowered, relative.")] = 0.1,
 ) -> None:
-    """Which figure of the GPU moves the time by how much."""
+    """Draw by how much each figure of the GPU moves the time."""
     answers = asked.answers([asked.question()])
     predictions = [one for _, one in answers]
     found = {}
@@ -134,9 +135,7 @@ def density(
 )
 @asking(algorithm="flash", out=[Path("split.png")])
 def split(asked: Asked) -> None:
-    """What each of several --set brings: steps from the unchanged GPU to the changed one."""
-    from attnsim.api.comparing.splitting import split as shared_out
-
+    """Draw what each of several --set brings: steps from the unchanged GPU to the changed one."""
     check_changes(asked.changes)
     changed = [(gpu, one) for gpu, one in asked.answers([asked.question()]) if gpu.changes]
     answers = [(gpu, one) for gpu, one in changed if one.fits] or changed[:1]  # whose split says why it has none

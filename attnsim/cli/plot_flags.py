@@ -29,7 +29,7 @@ Tiles = Annotated[str, flag(None, "shipped or retuned; with --set retuned for th
 Batches = Annotated[str, flag("N", "Sequences; several as for --seq.")]
 
 asking = partial(question_flags.asking, changes=[])
-"""What gives a command the flags of `Asked`."""
+"""A decorator that gives a command the flags of `Asked`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,7 @@ class Asked:
     json: options.Json = False
 
     def __post_init__(self) -> None:
-        """Refuse, before anything is computed, what could not be drawn or written.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse, before anything is computed, what could not be drawn or written."""
         self.look.check(*self.out)
 
     @property
@@ -74,12 +69,7 @@ class Asked:
         return question_flags.beside_unchanged(self.gpu, self.changes)
 
     def questions(self) -> list[Workload]:
-        """A workload for each batch and length.
-
-        Raises
-        ------
-        InputError
-        """
+        """A workload for each batch and length."""
         if self.seq is None and self.flags.lengths is not None:
             return [self.flags.workload(batch=batch) for batch in numbers_of(self.batch, "--batch")]
         assert self.seq is not None
@@ -135,12 +125,7 @@ class Asked:
 
 
 def numbers_of(text: str, flag: str) -> list[int]:
-    """Whole numbers: ``64k``, ``512,1024``, ``512:131072`` (each twice the last) or ``256:8192:256`` (in steps).
-
-    Raises
-    ------
-    InputError
-    """
+    """Whole numbers: ``64k``, ``512,1024``, ``512:131072`` (each twice the last) or ``256:8192:256`` (in steps)."""
     found: list[int] = []
     for word in listed(text, flag):
         parts = [whole(part) for part in word.split(":")]

@@ -276,7 +276,7 @@ class _Asked:
         )
 
     def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split[Answer[Question]]]:
-        """What each change brings, for every algorithm that fits the memory."""
+        """The gain of each change, for every algorithm that fits the memory."""
         conditions = {key: value for key, value in self.conditions.items() if key != "told"}
         return [
             shared_out(
@@ -342,12 +342,7 @@ def _of(able: list[str], names: list[str], wanted: list[str]) -> list[str]:
 
 
 def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list[str]) -> dict[str, dict[str, str]]:
-    """Why implementations cannot answer, by GPU, where another can or does on another GPU; else the first says why.
-
-    Raises
-    ------
-    InputError
-    """
+    """Why implementations cannot answer, by GPU, where another can or does on another GPU; else the first says why."""
     found: dict[str, dict[str, str]] = {gpu.base_id: {} for gpu in gpus}
     if len(wanted) * len(gpus) < 2:
         return found

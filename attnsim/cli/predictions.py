@@ -1,4 +1,4 @@
-"""What people read about predictions: the question above, a table of them, how far to trust them below."""
+"""Predictions for people: the question above, a table, and below how far to trust it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,12 @@ def heading(question: Workload, shown: Collection[str] = ()) -> str:
 
 
 def _players(question: Workload, shown: Collection[str]) -> str:
-    """Those of the algorithms shown that play the question's mask; the usual one where none is named."""
+    """The shown algorithms that play the question's mask; the usual one where none is named."""
     return and_text([name for name in only_for(question) if name in shown] or only_for(question)[:1])
 
 
 def check_window(question: Workload, names: Sequence[str], window: int | None) -> None:
-    """Refuse a window for mechanisms that play a pattern of their own in its place.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a window for mechanisms that play a pattern of their own in its place."""
     patterned = [name for name in names if name in MECHANISMS and MECHANISMS[name].mask]
     if window and patterned and question.mask.is_band and question.mask.is_windowed:
         who = only_for(question)
@@ -55,7 +50,7 @@ def check_window(question: Workload, names: Sequence[str], window: int | None) -
 
 
 def caption(question: Workload, over: Collection[str], shown: Collection[str] = (), retuned: bool = False) -> str:
-    """How to read the table's columns; `over`: what its ratios are over."""
+    """A text on how to read the table's columns; its ratios are over what `over` names."""
     meant = {
         UNFUSED: "unfused attention (torch.baddbmm) on the same GPU",
         UNCHANGED: f"the unchanged GPU on {'tiles chosen in the same way' if retuned else 'shipped tiles'}",
@@ -123,7 +118,7 @@ def print_predictions(
 
 
 def print_why(out: Console, predictions: Sequence[Outcome]) -> None:
-    """What bounds the fastest of a table, and what would turn it."""
+    """Print what bounds the fastest of a table, and which change would move the bound."""
     timed = [one for one in predictions if one.time_s is not None]
     if timed:
         out.print(f"{why(min(timed, key=lambda one: one.time_s or 0.0))}\n")
@@ -132,7 +127,7 @@ def print_why(out: Console, predictions: Sequence[Outcome]) -> None:
 def print_trust(
     out: Console, predictions: Sequence[Outcome], verbose: bool = False, details: Iterable[str] = ()
 ) -> None:
-    """How far to trust a table of predictions; `details` follow where `verbose` asks for them.
+    """Print how far to trust a table of predictions, and the `details` where `verbose` asks for them.
 
     What was found about the question itself, such as queries that see no key, is said always, and how far those that
     compute another function than softmax attention are from it.
@@ -178,7 +173,7 @@ def _assumed(item: Outcome) -> bool:
 
 
 def _details(predictions: Sequence[Outcome], names: Sequence[str]) -> list[str]:
-    """Whose kernels and tiles, clocks, notes, and every reason to trust a time so far."""
+    """Lines on kernels, tiles, clocks and notes, and every reason to trust a time so far."""
     lines: list[str] = []
     kernels = [f"{item.implementation}, tile {item.tile}" for item in predictions]
     placed = _placed(predictions, [item.algorithm for item in predictions], kernels)
@@ -204,7 +199,7 @@ def _said(texts: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
 
 
 def _reached(predictions: Sequence[Outcome], names: Sequence[str]) -> list[str]:
-    """How near each comes to its floor, and how near a measured call of its pass has come on that chip."""
+    """The share of its floor that each reaches, and the best of the measured calls of its pass on that chip."""
     best = [(item, name) for item, name in zip(predictions, names, strict=True) if item.floor_s and item.best_share]
     shares = [f"{item.floor_s / item.time_s:.2f}" for item, _ in best if item.floor_s and item.time_s]
     placed = _placed([item for item, _ in best], [name for _, name in best], shares)
@@ -260,14 +255,14 @@ def _clocks(predictions: Sequence[Outcome], names: Sequence[str]) -> list[str]:
 
 
 def _machine(item: Outcome, own: Sequence[Change]) -> str:
-    """Which of the tables of a changed GPU a prediction stands in; `own` is what its file changes."""
+    """The table of a changed GPU that a prediction stands in; `own` is what its file changes."""
     if item.changes == own:
         return "unchanged"
     return "changed" if item.tiles == "shipped" else item.tiles
 
 
 def _names(predictions: Sequence[Outcome]) -> list[str]:
-    """What to call each prediction: its algorithm, and its implementation where a GPU shows several of that."""
+    """A name for each prediction: its algorithm, and its implementation where a GPU shows several of that."""
     runs: dict[tuple[object, ...], set[str]] = {}
     keys = [(item.algorithm, item.gpu, item.changes) for item in predictions]
     for key, item in zip(keys, predictions, strict=True):

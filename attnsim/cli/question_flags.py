@@ -14,6 +14,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import changeable_alone
 from attnsim.models.llm import asked
+from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
 from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.models.question.workload import Workload
@@ -57,12 +58,7 @@ class QuestionFlags:
 
     @cached_property
     def filled(self) -> asked.Filled | None:
-        """The model of ``--model`` with the other flags over it; None without one.
-
-        Raises
-        ------
-        InputError
-        """
+        """The model of ``--model`` with the other flags over it; None without one."""
         if self.model is None:
             return None
         return asked.filled(
@@ -72,7 +68,7 @@ class QuestionFlags:
 
     @property
     def title(self) -> str:
-        """What stands before the question: the model, how many GPUs share it, and a colon; or nothing."""
+        """Text before the question: the model, how many GPUs share it, and a colon; or nothing."""
         return asked.title_of(self.filled, self.tp, self.cache, self.passes, self.lengths)
 
     @property
@@ -81,31 +77,19 @@ class QuestionFlags:
         return asked.cache_of(self.cache, self.filled, self.passes, self.lengths)
 
     def workload(self, **other: int | None) -> Workload:
-        """The question; `other` values in place of those of the flags.
-
-        Raises
-        ------
-        InputError
-        """
+        """The question; `other` values in place of those of the flags."""
         filled = self.filled
         values: dict[str, Any] = {name: getattr(self, name) for name in OF_THE_CALL}
         return asked.workload(**values | other | {"model": filled.model if filled else None})
 
     @property
     def kernel(self) -> dict[str, object]:
-        """What is asked of a kernel beside its shape."""
+        """The options of a kernel other than its shape."""
         return {name: value for name in KERNEL_OPTIONS if (value := getattr(self, name))}
 
     @cached_property
     def whole(self) -> Model:
-        """The model with all its layers, and the other flags over it where all are alike.
-
-        Raises
-        ------
-        InputError
-        """
-        from attnsim.models.llm.files import load_model
-
+        """The model with all its layers, and the other flags over it where all are alike."""
         found, filled = load_model(self.model or ""), self.filled
         if filled is None or not found.kinds:
             return filled.model if filled else found
@@ -152,13 +136,13 @@ def asking(
 
 
 def _parameters(owner: Any) -> dict[str, inspect.Parameter]:
-    """What a command or a dataclass takes."""
+    """The parameters of a command or a dataclass."""
     hints = get_type_hints(owner, include_extras=True)
     return {name: one.replace(annotation=hints[name]) for name, one in inspect.signature(owner).parameters.items()}
 
 
 def _flags(owner: Any) -> dict[str, inspect.Parameter]:
-    """The same with the fields of a dataclass in its place."""
+    """The parameters, with the fields of a dataclass in its place."""
     found: dict[str, inspect.Parameter] = {}
     for name, one in _parameters(owner).items():
         found |= _flags(one.annotation) if is_dataclass(one.annotation) else {name: one}
@@ -174,12 +158,7 @@ def _call(owner: Any, given: dict[str, Any]) -> Any:
 
 
 def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
-    """The GPU with every ``KEY=VALUE`` applied in order; only of several `joined` GPUs what joins them.
-
-    Raises
-    ------
-    InputError
-    """
+    """The GPU with every ``KEY=VALUE`` applied in order; only of several `joined` GPUs what joins them."""
     for key, value in options.read_settings(settings).items():
         try:
             if not joined:
@@ -191,11 +170,6 @@ def changed(gpu: Gpu, settings: list[str], *, joined: bool = False) -> Gpu:
 
 
 def beside_unchanged(gpus: list[str], settings: list[str]) -> list[Gpu]:
-    """Each GPU as it is, and where something is set, the changed one beside it.
-
-    Raises
-    ------
-    InputError
-    """
+    """Each GPU as it is, and where something is set, the changed one beside it."""
     bases = [load_gpu(name) for name in options.words(gpus, "--gpu")]
     return [one for base in bases for one in ([base, changed(base, settings)] if settings else [base])]

@@ -111,7 +111,7 @@ _WITH_MEASURED = {
 }  # fmt: skip
 
 MOST_ROWS = 40
-"""Of a table in one picture."""
+"""Most rows of a table in one picture."""
 
 
 def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Outcome], list[float]]:

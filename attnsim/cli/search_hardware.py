@@ -1,4 +1,4 @@
-"""What `attnsim search hardware` prints: the best machines or the front, how far to believe them."""
+"""Tables of `attnsim search hardware`: the best machines or the front, and how far to believe them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def told_of_area(base: Gpu, machines: Sequence[Gpu], names: Sequence[str] = ()) 
 
 
 def told_of_cost(prices: str) -> str:
-    """What a cost is."""
+    """The meaning of a cost."""
     if prices:
         return f"cost: {prices}"
     return (
@@ -126,7 +126,7 @@ def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str])
 
 
 def print_best(found: Split[MixAnswer] | None) -> None:
-    """What each figure of the best machine brings."""
+    """The gain of each figure of the best machine."""
     out = show.console()
     if found is None:
         out.print(

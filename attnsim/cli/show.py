@@ -66,7 +66,7 @@ def print_json(items: Iterable[object]) -> None:
 
 
 def print_remarks(out: Console, short: str, details: Iterable[str], verbose: bool = False) -> None:
-    """What stands below tables: level and range in at most two lines, or with `verbose` all there is to say."""
+    """Print the remarks below tables: level and range in at most two lines, or with `verbose` all there is to say."""
     lines = dict.fromkeys(details) if verbose else folded(short, out.width).splitlines()[:REMARKS]
     for line in lines:
         out.print(line)
@@ -107,7 +107,7 @@ def print_table(out: Console, table: Table) -> None:
 
 
 def fits(out: Console, table: Table) -> bool:
-    """Whether a table with whole cells need not be cut between columns."""
+    """True if a table with whole cells need not be cut between columns."""
     cells = map(list, zip(*table.cells, strict=True))
     widths = map(_least_width, table.columns, cells, itertools.repeat(True))
     return getattr(out, "is_piped", False) or sum(width + 1 for width in widths) <= out.width

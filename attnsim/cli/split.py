@@ -1,4 +1,4 @@
-"""What several changes of a GPU bring each, as `predict` and `explain` print it."""
+"""The gain of each of several changes of a GPU, as `predict` and `explain` print it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,14 @@ Flag = Annotated[bool, switch("What each of several --set brings: alone, last, o
 
 
 def check(settings: Sequence[str]) -> None:
-    """Refuse a split of fewer than two changes.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a split of fewer than two changes."""
     if len(settings) < 2:
         given = f"one, {settings[0]}" if settings else "none"
         raise InputError(f"--split shares out several changes and there is {given}; give --set KEY=VALUE twice or more")
 
 
 def of_call(one: Outcome) -> str:
-    """What was split, of a call."""
+    """A call whose gain was split, in words."""
     return f"{one.algorithm} ({one.implementation}) on {one.gpu}, {one.tiles} tiles"
 
 

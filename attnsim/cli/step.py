@@ -20,6 +20,7 @@ from attnsim.models.hardware.units import bound_text
 from attnsim.models.question.length_sources import read_lengths
 from attnsim.models.question.lengths import told_lengths
 from attnsim.models.question.words import KERNEL_OPTIONS
+from attnsim.plots.step import step as picture
 
 _NOT_OF_STEPS = (
     *("tile", "tiles", "baseline", "split_changes", "operations", "page_size", "prefix", "tree"),
@@ -34,14 +35,7 @@ def predict_steps(
     context: typer.Context, flags: QuestionFlags, *, gpu: list[str], changes: list[str], launch: str, verbose: bool,
     json: bool, plot: Path | None, look: Look, **asked: Any,
 ) -> None:  # fmt: skip
-    """Answer `attnsim predict --layer --lengths`: a step on every GPU, and on the unchanged one beside a changed one.
-
-    Raises
-    ------
-    InputError
-    """
-    from attnsim.plots.step import step as picture
-
+    """Answer `attnsim predict --layer --lengths`: a step on every GPU, unchanged and changed."""
     given.refuse(context, "does not go with --layer --lengths", _NOT_OF_STEPS)
     if flags.model is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")

@@ -113,7 +113,7 @@ def _print(summary: dict[str, Any]) -> None:
 
 
 def _tell_missing(summary: dict[str, Any]) -> None:
-    """How many points have no answer, and why, on stderr."""
+    """Print on stderr how many points have no answer, and why."""
     missing = summary["points"] - summary["answered"]
     if missing:
         print(

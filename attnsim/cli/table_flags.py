@@ -39,12 +39,7 @@ def naming(
     gpu: str | None = None,
     implementation: str | None = None,
 ) -> Naming:
-    """What the flags say of a table's columns; a file of ``--save-map`` says what the flags do not.
-
-    Raises
-    ------
-    InputError
-    """
+    """The meaning of a table's columns by the flags, and by a file of ``--save-map`` where they are silent."""
     files = [text for text in maps if text.lower().endswith((".yaml", ".yml")) and "=" not in text]
     saved = [read_typed(Path(name), "map", SavedMap) for name in files]
     given = options.pairs([text for text in maps if text not in files], "--map", "OURS=THEIRS", "heads_q=n_heads")
@@ -58,7 +53,7 @@ def naming(
 
 @dataclass(frozen=True)
 class SavedMap:
-    """How the columns of a table are read, as ``--save-map`` writes it.
+    """The reading of a table's columns, as ``--save-map`` writes it.
 
     Parameters
     ----------
@@ -91,24 +86,14 @@ def save(columns: Columns, said: Naming, path: Path) -> None:
 
 
 def check_without_table(flag: str, *given: object) -> None:
-    """Refuse maps, unit, cells and file of a table's columns where the flag with the table is not given.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse maps, unit, cells and file of a table's columns where the flag with the table is not given."""
     for name, value in zip(("--map", "--time-unit", "--set-column", "--save-map"), given, strict=False):
         if value:
             raise InputError(f"{name} is about the table of {flag}; add {flag}, or leave it out")
 
 
 def check_table(out: Path) -> None:
-    """Refuse, before anything is computed, a table that could not be written.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse, before anything is computed, a table that could not be written."""
     if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{out}: end the name with .csv or .parquet, which choose the format")
     outputs.check_output(out)

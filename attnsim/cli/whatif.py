@@ -172,7 +172,7 @@ def _die(row: Row) -> str:
 
 
 def _head(column: Column) -> str:
-    """What a column is of, and its case in lines."""
+    """The scope of a column, and its case in lines."""
     return "\n".join((column.of, *filter(None, (word.strip() for word in column.name.split(",")))))
 
 

@@ -54,7 +54,7 @@ def turns() -> Iterator[tuple[dict[str, str], bool]]:
 
 
 def count() -> int:
-    """How many states are answered."""
+    """The number of states that are answered."""
     return len(cases()) * len(list(turns()))
 
 

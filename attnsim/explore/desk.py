@@ -1,4 +1,4 @@
-"""Who plays what when: processes, so that a slow question holds up no other page and ends with its own."""
+"""Worker processes: a slow question holds up no other page, and ends with its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is answered: the page of this server on this machine, which knows the token; everybody else has one line."""
+"""Guards of the server: only this machine's page, which knows the token, is answered; others get one line."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ FILES = (".yaml", ".yml", ".json", ".csv", ".parquet")
 
 
 def names_file(text: str) -> bool:
-    """Whether a value may be read as a file, by whatever way of writing a path."""
+    """True if a value may be read as a file, however a path is written."""
     return any(part.strip().endswith(FILES) for part in text.lower().split("/"))
 
 

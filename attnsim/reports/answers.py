@@ -47,12 +47,12 @@ class Answer:
 
     @property
     def time_s(self) -> float | None:
-        """Of the call, where it fits the memory."""
+        """Time of the call, where it fits the memory."""
         return self.prediction.time_s if self.prediction else None
 
     @property
     def exact(self) -> bool:
-        """Whether softmax attention is computed, and not something near it."""
+        """True if softmax attention is computed, and not something near it."""
         return find_mechanism(self.question.algorithm).exact
 
     @property
@@ -98,12 +98,12 @@ class Answered:
 
     @property
     def gains(self) -> list[Gain]:
-        """What each GPU brings, in their order."""
+        """The gain of each GPU, in their order."""
         return gains(self.answers)
 
     @property
     def marked(self) -> Marks:
-        """What stands behind the name of each changed GPU of the report."""
+        """The changes of each changed GPU of the report."""
         return {(gpu.id, gpu.changes): name.removeprefix(gpu.id) for gpu, name in self.names.items()}
 
     def machine(self, found: Outcome) -> str:
@@ -236,7 +236,7 @@ def _without_gain(found: Answer, before: Sequence[Answer]) -> str | None:
 
 
 def base_of(one: Answer, answers: Sequence[Answer]) -> Answer | None:
-    """The same question about the unchanged GPU, on a tile chosen in the same way if there is one."""
+    """The answer for the unchanged GPU, on a tile chosen in the same way if there is one."""
     if one.prediction is None or not one.question.changes:
         return None
     same = [
@@ -262,7 +262,7 @@ def fastest(answers: Sequence[Answer]) -> Answer | None:
 
 
 def compared_with(one: Answer, answers: Sequence[Answer]) -> Answer | None:
-    """The same call on the unchanged GPU; on a GPU that exists, that of the first GPU."""
+    """The call on the unchanged GPU; for a GPU that exists, on the first GPU."""
     if one.question.changes:
         return base_of(one, answers)
     first = next((other.gpu for other in answers if other.prediction is not None), None)
@@ -277,7 +277,7 @@ def compared_with(one: Answer, answers: Sequence[Answer]) -> Answer | None:
 
 
 def gains(answers: Sequence[Answer]) -> list[Gain]:
-    """What each GPU brings: a changed one for the call that is fastest without the change, others for the fastest."""
+    """The gain of each GPU: a changed one for the call that is fastest without the change, others for the fastest."""
     found = []
     machines = machines_of(answers)
     for gpu in machines[1:]:

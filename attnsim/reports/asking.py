@@ -19,7 +19,7 @@ from attnsim.studies.study_file import study_of
 
 PICTURES = ("roofline", "units", "timeline")
 MOST_POINTS = 48
-"""Of a study: each is replayed and gets a line, and more would not be read."""
+"""Most points of a study: each is replayed and gets a line, and more would not be read."""
 MOST_WORKLOADS = 6
 """Different workloads: each gets its own table and pictures."""
 LONGEST = {"title": 200, "question": 4000, "date": 100}
@@ -27,7 +27,7 @@ LONGEST = {"title": 200, "question": 4000, "date": 100}
 
 @dataclass(frozen=True, slots=True)
 class ReportStudy:
-    """What a report is asked.
+    """A study with the question that a report answers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a search over hardware found, as a picture."""
+"""A picture of what a search over hardware found."""
 
 from __future__ import annotations
 

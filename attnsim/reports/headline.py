@@ -1,4 +1,4 @@
-"""What a report answers, first: how many times as fast each GPU is, which unit that comes from, and the table of it."""
+"""The first lines of a report: how many times as fast each GPU is, the unit that brings it, and a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def headline(report: Report) -> list[str]:
 
 
 def changes(report: Report) -> list[str]:
-    """What was changed, once for all tables and pictures."""
+    """The changes, listed once for all tables and pictures."""
     return [f"{name}: {told(gpu.changes)}" for gpu, name in report.names.items() if gpu.changes]
 
 
@@ -55,7 +55,7 @@ def _name(one: Answer, names: Mapping[Gpu, str]) -> str:
 
 
 def _case(name: str, algorithm: str) -> str:
-    """Which call: its case and its algorithm, each where there is something to say."""
+    """A call in words: its case and its algorithm, each where there is something to say."""
     return ", ".join(filter(None, (name, algorithm)))
 
 
@@ -122,7 +122,7 @@ def answer_table(report: Report) -> Table:
 
 
 def _call(one: Answer) -> tuple[object, ...]:
-    """What makes calls on two GPUs the same."""
+    """The part of a question that two GPUs share."""
     return one.question.algorithm, one.question.implementation, one.question.tile
 
 

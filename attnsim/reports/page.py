@@ -56,7 +56,7 @@ def draw(report: Report, told: Told = lambda: None) -> Drawn:
 
 
 def parts(report: Report) -> list[dict[str, Any]]:
-    """The same as plain objects, one for each thing that a report says, its kind under "part"."""
+    """The report as plain objects, one for each thing that it says, its kind under "part"."""
     asked, found = report.asked, uses(report.cases)
     out: list[dict[str, Any]] = [
         {"part": "question", "title": asked.title, "question": asked.question, "date": asked.date}

@@ -59,7 +59,7 @@ class Group:
 
 
 def groups(case: Answered, name: str, together: bool) -> list[Group]:
-    """What each picture shows: all GPUs where they go together, else an unchanged GPU and what was made of it."""
+    """The GPUs of each picture: all where they go together, else an unchanged GPU and its changed ones."""
     if together:
         return [_group(case, name, case.case.name, case.machines)]
     found = []

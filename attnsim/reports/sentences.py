@@ -64,7 +64,7 @@ def _compared(found: Outcome, one: Answer) -> str:
 
 
 def _changed(case: Answered, gpu: Gpu, here: Sequence[Answer]) -> str:
-    """What a change does for the algorithm that is fastest without it, on both tiles."""
+    """The gain of a change for the algorithm that is fastest without it, on both tiles."""
     name = case.names[gpu]
     before = fastest([one for one in case.answers if one.gpu and one.gpu.id == gpu.id and not one.gpu.changes])
     if before is None or before.prediction is None:
@@ -92,7 +92,7 @@ def _gain(one: Answer, base: Answer | None) -> str:
 
 
 def bound_sentences(found: Explanation) -> list[str]:
-    """How long a call waits, what bounds it, and when another unit is as busy as the busiest."""
+    """Sentences on how long a call waits, what bounds it, and when another unit is as busy as the busiest."""
     one, turn = found.prediction, found.turn
     whole = one.time_s or 1.0
     waits, launches = (100 * (part or 0.0) / whole for part in (one.exposed_s, one.launch_s))
@@ -126,7 +126,7 @@ def anew_sentences(found: Explanation) -> list[str]:
 
 
 def _best(found: Explanation) -> str:
-    """Which unit is worth most: not always the busiest, where work overlaps."""
+    """The figure that gains most: not always that of the busiest unit, where work overlaps."""
     whole = [lever for lever in found.levers if lever.unit in ("clock", "SMs")]
     best = max((lever for lever in found.levers if lever not in whole), key=lambda lever: lever.speedup)
     if best.speedup < SAME:

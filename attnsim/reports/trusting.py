@@ -1,4 +1,4 @@
-"""What a report's numbers rest on: the calibrations used, how wrong they are, and the known gaps that apply."""
+"""Grounds of a report's numbers: the calibrations used, how wrong they are, and the known gaps that apply."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def files_used(found: Sequence[Use]) -> dict[str, str]:
 
 
 def residuals(calibration: Calibration) -> dict[str, dict[str, Any]]:
-    """Of each split ("band", "head_dim"): `rows`, and `spread`, `bias`, `quantiles` of log(measured / predicted)."""
+    """For each split ("band", "head_dim"): `rows`, and `spread`, `bias`, `quantiles` of log(measured / predicted)."""
     name = f"{calibration.implementation}.{calibration.architecture}.yaml"
     where = resources.files("attnsim.models").joinpath("calibrations", "implementations", name)
     found: dict[str, dict[str, Any]] = read_written(where)["residuals"]

@@ -1,4 +1,4 @@
-"""What `attnsim validate --out` writes: the picture, the table of its points, and a page that holds all tables."""
+"""The files of `attnsim validate --out`: the picture, the table of its points, and a page with all tables."""
 
 from __future__ import annotations
 

@@ -16,12 +16,7 @@ SUFFIXES = (".html", ".htm", ".md")
 
 
 def check_out(out: Path) -> None:
-    """Refuse a file that is no page.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a file that is no page."""
     if out.suffix.lower() not in SUFFIXES:
         raise InputError(f"--out {out}: end the name with {', '.join(SUFFIXES)}, which choose the format")
 
