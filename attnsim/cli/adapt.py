@@ -14,16 +14,16 @@ from attnsim.api.adapting.adapt import adapt as run
 from attnsim.api.adapting.adapt import suggest as suggested
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.options import flag, switch
+from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 
 
+@asking(without=("save_map",))
 def adapt(
     table: Annotated[
         Path, typer.Argument(metavar="TABLE", help="CSV or Parquet: a call a line, columns named freely.")
     ],
-    maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
-    time_unit: table_flags.TimeUnit = None,
-    set_columns: table_flags.Cells = [],  # noqa: B006
+    columns: table_flags.ColumnFlags,
     gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
     as_stated: Annotated[
@@ -39,7 +39,7 @@ def adapt(
 
     Ends with 0 if every row was used, 1 if some could not be, 2 if none can be.
     """
-    naming = table_flags.naming(maps, time_unit, set_columns, gpu, implementation)
+    naming = columns.naming(gpu, implementation)
     said: dict[str, Any] = {
         "maps": naming.maps, "time_unit": naming.time_unit, "gpu": gpu, "implementation": implementation,
         "cells": naming.cells,

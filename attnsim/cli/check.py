@@ -30,10 +30,7 @@ def check(
     ],
     *,
     context: typer.Context,
-    maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
-    time_unit: table_flags.TimeUnit = None,
-    set_columns: table_flags.Cells = [],  # noqa: B006
-    save_map: table_flags.SaveMap = None,
+    columns: table_flags.ColumnFlags,
     gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
     calibration: options.Calibration = None,
@@ -49,7 +46,7 @@ def check(
 
     Ends with 0 if every row was answered, 1 if some were not or are impossible, 2 if the table cannot be read at all.
     """
-    naming = table_flags.naming(maps, time_unit, set_columns, gpu, implementation)
+    naming = columns.naming(gpu, implementation)
     if out is not None:
         table_flags.check_table(out)
     if apply is not None:
@@ -71,9 +68,7 @@ def check(
     if apply is not None and found.audit.reasons:
         write_table(found.audit.mended(), apply)
         written.append(apply)
-    if save_map is not None:
-        table_flags.save(found.columns, naming, save_map)
-        written.append(save_map)
+    written += columns.save(found.columns, naming)
     if json:
         show.print_json(found.to_dicts())
     else:

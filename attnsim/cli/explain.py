@@ -15,7 +15,7 @@ from attnsim.api.floor import fastest
 from attnsim.api.one_launch import one_launch
 from attnsim.cli import fit_tables, given, lifted, options, progress, question_flags, show, split
 from attnsim.cli.predictions import check_window
-from attnsim.cli.question_flags import OF_THE_CALL, QuestionFlags, asking
+from attnsim.cli.question_flags import OF_THE_CALL, ConditionFlags, QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -37,10 +37,7 @@ def explain(
     changes: options.Changes = [],  # noqa: B006 Typer copies it
     split_changes: split.Flag = False,
     tile: options.Tile = None,
-    mode: options.Mode = "fast",
-    budget: options.Budget = None,
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    how: ConditionFlags,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -50,7 +47,7 @@ def explain(
     """
     if kernel is not None:
         given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
-        lifted.explain(context, kernel, gpu, changes, verbose, json, budget=budget, cache=flags.l2, launch=launch)
+        lifted.explain(context, kernel, gpu, changes, verbose, json, how.with_l2(flags.l2))
         return
     if not algorithm:
         raise InputError("nothing to explain is given; give a name (attnsim algorithms lists them) or --kernel FILE")
@@ -62,20 +59,16 @@ def explain(
 
     if question is not None:
         check_window(question, [algorithm], flags.window)
-    machine = question_flags.changed(load_gpu(gpu), changes)
+    machine, asked = question_flags.changed(load_gpu(gpu), changes), how.with_l2(flags.l2)
     with progress.plays() as told:
-        found = explained(
-            question, machine, algorithm, implementation=implementation, tile=tile, mode=mode, budget=budget,
-            cache=flags.l2, launch=launch, told=told, calibration=calibration,
-        )  # fmt: skip
-    parts = None
+        found = explained(question, machine, algorithm, implementation=implementation, tile=tile, told=told, **asked)
+    call, parts = found.prediction, None
     if split_changes:
         parts = shared_out(
-            found.prediction.workload, machine, found.prediction.algorithm, tile=tile, mode=mode, budget=budget,
-            implementation=found.prediction.implementation, cache=flags.l2, launch=launch,
-            calibration=calibration,
-        )  # fmt: skip
-    one = one_launch(found.prediction.workload, machine, read_conditions(mode=mode, cache=flags.l2, launch=launch))
+            call.workload, machine, call.algorithm, implementation=call.implementation, tile=tile, **asked
+        )
+    conditions = read_conditions(mode=how.mode, cache=flags.l2, launch=how.launch)
+    one = one_launch(call.workload, machine, conditions)
     if json:
         more = {"split": parts.to_dict()} if parts else {}
         show.print_json([found.to_dict() | more | ({"one_launch": one.to_dict()} if one else {})])

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -19,7 +18,7 @@ from attnsim.api.layer_answer import LayerAnswer
 from attnsim.cli import given, options, progress, question_flags, show, split
 from attnsim.cli.look import Look
 from attnsim.cli.predictions import heading
-from attnsim.cli.question_flags import QuestionFlags
+from attnsim.cli.question_flags import ConditionFlags, QuestionFlags
 from attnsim.cli.step import predict_steps
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
@@ -40,17 +39,13 @@ _RIGHT = ("time", "90 % range", "vs base", "share", "HBM GB", "TFLOP/s")
 def predict_layers(
     context: typer.Context,
     flags: QuestionFlags,
-    *,
+    how: ConditionFlags,
     ep: int,
     gpu: list[str],
     changes: list[str],
     lengths: list[int | None],
     algorithm: str,
     implementation: str,
-    mode: str,
-    budget: int | None,
-    launch: str,
-    calibration: Path | None,
     split_changes: bool,
     verbose: bool,
     json: bool,
@@ -59,11 +54,8 @@ def predict_layers(
 ) -> None:
     """Answer `attnsim predict --layer`: every length on every GPU."""
     if flags.lengths is not None:
-        predict_steps(
-            context, flags, ep=ep, gpu=gpu, changes=changes, algorithm=algorithm or None,
-            implementation=implementation or None, mode=mode, budget=budget, launch=launch,
-            calibration=calibration, verbose=verbose, json=json, plot=plot, look=look,
-        )  # fmt: skip
+        names = algorithm or None, implementation or None
+        predict_steps(context, flags, how, ep, gpu, changes, *names, verbose, json, plot, look)
         return
     given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", *NOT_OF_LAYERS))
     filled = flags.filled
@@ -73,11 +65,9 @@ def predict_layers(
         split.check(changes)
     bases = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     pairs = [(base, question_flags.changed(base, changes)) for base in bases]
-    asked: dict[str, Any] = {
-        "batch": flags.batch, "seq_kv": flags.seq_kv, "passes": flags.passes, "dtype": flags.dtype, "tp": flags.tp,
-        "algorithm": algorithm or None, "implementation": implementation or None, "mode": mode, "budget": budget,
-        "cache": flags.cache or "cold", "launch": launch, "calibration": calibration,
-    }  # fmt: skip
+    asked = how.with_l2(flags.cache or "cold") | {"algorithm": algorithm or None}
+    asked |= {"implementation": implementation or None}
+    asked |= {name: getattr(flags, name) for name in ("batch", "seq_kv", "passes", "dtype", "tp")}
     answers: list[_Answer] = []
     splits: list[Split[LayerAnswer]] = []
     with progress.plays() as told:

@@ -48,10 +48,11 @@ def predict(
     changes: list[str],
     verbose: bool,
     json: bool,
-    **conditions: Any,
+    conditions: dict[str, Any],
 ) -> None:
     """Predict a kernel file on one or several GPUs, each unchanged and changed."""
     refuse_others(context, "mode")
+    del conditions["calibration"]
 
     kernels = read_kernels(file)
     with progress.plays() as told:
@@ -92,11 +93,17 @@ def _print_trust(
 
 
 def explain(
-    context: typer.Context, file: Path, gpu: str, changes: list[str], verbose: bool, json: bool, **conditions: Any
+    context: typer.Context,
+    file: Path,
+    gpu: str,
+    changes: list[str],
+    verbose: bool,
+    json: bool,
+    conditions: dict[str, Any],
 ) -> None:
     """Explain a kernel file on a GPU."""
     refuse_others(context)
-
+    del conditions["calibration"], conditions["mode"]
     machine = question_flags.beside_unchanged([gpu], changes)[-1]
     with progress.plays() as told:
         found = explain_kernel(file, machine, told=told, **conditions)

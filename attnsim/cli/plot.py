@@ -10,8 +10,8 @@ from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.explaining import explain
 from attnsim.cli import help, options, progress
 from attnsim.cli.options import flag
-from attnsim.cli.plot_flags import Asked, asking
-from attnsim.cli.question_flags import NOT_OF_DENSITIES
+from attnsim.cli.plot_flags import Asked
+from attnsim.cli.question_flags import NOT_OF_DENSITIES, asking
 from attnsim.cli.split import check as check_changes
 from attnsim.errors import InputError
 from attnsim.plots.density import density as draw_density

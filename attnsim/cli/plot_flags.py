@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from attnsim.api import compare
@@ -28,9 +27,6 @@ Lengths = Annotated[
 Tiles = Annotated[str, flag(None, "shipped or retuned; with --set retuned for the unchanged GPU too.")]
 Batches = Annotated[str, flag("N", "Sequences; several as for --seq.")]
 
-asking = partial(question_flags.asking, changes=[])
-"""A decorator that gives a command the flags of `Asked`."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -42,7 +38,7 @@ class Asked:
     flags: question_flags.QuestionFlags
     batch: Batches = "1"
     seq: Lengths = None
-    changes: options.Changes
+    changes: options.Changes = field(default_factory=list)
     tiles: Tiles = "shipped"
     launch: options.Launch = "stream"
     calibration: options.Calibration = None

@@ -25,7 +25,7 @@ from attnsim.cli.help import MACHINE
 from attnsim.cli.look import Look
 from attnsim.cli.options import flag, switch
 from attnsim.cli.predictions import caption, heading
-from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.question_flags import ConditionFlags, QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -62,18 +62,12 @@ def predict(
     split_changes: split.Flag = False,
     tiles: Annotated[str | None, flag(None, "shipped or retuned; default: shipped, and both with --set.")] = None,
     tile: options.Tile = None,
-    mode: options.Mode = "fast",
-    budget: options.Budget = None,
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    how: ConditionFlags,
     cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
     out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
     plot: Annotated[Path | None, flag("FILE", "Picture of the step of --layer --lengths, and its CSV.")] = None,
     look: Look,
-    maps: table_flags.Maps = [],  # noqa: B006
-    time_unit: table_flags.TimeUnit = None,
-    set_columns: table_flags.Cells = [],  # noqa: B006
-    save_map: table_flags.SaveMap = None,
+    columns: table_flags.ColumnFlags,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -81,16 +75,14 @@ def predict(
     _check_picture(context, look, plot, of_step=layer and flags.lengths is not None)
     if kernel is not None:
         given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
-        lifted.predict(
-            context, kernel, gpu, changes, verbose, json, mode=mode, budget=budget, cache=flags.l2, launch=launch
-        )
+        lifted.predict(context, kernel, gpu, changes, verbose, json, how.with_l2(flags.l2))
         return
     if cases is not None:
         given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
-        naming = table_flags.naming(maps, time_unit, set_columns, implementation=implementation or None)
-        _predict_cases(cases, naming, save_map, out, tiles or "shipped", mode, budget, calibration, json)
+        naming = columns.naming(implementation=implementation or None)
+        _predict_cases(cases, naming, columns, out, tiles or "shipped", how, json)
         return
-    table_flags.check_without_table("--cases", maps, time_unit, set_columns, save_map)
+    columns.check_without("--cases")
     _check_one(out, tile, tiles)
     lengths = options.lengths(seq, several=layer)
     if not (layer and flags.lengths):
@@ -99,9 +91,8 @@ def predict(
         from attnsim.cli.layer import predict_layers
 
         predict_layers(
-            context, flags, ep=ep or 0, gpu=gpu, changes=changes, lengths=lengths, algorithm=algorithm,
-            implementation=implementation, mode=mode, budget=budget, launch=launch,
-            calibration=calibration, split_changes=split_changes, verbose=verbose, json=json, plot=plot, look=look,
+            context, flags, how, ep or 0, gpu, changes, lengths, algorithm, implementation, split_changes, verbose,
+            json, plot, look,
         )  # fmt: skip
         return
     if len(lengths) > 1:
@@ -117,8 +108,7 @@ def predict(
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [question_flags.changed(machine, changes) for machine in machines]
     refused = _refused(question, hypothetical, names, imitated)
-    conditions = {"mode": mode, "budget": budget, "cache": flags.l2, "launch": launch, "calibration": calibration}
-    asked = _Asked(names, imitated, tile, conditions, refused)
+    asked = _Asked(names, imitated, tile, how.with_l2(flags.l2), refused)
     if not any(refused.values()):
         check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
@@ -140,9 +130,9 @@ def predict(
         rows = [
             item.to_dict()
             | {"bound": plain(item.bound)}
-            | {"ratios": {one.over: ratio and ratio.to_dict() for one in columns for ratio in [one.ratios[place]]}}
+            | {"ratios": {one.over: ratio and ratio.to_dict() for one in ratios for ratio in [one.ratios[place]]}}
             | ({"like_for_like": group.alike[place].to_dict()} if group.alike else {})
-            for group, columns in zip(groups, over, strict=True)
+            for group, ratios in zip(groups, over, strict=True)
             if not group.same
             for place, item in enumerate(group.predictions)
         ] + [
@@ -366,29 +356,32 @@ _WITH_CASES = {
 
 
 def _predict_cases(
-    cases: Path, naming: Naming, save_map: Path | None, out: Path | None, tiles: str, mode: str, budget: int | None,
-    calibration: Path | None, json: bool,
-) -> None:  # fmt: skip
+    cases: Path,
+    naming: Naming,
+    given: table_flags.ColumnFlags,
+    out: Path | None,
+    tiles: str,
+    how: ConditionFlags,
+    json: bool,
+) -> None:
     """The table of answers; ends with 1 where a row has none."""
     if out is not None:
         table_flags.check_table(out)
     from attnsim.api.asking import read_conditions
     from attnsim.api.tables import read
 
-    conditions = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration)
+    conditions = read_conditions(tiles, mode=how.mode, budget=how.budget, calibration=how.calibration)
     frame, columns = read(cases, naming)
     result = with_answers(frame, predict_rows(frame, columns, conditions), columns.time is not None)
     table_flags.print_columns(columns)
-    if save_map is not None:
-        table_flags.save(columns, naming, save_map)
+    given.save(columns, naming)
     failed = int((result["error"] != "").sum())
     if out is not None:
         write_table(result, out)
         told = f", {failed} of them not: see column error" if failed else ""
         print(f"{len(result)} rows predicted to {out}{told}", file=sys.stderr)
     if json:
-        rows = result.astype(object).where(result.notna(), None).to_dict("records")
-        show.print_json(rows)
+        show.print_json(result.astype(object).where(result.notna(), None).to_dict("records"))
     elif out is None:
         result.to_csv(sys.stdout, index=False, lineterminator="\n")
     if failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -100,6 +100,20 @@ class QuestionFlags:
         return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConditionFlags:
+    """The flags that say under which conditions a question is answered, save the state of the L2."""
+
+    mode: options.Mode = "fast"
+    budget: options.Budget = None
+    launch: options.Launch = "stream"
+    calibration: options.Calibration = None
+
+    def with_l2(self, cache: str) -> dict[str, Any]:
+        """All conditions, by the names of the API's parameters."""
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"cache": cache}
+
+
 OF_THE_CALL = tuple(one.name for one in fields(QuestionFlags) if one.name != "cache")
 """Fields that say what is called; the L2 is a condition."""
 
@@ -138,7 +152,11 @@ def asking(
 def _parameters(owner: Any) -> dict[str, inspect.Parameter]:
     """The parameters of a command or a dataclass."""
     hints = get_type_hints(owner, include_extras=True)
-    return {name: one.replace(annotation=hints[name]) for name, one in inspect.signature(owner).parameters.items()}
+    made = {one.name: one.default_factory for one in (fields(owner) if is_dataclass(owner) else ())}
+    return {
+        name: one.replace(annotation=hints[name], default=one.default if made.get(name, MISSING) is MISSING else [])
+        for name, one in inspect.signature(owner).parameters.items()
+    }
 
 
 def _flags(owner: Any) -> dict[str, inspect.Parameter]:

@@ -28,7 +28,7 @@ from attnsim.plots.roofline import roofline as picture
 from attnsim.validation.measured.own_runs import rows_of
 
 
-@asking(without=("lengths",), seq=8192)
+@asking(without=("lengths", "save_map"), seq=8192)
 def roofline(
     *,
     context: typer.Context,
@@ -42,9 +42,7 @@ def roofline(
     launch: options.Launch = "stream",
     calibration: options.Calibration = None,
     measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
-    maps: table_flags.Maps = [],  # noqa: B006
-    time_unit: table_flags.TimeUnit = None,
-    set_columns: table_flags.Cells = [],  # noqa: B006
+    columns: table_flags.ColumnFlags,
     levels: Annotated[str, flag(None, "Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
     ceilings: Annotated[str, flag(None, "Further roofs: some of exp,fp32,mma_sync.")] = "",
     look: Look,
@@ -64,11 +62,11 @@ def roofline(
     if measured is not None:
         unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
-        found, times = _measured(measured, table_flags.naming(maps, time_unit, set_columns), unchanged)
+        found, times = _measured(measured, columns.naming(), unchanged)
         written = look.write(roofs(found, unchanged, measured=times), *out)
         _print_measured(found, times, written, json)
         return
-    table_flags.check_without_table("--measured", maps, time_unit, set_columns)
+    columns.check_without("--measured")
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
     question = flags.workload()

@@ -35,7 +35,7 @@ _NOT_OF_STEPS = (
 )
 
 
-@asking(without=_NOT_OF_STEPS)
+@asking(without=(*_NOT_OF_STEPS, "set_columns", "save_map"))
 def serving(
     trace: Annotated[
         Path,
@@ -43,8 +43,7 @@ def serving(
     ],
     *,
     context: typer.Context,
-    maps: table_flags.Maps = [],  # noqa: B006 Typer copies it
-    time_unit: table_flags.TimeUnit = None,
+    columns: table_flags.ColumnFlags,
     gpu: options.OneGpu = "",
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
@@ -69,7 +68,7 @@ def serving(
     look.check_asked(context, plot)
     if out is not None:
         table_flags.check_table(out)
-    found = read_requests(trace, table_flags.naming(maps, time_unit))
+    found = read_requests(trace, columns.naming())
     if flags.model is None:
         given.refuse(context, "goes with --model, whose experts it divides", ("ep",))
         machine = question_flags.changed(load_gpu(gpu), changes)

@@ -13,7 +13,7 @@ from attnsim import wording
 from attnsim.api.step import LEFT_OUT, StepPrediction, step, trust_lines
 from attnsim.cli import given, options, progress, question_flags, show
 from attnsim.cli.look import Look
-from attnsim.cli.question_flags import QuestionFlags
+from attnsim.cli.question_flags import ConditionFlags, QuestionFlags
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
@@ -32,9 +32,19 @@ _RIGHT = ("times", "each", "together", "90 % range", "share")
 
 
 def predict_steps(
-    context: typer.Context, flags: QuestionFlags, *, gpu: list[str], changes: list[str], launch: str, verbose: bool,
-    json: bool, plot: Path | None, look: Look, **asked: Any,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    flags: QuestionFlags,
+    how: ConditionFlags,
+    ep: int,
+    gpu: list[str],
+    changes: list[str],
+    algorithm: str | None,
+    implementation: str | None,
+    verbose: bool,
+    json: bool,
+    plot: Path | None,
+    look: Look,
+) -> None:
     """Answer `attnsim predict --layer --lengths`: a step on every GPU, unchanged and changed."""
     given.refuse(context, "does not go with --layer --lengths", _NOT_OF_STEPS)
     if flags.model is None:
@@ -42,16 +52,14 @@ def predict_steps(
     if flags.passes not in ("fwd", "decode"):
         raise InputError(f"--pass {flags.passes} does not go with --layer --lengths, a step of a server; leave it out")
     lengths = read_lengths(flags.lengths or "", flags.passes == "decode")
-    launch = launch if given.is_given(context, "launch") else "graph"
+    asked = how.with_l2(flags.cache or "cold") | {"algorithm": algorithm, "implementation": implementation}
+    asked |= {"dtype": flags.dtype, "tp": flags.tp, "ep": ep}
+    asked |= {} if given.is_given(context, "launch") else {"launch": "graph"}
     machines: list[Any] = []
     for base in [load_gpu(name) for name in options.words(gpu, "--gpu")]:
-        machines += dict.fromkeys((base, question_flags.changed(base, changes, joined=max(flags.tp, asked["ep"]) > 1)))
+        machines += dict.fromkeys((base, question_flags.changed(base, changes, joined=max(flags.tp, ep) > 1)))
     with progress.plays() as told:
-        answers = [
-            step(flags.model, one, lengths, dtype=flags.dtype, tp=flags.tp, cache=flags.cache or "cold", launch=launch,
-                 told=told, **asked)
-            for one in machines
-        ]  # fmt: skip
+        answers = [step(flags.model, one, lengths, told=told, **asked) for one in machines]
     written = look.write(picture(answers), plot) if plot else []
     if json:
         show.print_json(one.to_dict() for one in answers)

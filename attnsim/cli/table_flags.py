@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from attnsim.errors import InputError
 from attnsim.files import read_typed
 from attnsim.models.question.column_names import given_cells
 from attnsim.models.question.columns import Columns, Naming
-from attnsim.writing import writing
+from attnsim.writing import write_whole
 
 Maps = Annotated[
     list[str],
@@ -30,25 +29,6 @@ TimeUnit = Annotated[
 ]
 Cells = Annotated[list[str], flag("NAME=VALUE", "What all rows say, such as heads=32; repeat it.", "--set-column")]
 SaveMap = Annotated[Path | None, flag("FILE", "Write how the columns were read, for --map.", "--save-map")]
-
-
-def naming(
-    maps: list[str],
-    time_unit: str | None,
-    cells: Sequence[str] = (),
-    gpu: str | None = None,
-    implementation: str | None = None,
-) -> Naming:
-    """The meaning of a table's columns by the flags, and by a file of ``--save-map`` where they are silent."""
-    files = [text for text in maps if text.lower().endswith((".yaml", ".yml")) and "=" not in text]
-    saved = [read_typed(Path(name), "map", SavedMap) for name in files]
-    given = options.pairs([text for text in maps if text not in files], "--map", "OURS=THEIRS", "heads_q=n_heads")
-    set_here = given_cells(options.pairs(cells, "--set-column", "NAME=VALUE", "heads=32"))
-    found: dict[str, str] = {}
-    all_rows: dict[str, str] = {}
-    for one in saved:
-        found, all_rows, time_unit = one.map | found, given_cells(one.set) | all_rows, time_unit or one.time_unit
-    return Naming(found | given, time_unit, gpu, implementation, all_rows | set_here)
 
 
 @dataclass(frozen=True)
@@ -69,27 +49,45 @@ class SavedMap:
     time_unit: str | None = None
 
 
-def save(columns: Columns, said: Naming, path: Path) -> None:
-    """Write how the columns of a table were read.
+@dataclass(frozen=True, kw_only=True)
+class ColumnFlags:
+    """The flags that say what the columns of a table mean."""
 
-    Raises
-    ------
-    InputError
-        Where the file cannot be written.
-    """
-    read = {one.ours: one.theirs for one in columns.columns if one.theirs != one.ours}
-    content = {"map": read | dict(said.maps), "set": dict(said.given), "time_unit": said.time_unit}
-    with writing(path) as file:
-        file.write_text(
-            yaml.safe_dump({name: part for name, part in content.items() if part}, sort_keys=False), "utf-8"
-        )
+    maps: Maps = field(default_factory=list)
+    time_unit: TimeUnit = None
+    set_columns: Cells = field(default_factory=list)
+    save_map: SaveMap = None
 
+    def naming(self, gpu: str | None = None, implementation: str | None = None) -> Naming:
+        """The meaning of a table's columns by the flags, and by a file of ``--save-map`` where they are silent."""
+        files = [text for text in self.maps if text.lower().endswith((".yaml", ".yml")) and "=" not in text]
+        saved = [read_typed(Path(name), "map", SavedMap) for name in files]
+        maps = [text for text in self.maps if text not in files]
+        given = options.pairs(maps, "--map", "OURS=THEIRS", "heads_q=n_heads")
+        set_here = given_cells(options.pairs(self.set_columns, "--set-column", "NAME=VALUE", "heads=32"))
+        found: dict[str, str] = {}
+        all_rows: dict[str, str] = {}
+        time_unit = self.time_unit
+        for one in saved:
+            found, all_rows, time_unit = one.map | found, given_cells(one.set) | all_rows, time_unit or one.time_unit
+        return Naming(found | given, time_unit, gpu, implementation, all_rows | set_here)
 
-def check_without_table(flag: str, *given: object) -> None:
-    """Refuse maps, unit, cells and file of a table's columns where the flag with the table is not given."""
-    for name, value in zip(("--map", "--time-unit", "--set-column", "--save-map"), given, strict=False):
-        if value:
-            raise InputError(f"{name} is about the table of {flag}; add {flag}, or leave it out")
+    def save(self, columns: Columns, said: Naming) -> list[Path]:
+        """Write how the columns of a table were read, where ``--save-map`` asks for it; the file, if there is one."""
+        if self.save_map is None:
+            return []
+        read = {one.ours: one.theirs for one in columns.columns if one.theirs != one.ours}
+        content = {"map": read | dict(said.maps), "set": dict(said.given), "time_unit": said.time_unit}
+        text = yaml.safe_dump({key: part for key, part in content.items() if part}, sort_keys=False)
+        write_whole(self.save_map, text)
+        return [self.save_map]
+
+    def check_without(self, flag: str) -> None:
+        """Refuse these flags where the `flag` with the table is not given."""
+        given = (self.maps, self.time_unit, self.set_columns, self.save_map)
+        for name, value in zip(("--map", "--time-unit", "--set-column", "--save-map"), given, strict=True):
+            if value:
+                raise InputError(f"{name} is about the table of {flag}; add {flag}, or leave it out")
 
 
 def check_table(out: Path) -> None:

@@ -13,6 +13,7 @@ from attnsim import wording
 from attnsim.cli import on_gpu, options, outputs, show, table_flags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import budget, busy, steps
+from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.models.question.case_file import read_cases
@@ -33,7 +34,9 @@ MINUTES = 3.0
 _RATIOS = ("over", "bias")
 
 
+@asking(without=("save_map",))
 def validate(
+    *,
     hypothetical: Annotated[
         bool, switch("Only real GPUs treated as if they did not exist, from older ones.", "--hypothetical")
     ] = False,
@@ -49,9 +52,7 @@ def validate(
         float, options.amount("On a machine with a GPU: measure our kernels on it first; 0 does not.")
     ] = MINUTES,
     measured: Annotated[list[Path], flag("PATH", "Your tables, or folders of attnsim measure; repeat it.")] = [],  # noqa: B006 Typer copies it
-    maps: table_flags.Maps = [],  # noqa: B006
-    time_unit: table_flags.TimeUnit = None,
-    set_columns: table_flags.Cells = [],  # noqa: B006
+    columns: table_flags.ColumnFlags,
     out: Annotated[Path | None, flag("DIR", "Write a picture, its table and an HTML page there.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -61,7 +62,7 @@ def validate(
     """
     _check(hypothetical=hypothetical, io=io, counters=counters, cases=cases, measured=measured, out=out)
     if not measured:
-        table_flags.check_without_table("--measured", maps, time_unit, set_columns)
+        columns.check_without("--measured")
     if hypothetical:
         _hypothetical(sample, json)
         return
@@ -71,7 +72,7 @@ def validate(
     if out is not None:
         outputs.make_folder(out)
 
-    naming = table_flags.naming(maps, time_unit, set_columns)
+    naming = columns.naming()
     given = [row for table in measured for row in rows_of(table, naming, table_flags.print_columns)]
     own, told = _own(minutes)
     with steps("validating", STEPS) as advance:
