@@ -41,9 +41,12 @@ def adapt(
     """
     naming = columns.naming(gpu, implementation)
     said: dict[str, Any] = {
-        "maps": naming.maps, "time_unit": naming.time_unit, "gpu": gpu, "implementation": implementation,
+        "maps": naming.maps,
+        "time_unit": naming.time_unit,
+        "gpu": gpu,
+        "implementation": implementation,
         "cells": naming.cells,
-    }  # fmt: skip
+    }
     if suggest is not None:
         if out is not None:
             raise InputError("--out is the calibration of a table's timings, and --suggest makes none; leave one out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnsim.api.asking import ask, read_conditions
 from attnsim.api.comparing.splitting import split as shared_out
@@ -48,12 +48,11 @@ def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     usual = asked.flags.seq_kv is None and asked.tiles == "shipped"
     if len(machines) == 1 and not asked.implementations and usual:
         with progress.busy("looking for crossovers"):
+            span: dict[str, Any] = {"shortest": lengths[0], "longest": lengths[-1], "step": min(64, lengths[0])}
             crossings = [
-                crossover(slower, faster, questions[0], machines[0], shortest=lengths[0], longest=lengths[-1],
-                          step=min(64, lengths[0]), cache=asked.flags.l2, launch=asked.launch,
-                          calibration=asked.calibration)
+                crossover(slower, faster, questions[0], machines[0], **span, **asked.conditions)
                 for slower, faster in crossing_pairs(found)
-            ]  # fmt: skip
+            ]
     asked.finish(draw_scaling(found, crossings, baseline))
 
 
@@ -70,11 +69,16 @@ def traffic(asked: Asked) -> None:
     """Bytes by tensor through HBM, asked of the L2, and in shared memory."""
     found = [
         explain(
-            one.workload, machine, one.algorithm, implementation=one.implementation, tiles=asked.tiles,
-            cache=asked.flags.l2, launch=asked.launch,
+            one.workload,
+            machine,
+            one.algorithm,
+            implementation=one.implementation,
+            tiles=asked.tiles,
+            cache=asked.flags.l2,
+            launch=asked.launch,
         )
         for machine, one in asked.answers([asked.question()])
-    ]  # fmt: skip
+    ]
     asked.finish(draw_traffic(found))
 
 
@@ -143,8 +147,7 @@ def split(asked: Asked) -> None:
         found = []
         for gpu, one in answers:
             found.append(
-                shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, tiles=asked.tiles,
-                           cache=asked.flags.l2, launch=asked.launch, calibration=asked.calibration)
-            )  # fmt: skip
+                shared_out(one.workload, gpu, one.algorithm, implementation=one.implementation, **asked.conditions)
+            )
             done()
     asked.finish(draw_split(found))

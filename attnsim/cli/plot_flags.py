@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnsim.api import compare
 from attnsim.api.answer import Outcome
@@ -90,6 +90,11 @@ class Asked:
             )
         return found[0]
 
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """The conditions that the flags set, by the names of the API's parameters."""
+        return {"cache": self.flags.l2, "launch": self.launch, "calibration": self.calibration, "tiles": self.tiles}
+
     def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Outcome]]:
         """Every algorithm on every GPU for each question."""
         machines, found = self.machines(), []
@@ -97,9 +102,8 @@ class Asked:
             for question in questions:
                 for machine in machines:
                     answers = compare(
-                        question, machine, self.names, implementation=self.implementations, tiles=self.tiles,
-                        cache=self.flags.l2, launch=self.launch, calibration=self.calibration,
-                    )  # fmt: skip
+                        question, machine, self.names, implementation=self.implementations, **self.conditions
+                    )
                     found += [(machine, one) for one in answers]
                     done()
         return found

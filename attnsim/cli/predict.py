@@ -270,13 +270,17 @@ class _Asked:
         conditions = {key: value for key, value in self.conditions.items() if key != "told"}
         return [
             shared_out(
-                one.workload, machine, one.algorithm, implementation=one.implementation,
-                tiles=way if one.tiles != "given" else "shipped", tile=self.tile if one.tiles == "given" else None,
+                one.workload,
+                machine,
+                one.algorithm,
+                implementation=one.implementation,
+                tiles=way if one.tiles != "given" else "shipped",
+                tile=self.tile if one.tiles == "given" else None,
                 **conditions,
             )
             for one in self.answers(question, machine, way)
             if one.fits
-        ]  # fmt: skip
+        ]
 
 
 def _way(way: str) -> str:
@@ -349,10 +353,7 @@ def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list
     return found
 
 
-_WITH_CASES = {
-    "cases", "out", "maps", "time_unit", "set_columns", "save_map", "implementation", "tiles", "mode", "budget",
-    "calibration", "json",
-}  # fmt: skip
+_WITH_CASES = {"cases", "out", "implementation", "tiles", "mode", "budget", "calibration", "json", *table_flags.NAMES}
 
 
 def _predict_cases(

@@ -61,10 +61,8 @@ class QuestionFlags:
         """The model of ``--model`` with the other flags over it; None without one."""
         if self.model is None:
             return None
-        return asked.filled(
-            self.model, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, head_dim_v=self.head_dim_v,
-            causal=self.causal, window=self.window, mask=self.mask,
-        )  # fmt: skip
+        over: dict[str, Any] = {name: getattr(self, name) for name in OVER_A_MODEL}
+        return asked.filled(self.model, **over)
 
     @property
     def title(self) -> str:
@@ -114,6 +112,8 @@ class ConditionFlags:
         return {one.name: getattr(self, one.name) for one in fields(self)} | {"cache": cache}
 
 
+OVER_A_MODEL = ("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "mask")
+"""Flags that replace what ``--model`` says."""
 OF_THE_CALL = tuple(one.name for one in fields(QuestionFlags) if one.name != "cache")
 """Fields that say what is called; the L2 is a condition."""
 

@@ -104,9 +104,17 @@ def roofline(
 
 
 _WITH_MEASURED = {
-    "gpu", "out", "measured", "maps", "time_unit", "set_columns", "levels", "ceilings", "style", "width",
-    "caption", "json",
-}  # fmt: skip
+    "gpu",
+    "out",
+    "measured",
+    "levels",
+    "ceilings",
+    "style",
+    "width",
+    "caption",
+    "json",
+    *table_flags.NAMES,
+}
 
 MOST_ROWS = 40
 """Most rows of a table in one picture."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -88,6 +88,10 @@ class ColumnFlags:
         for name, value in zip(("--map", "--time-unit", "--set-column", "--save-map"), given, strict=True):
             if value:
                 raise InputError(f"{name} is about the table of {flag}; add {flag}, or leave it out")
+
+
+NAMES = tuple(one.name for one in fields(ColumnFlags))
+"""Parameters of commands that are about the columns of a table."""
 
 
 def check_table(out: Path) -> None:

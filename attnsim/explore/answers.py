@@ -31,8 +31,12 @@ Answer = dict[str, object]
 
 PASSES = {"prefill": "prefill", "decode": "decode", "training": "training (forward and backward)", "bwd": "backward"}
 MASKS = {
-    "": "as the model has it, or full", "full": "full", "causal": "causal", "causal, window 1024": "sliding window",
-    "causal, window 512, global 16": "window and global", "causal, strided 512": "strided",
+    "": "as the model has it, or full",
+    "full": "full",
+    "causal": "causal",
+    "causal, window 1024": "sliding window",
+    "causal, window 512, global 16": "window and global",
+    "causal, strided 512": "strided",
     "causal, block window 256x4": "blocks along the diagonal",
 }  # fmt: skip
 """Masks that the control offers; any text of ``--mask`` may be typed."""
@@ -148,13 +152,17 @@ def _figure(state: State, key: str) -> Answer:
 def _colours(name: str) -> Answer:
     look = STYLES[name]
     return {
-        "page": look.page, "text": look.text, "faint": look.faint, "middle": look.middle, "grid": look.grid,
+        "page": look.page,
+        "text": look.text,
+        "faint": look.faint,
+        "middle": look.middle,
+        "grid": look.grid,
         "series": list(look.colours),
         "units": {unit: look.colour(styles.unit_hue(unit)) for unit in UNITS},
         "tensors": {tensor: look.colour(hue) for tensor, hue in styles.TENSORS.items()},
         "algorithms": {algorithm: look.colour(styles.algorithm_hue(algorithm)) for algorithm in ALGORITHMS},
         "steps": {name: look.colour(hue) for name, hue in styles.STEPS.values()},
-    }  # fmt: skip
+    }
 
 
 def _kernels(state: State) -> Answer:
@@ -193,6 +201,10 @@ def _kernel(state: State, record: Implementation) -> Answer:
     w, gpu = state.question, state.base
     trust = assess(w, gpu, built(choose(record, gpu), record, w, gpu), record, version=record.version)
     return {
-        "id": record.name, "label": record.name, "code": record.source, "runs": running(record)[0].name,
-        "level": trust.level, "trust": trust.summary,
-    }  # fmt: skip
+        "id": record.name,
+        "label": record.name,
+        "code": record.source,
+        "runs": running(record)[0].name,
+        "level": trust.level,
+        "trust": trust.summary,
+    }
