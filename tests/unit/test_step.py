@@ -339,7 +339,7 @@ def test_the_picture_has_a_bar_with_its_range_for_every_part_and_the_groups_make
     shares = {row["group"]: row["share"] for row in found.rows if row["kind"] == "group"}
     launches = sum(number * (part.launch_s or 0) for number, part in llama.parts) / llama.time_s
     assert sum(shares.values()) == pytest.approx(1) and 0.01 < shares["launches"] == pytest.approx(launches)
-    assert "MLP\n49 %" in [text.get_text() for text in whole.texts]
+    assert "MLP\n47 %" in [text.get_text() for text in whole.texts]
 
 
 def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(llama: StepPrediction) -> None:
