@@ -112,16 +112,8 @@ def _names(front: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], keys
     """Names of the machines of the front: figures that differ from the unchanged machine, with their values."""
     old = base[0] if base else {}
     return [
-        ", ".join(f"{key} {_told(key, row[key], old.get(key))}" for key in keys if row[key] != old.get(key))
-        for row in front
+        ", ".join(f"{key} {FIELDS[key].show(row[key])}" for key in keys if row[key] != old.get(key)) for row in front
     ]
-
-
-def _told(key: str, value: float, old: float | None) -> str:
-    """A number of something as it is, another figure as a multiple."""
-    if FIELDS[key].integer and FIELDS[key].unit == "1":
-        return f"{value:g}"
-    return f"{value / old:.3g}x" if old else FIELDS[key].show(value)
 
 
 def _name(
@@ -164,6 +156,6 @@ def _name_limit(axes: Axes, across: bool, value: float, look: Style) -> None:
 
 def _label(objective: str, unit: str, mixed: bool) -> str:
     if objective == "time":
-        return f"time of what takes the unchanged machine a second, {unit}" if mixed else f"time, {unit}"
+        return f"time of the mix (unchanged machine: 1 s), {unit}" if mixed else f"time, {unit}"
     told = RESULTS[objective].replace("mm2", "mm²") if objective in RESULTS else FIELDS[objective].unit
     return f"{objective}, {told}"

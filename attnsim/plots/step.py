@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from attnsim.api.step import StepPrediction
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import marks, told
-from attnsim.models.question.lengths import told_lengths
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.series import engineering
 from attnsim.plots.sheet import Picture, cells, heading, named_rows, side_text, whisker
@@ -24,6 +23,8 @@ ROW = 0.185
 """Inches of a part and the room around it."""
 WHOLE = 0.46
 """Inches of a step as one bar."""
+FEW = 4
+"""Lengths that the question names."""
 DETAILED = 3
 """Steps whose parts are drawn; of more only the groups are, and the table has the parts."""
 
@@ -52,7 +53,8 @@ def step(answers: Sequence[StepPrediction]) -> Picture:
     detailed = list(zip(names, tables, strict=True)) if len(answers) <= DETAILED else []
     parts = [[row for row in table if row["kind"] == "part"] for _, table in detailed]
     longest_s = max((row["time_high_s"] for table in parts for row in table), default=0.0)
-    tokens = f"{first.new_tokens:,} new tokens of {first.sequences:,} sequences ({told_lengths(first.lengths)})"
+    lengths = f" ({', '.join(map(str, first.lengths))})" if len(first.lengths) <= FEW else ""
+    tokens = f"{first.new_tokens:,} new tokens of {first.sequences:,} sequences{lengths}"
     changed = [f"{name}: {told(one.changes)}" for name, one in zip(names, answers, strict=True) if one.changes]
     return Picture(
         f"One step of {first.model.id}: {engineering(first.time_s, 's')}",

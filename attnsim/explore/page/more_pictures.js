@@ -64,7 +64,7 @@ export function budget({ rows: others, base: was }, width, { minimise }) {
 }
 
 const OF_CASE = "time_s of ";
-const OF_MIX = "time for what the unchanged GPU does in a second";
+const OF_MIX = "time of the mix (unchanged GPU: 1 s)";
 
 const label = (row) => Object.entries(row.figures ?? {}).map(([name, value]) => `${name} ${value}`).join(", ");
 
