@@ -199,8 +199,70 @@ def table_rows() -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
+GROUPED = {
+    "moe_torch_flow_cutlass": "trtllm-grouped",
+    "sglang_flashinfer_trtllm_moe": "flashinfer-grouped",
+    "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts": "flashinfer-grouped",
+    "sglang_fused_moe_triton": "triton-grouped",
+    "vllm_unquantizedfusedmoe_triton_tritonexperts": "triton-grouped",
+}
+"""Kernel by its name in the tables of experts."""
+UNGATED = (6, 22)
+"""Experts a token of models whose experts have no gate (Nemotron): another number of products, told nowhere."""
+
+
+def expert_rows() -> pd.DataFrame:
+    """Rows of experts that all are on one GPU, with tokens spread evenly; m is an expert's tokens."""
+    import pandas as pd
+
+    folder, found = installed_folder(), []
+    assert folder is not None
+    for path in sorted(folder.glob("*/moe/*/*/moe_perf.parquet")):
+        system, _, framework, version, _ = path.relative_to(folder).parts
+        if system not in GPUS or f"{framework} {version}" not in VERSIONS:
+            continue
+        raw = pd.read_parquet(path)
+        raw = raw[(raw.distribution == "balanced") & (raw.moe_ep_size == 1) & ~raw.topk.isin(UNGATED)]
+        raw = raw[raw.kernel_source.isin(GROUPED) & raw.moe_dtype.isin(("bfloat16", "fp8"))]
+        for (source, dtype), some in raw.groupby(["kernel_source", "moe_dtype"]):
+            name, gpu = f"{GROUPED[str(source)]}-{FORMAT_OF[str(dtype)]}", load_gpu(GPUS[system])
+            if name in KERNELS:
+                one = some.sample(min(CHECKED, len(some)), random_state=0).reset_index(drop=True)
+                routed = one.num_tokens * one.topk
+                reached = np.minimum(one.num_experts, routed)
+                found.append(
+                    one.assign(
+                        gpu=gpu.id,
+                        framework=framework,
+                        kernel=name,
+                        path=gemm_path(gpu),
+                        time_s=one.latency * 1e-3,
+                        batch=reached,
+                        m=routed / reached,
+                        n=one.hidden_size,
+                        k=one.inter_size / one.moe_tp_size,
+                        fitted=np.arange(len(one)) < FITTED,
+                    )
+                )
+    return pd.concat(found, ignore_index=True)
+
+
+def expert_times(rows: pd.DataFrame, waits: Waits) -> Floats:
+    """Predicted times of experts: gate and up, an activation, down. The weights are read in turn with each other."""
+    out = np.empty(len(rows))
+    for gpu_id, at in rows.groupby("gpu").indices.items():
+        one, gpu, kernel = rows.iloc[at], load_gpu(str(gpu_id)), rows.kernel.iloc[0]
+        up = gemm_times(gpu, kernel, one.m, 2 * one.k, one.n, waits, batch=one.batch, weights=1.5)
+        down = gemm_times(gpu, kernel, one.m, one.n, one.k, waits, batch=one.batch, weights=3.0)
+        moved_s = 6 * one.m * one.batch * one.k / gpu.l2.bandwidth_bytes_per_s
+        out[at] = up.time_s + down.time_s + moved_s + gpu.launch.graph_s
+    return out
+
+
 def times(rows: pd.DataFrame, waits: Waits, plain: float) -> Floats:
     """Predicted times of rows of one kernel; matrices of one number draw `plain` of the power."""
+    if KERNELS[rows.kernel.iloc[0]].grouped:
+        return expert_times(rows, waits)
     out = np.empty(len(rows))
     for gpu, at in rows.groupby("gpu").indices.items():
         one = rows.iloc[at]
@@ -239,7 +301,7 @@ def told(rows: pd.DataFrame, by: list[str]) -> str:
     """Mean errors of rows in %, by size."""
     import pandas as pd
 
-    size = pd.cut(rows.m, [0, *SIZES.values()], labels=list(SIZES))
+    size = pd.cut(rows.num_tokens.fillna(rows.m), [0, *SIZES.values()], labels=list(SIZES))
     off = 100 * np.abs(np.expm1(rows.log))
     table = off.groupby([*(rows[name] for name in by), size], observed=True).mean().unstack()
     table = table.assign(all=off.groupby([rows[name] for name in by]).mean(), rows=rows.groupby(by).size())
@@ -250,7 +312,8 @@ def tables(write: bool) -> None:
     """Print what was held out, and write the waits of all."""
     import pandas as pd
 
-    rows, found, checked = table_rows(), dict[str, dict[str, object]](), []
+    rows = pd.concat((table_rows(), expert_rows()), ignore_index=True)
+    found, checked = dict[str, dict[str, object]](), []
     for name in KERNELS:
         for path, some in rows[rows.kernel == name].groupby("path"):
             if some.gpu.nunique() == 1:
@@ -262,7 +325,7 @@ def tables(write: bool) -> None:
             waits, plain = fit(one)
             off = np.abs(one.log)
             found.setdefault(name, {})[str(path)] = {
-                "source": f"{PACKAGE} {VERSION}, gemm_perf",
+                "source": f"{PACKAGE} {VERSION}, {'moe_perf' if KERNELS[name].grouped else 'gemm_perf'}",
                 "date": datetime.date.today().isoformat(),
                 "gpus": sorted(set(one.gpu)),
                 "rows": int(one.fitted.sum()),

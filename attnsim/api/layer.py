@@ -244,7 +244,8 @@ def step_part(
         Whose fp8 GEMMs they are; those of 16 bits are cuBLAS's.
     """
     if step.products and dtype != "fp32":
-        return _products(step, gpu, kernel_of(dtype, library), conditions, group)
+        experts = gpu if group == "mlp" and step.products[0].batch > 1 else None
+        return _products(step, gpu, kernel_of(dtype, library, experts), conditions, group)
     schedule = library_schedule(step_schedule(step, gpu, dtype), lambda chip: step_schedule(step, chip, dtype), gpu)
     played = replayed(schedule, gpu, GEMM_NUMBERS, conditions)
     known = widths()

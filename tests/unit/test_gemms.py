@@ -99,14 +99,14 @@ def test_only_libraries_that_do_so_split_k_and_only_where_tiles_are_few() -> Non
 
 @pytest.mark.parametrize("gpu", [A100, H100, B200, L40S], ids=lambda gpu: gpu.id)
 def test_no_product_is_faster_than_a_smaller_one(gpu: Gpu) -> None:
-    """By a percent at most, at one clock: a longer k may be split where a shorter one may not."""
+    """By 3 % at most, at one clock: tiles are chosen for another, and a longer k may be split."""
     gpu = gpu.replace("clock.sustained", "1.4 GHz")
     sizes = np.unique(np.round(np.geomspace(16, 20000, 60)))
     for fixed in ((512, 1024), (4096, 4096), (8192, 14336)):
         first, second = fixed
         for shape in ((sizes, first, second), (first, sizes, second), (first, second, sizes)):
             times = run(gpu, "cublas-bf16", *shape).time_s
-            assert (times[1:] > 0.99 * times[:-1]).all()
+            assert (times[1:] > 0.97 * times[:-1]).all()
 
 
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name.endswith(("bf16", "fp8"))])

@@ -87,10 +87,19 @@ twice the rate of fp8 on Blackwell (HGX B200 datasheet: 9 and 4.5 PFLOP/s dense)
 
 @dataclass(frozen=True, slots=True)
 class GemmKernel:
-    """Whose GEMM it is: of a library in a format, and whether it splits k."""
+    """Whose GEMM it is: of a library in a format, whether it splits k, and whether its rows are an expert's.
+
+    Rows of experts are gathered before the first product and summed after the second, by kernels of their own.
+    """
 
     format: str
     splits: bool = False
+    grouped: bool = False
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether a kernel of its own goes over the rows."""
+        return self.grouped or FORMATS[self.format].converted
 
 
 KERNELS = {
@@ -103,8 +112,13 @@ KERNELS = {
     "sglang-nvfp4": GemmKernel("nvfp4"),
     "trtllm-nvfp4": GemmKernel("nvfp4"),
     "vllm-nvfp4": GemmKernel("nvfp4"),
+    "trtllm-grouped-bf16": GemmKernel("bf16", grouped=True),
+    "trtllm-grouped-fp8": GemmKernel("fp8", grouped=True),
+    "flashinfer-grouped-bf16": GemmKernel("bf16", grouped=True),
+    "triton-grouped-bf16": GemmKernel("bf16", grouped=True),
 }
-"""Every framework takes cuBLAS for bf16, and TensorRT-LLM for fp8; DeepGEMM and FlashInfer's kernels split no k."""
+"""Every framework takes cuBLAS for bf16, and TensorRT-LLM for fp8; DeepGEMM and FlashInfer's kernels split no k.
+Grouped ones are CUTLASS's in TensorRT-LLM; vLLM and SGLang have FlashInfer's on Blackwell and Triton's elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,8 +505,8 @@ def _hbm_bytes(run: _Run, some: _Products) -> Floats:
 
 
 def _converting_s(run: _Run, some: _Products) -> Floats:
-    """Seconds of the kernels that convert A: a block for each row."""
-    if not run.form.converted:
+    """Seconds of the kernels that convert A or gather its rows: a block for each row."""
+    if not run.kernel.moves_rows:
         return np.zeros_like(some.m)
     waits, moved = run.waits, (2 + run.e) * some.m * some.k * some.batch
     lost = _missed(moved / run.kept_bytes)
@@ -555,8 +569,13 @@ def fits() -> dict[str, dict[Instructions, Fit]]:
     return read_typed(WAITS, "waits of GEMMs", dict[str, dict[Instructions, Fit]])
 
 
-def kernel_of(dtype: str, library: str) -> str:
-    """The kernel that a framework takes for a product: cuBLAS's for 16 bits, its own for fp8."""
+def kernel_of(dtype: str, library: str, grouped_on: Gpu | None = None) -> str:
+    """The kernel that a framework takes for a product: cuBLAS's for 16 bits, its own for fp8 and for experts."""
+    if grouped_on is not None and dtype == "fp8":
+        return "trtllm-grouped-fp8"
+    if grouped_on is not None:
+        own = "flashinfer" if gemm_path(grouped_on) == "tcgen05" else "triton"
+        return f"{'trtllm' if library == 'trtllm' else own}-grouped-bf16"
     return f"{library if f'{library}-{dtype}' in KERNELS else 'vllm'}-{dtype}" if dtype == "fp8" else "cublas-bf16"
 
 
