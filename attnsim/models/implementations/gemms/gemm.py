@@ -240,12 +240,25 @@ class GemmTimes:
     cuts: tuple[str, ...]
 
 
+MORE_TILES: dict[Instructions, tuple[GemmTile, ...]] = by_hand(
+    {
+        "mma_sync": (GemmTile(256, 64, 32, stages=4, warps=8), GemmTile(64, 32, 64, stages=5, warps=4)),
+        "wgmma": (),
+        "tcgen05": tuple(GemmTile(64, n, 64, stages=6, warps=4, bands=1) for n in (256, 192, 128, 64)),
+    },
+    "tiles of libraries' GEMMs (closed) beside those of attention's: of few rows, or few columns",
+)
+"""Traces name ``ampere_fp16_s16816gemm_fp16_256x64_ldg8_f2f_stages_64x3`` (deeper than fits an L40S) and, on Blackwell,
+tiles of 64 rows without a pair: ``nvjet_sm100_tst_64x8_64x16_4x1_v_bz``, ``64x24_64x16_1x2``. 64 x 32 is assumed."""
+LOW_CLUSTER = by_hand(4, "blocks that share an operand of a library's (closed) GEMM with tiles of one warpgroup")
+"""As in ``nvjet_tst_64x8_64x16_4x1_v_bz`` and ``nvjet_sm100_tst_32x64_64x16_4x1_v_bz``; 2 x 4 and 1 x 2 are named too."""
+
+
 def product_tiles(path: Instructions) -> tuple[GemmTile, ...]:
     """Tiles that a library has for products on a path."""
-    if path == "mma_sync":
-        return (*TILES[path], GemmTile(256, 64, 32, stages=4, warps=8), GemmTile(64, 32, 64, stages=5, warps=4))
-    low = () if path == "wgmma" else tuple(GemmTile(64, n, 64, stages=6, warps=4, bands=1) for n in (256, 192, 128, 64))
-    return tuple(one if one.paired or one.bands > 1 else replace(one, cluster=4) for one in (*TILES[path], *low))
+    every = (*TILES[path], *MORE_TILES[path])
+    alone = [path != "mma_sync" and not one.paired and one.bands == 1 for one in every]
+    return tuple(replace(one, cluster=LOW_CLUSTER) if low else one for one, low in zip(every, alone, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
