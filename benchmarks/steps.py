@@ -100,15 +100,16 @@ class Server:
         share = DRAWN if self.drawn else 1.0
         isl, osl = round(share * self.isl), round(share * self.osl)
         model = load_model(str(folder / "model_configs" / f"{MODELS[self.model]}_config.json"))
-        decoding = f"1:{isl + osl // 2} x {self.batch}"
-        mixed = f"1:{isl + osl // 2} x {self.batch - 1}, {isl}:{isl}"
         how = {"tp": self.tp, "dtype": self.dtype, "library": LIBRARIES[self.backend]}
         how |= {"ep": self.ep} if self.ep > 1 else {}
-        alone = step(model, SYSTEMS[self.system], decoding, **how)  # type: ignore[arg-type]
-        beside = step(model, SYSTEMS[self.system], mixed, **how)  # type: ignore[arg-type]
+        keys = isl + osl // 2
+        decode, mixed = (
+            step(model, SYSTEMS[self.system], lengths, **how)  # type: ignore[arg-type]
+            for lengths in (f"1:{keys} x {self.batch}", f"1:{keys} x {self.batch - 1}, {isl}:{isl}")
+        )
         part = min(1.0, (self.batch - 1) / osl)
         low, time, high = (
-            (1 - part) * getattr(alone, name) + part * getattr(beside, name)
+            (1 - part) * getattr(decode, name) + part * getattr(mixed, name)
             for name in ("time_low_s", "time_s", "time_high_s")
         )
         return low, time, high
@@ -193,11 +194,11 @@ def exchanges(folder: Path) -> dict[Exchange, float]:
         for row in rows.to_dict("records"):
             if path.stem == "wideep_deepep_ll_perf":
                 for phase in ("dispatch", "combine"):
-                    told = (row["num_token"], row["hidden_size"], row["num_topk"])
-                    found[Exchange(system, "low latency", phase, *told, EP)] = 1e-6 * row[f"{phase}_avg_t_us"]
+                    shape = (row["num_token"], row["hidden_size"], row["num_topk"])
+                    found[Exchange(system, "low latency", phase, *shape, EP)] = 1e-6 * row[f"{phase}_avg_t_us"]
             elif row["comm_dtype"] in ("bfloat16", "default"):
-                told = (row["num_tokens"], row["hidden_size"], row["topk"])
-                one = Exchange(system, row["comm_backend"], row["phase"], *told, row["ep_size"])
+                shape = (row["num_tokens"], row["hidden_size"], row["topk"])
+                one = Exchange(system, row["comm_backend"], row["phase"], *shape, row["ep_size"])
                 found[one] = 1e-6 * row["latency"]
     return found
 

@@ -411,10 +411,10 @@ def test_a_server_is_predicted_as_the_mean_of_its_steps(tmp_path: Path) -> None:
     config = tmp_path / "model_configs" / "meta-llama--Meta-Llama-3.1-8B_config.json"
     config.write_text(json.dumps(LLAMA))
     server = Server("meta-llama/Llama-3.1-8B-Instruct", "h100_sxm", "vllm", 1000, 100, 8, 1, 1, "bf16", False)
-    alone, beside = (step(str(config), H100, text) for text in ("1:1050 x 8", "1:1050 x 7, 1000:1000"))
+    decode, mixed = (step(str(config), H100, text) for text in ("1:1050 x 8", "1:1050 x 7, 1000:1000"))
     low, time, high = server.predicted(tmp_path)
-    assert time == pytest.approx(0.93 * alone.time_s + 0.07 * beside.time_s)
-    assert low == pytest.approx(0.93 * alone.time_low_s + 0.07 * beside.time_low_s) and high > time
+    assert time == pytest.approx(0.93 * decode.time_s + 0.07 * mixed.time_s)
+    assert low == pytest.approx(0.93 * decode.time_low_s + 0.07 * mixed.time_low_s) and high > time
 
 
 def test_the_order_of_servers_is_of_pairs_among_which_one_chooses() -> None:

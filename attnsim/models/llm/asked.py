@@ -94,8 +94,8 @@ def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv:
             raise InputError(f"{flag} {value} and --lengths exclude each other; lengths say it of each sequence")
     found = read_lengths(text, passes == "decode")
     if passes == "fwd" and all(one.queries == 1 < one.keys for one in found):
-        told = "every sequence has one new token and is played forward; a step takes the kernels of --pass decode"
-        warnings.warn(f"lengths: {told}", Taken, stacklevel=3)
+        remark = "every sequence has one new token and is played forward; a step takes the kernels of --pass decode"
+        warnings.warn(f"lengths: {remark}", Taken, stacklevel=3)
     return found
 
 
