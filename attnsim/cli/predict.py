@@ -107,7 +107,7 @@ def predict(
 
     machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
     hypothetical = [question_flags.changed(machine, changes) for machine in machines]
-    refused = _refused(question, hypothetical, names, imitated)
+    refused = _refused(question, hypothetical, names, imitated, not algorithm)
     asked = _Asked(names, imitated, tile, how.with_l2(flags.l2), refused)
     if not any(refused.values()):
         check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
@@ -136,7 +136,7 @@ def predict(
             if not group.same
             for place, item in enumerate(group.predictions)
         ] + [
-            {"implementation": name, "gpu": machine, "time_s": None, "error": reason}
+            {"algorithm" if name in names else "implementation": name, "gpu": machine, "time_s": None, "error": reason}
             for machine, why in refused.items()
             for name, reason in why.items()
         ]
@@ -252,7 +252,7 @@ class _Asked:
 
     def answers(self, question: Workload, gpu: Gpu, way: str) -> list[Outcome]:
         able = [name for name in self.implementations if name not in self.refused[gpu.base_id]]
-        names = _of(able, self.names, self.implementations)
+        names = [name for name in _of(able, self.names, self.implementations) if name not in self.refused[gpu.base_id]]
         if not names:
             return []
         return compare(
@@ -335,21 +335,32 @@ def _of(able: list[str], names: list[str], wanted: list[str]) -> list[str]:
     return [name for name in names if name not in theirs]
 
 
-def _refused(question: Workload, gpus: list[Gpu], names: list[str], wanted: list[str]) -> dict[str, dict[str, str]]:
-    """Why implementations cannot answer, by GPU, where another can or does on another GPU; else the first says why."""
+def _refused(
+    question: Workload, gpus: list[Gpu], names: list[str], wanted: list[str], usual: bool
+) -> dict[str, dict[str, str]]:
+    """Why implementations, or the usual algorithms, cannot answer, by GPU, where another can or does on another GPU.
+
+    Where none can, the first says why.
+    """
+
+    def why_not(gpu: Gpu, algorithms: list[str], own: list[str]) -> str:
+        try:
+            compared(question, gpu, algorithms, own, read_conditions())
+        except InputError as error:
+            return str(error)
+        return ""
+
     found: dict[str, dict[str, str]] = {gpu.base_id: {} for gpu in gpus}
-    if len(wanted) * len(gpus) < 2:
+    asked = {name: (_of([name], names, wanted), [name]) for name in wanted}
+    asked = asked or {name: ([name], list[str]()) for name in names if usual}
+    if len(asked) * len(gpus) < 2:
         return found
-    errors = []
     for gpu in gpus:
-        for name in wanted:
-            try:
-                compared(question, gpu, _of([name], names, wanted), [name], read_conditions())
-            except InputError as error:
-                errors.append(error)
-                found[gpu.base_id][name] = str(error)
-    if len(errors) == len(wanted) * len(gpus):
-        raise errors[0]
+        if wanted or why_not(gpu, names, []):  # together they may be asked what one of them alone is not
+            reasons = {name: why_not(gpu, *how) for name, how in asked.items()}
+            found[gpu.base_id] = {name: reason for name, reason in reasons.items() if reason}
+    if all(len(reasons) == len(asked) for reasons in found.values()):
+        raise InputError(next(iter(found[gpus[0].base_id].values())))
     return found
 
 

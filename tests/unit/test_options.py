@@ -1,5 +1,6 @@
 """Sinks, soft-capping, the cache's number format and pages: what they compute, who does them, and what they cost."""
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 import attnsim
 from attnsim import Mask, Workload, load_gpu
+from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation, match
 from attnsim.models.implementations.names import version_parts
@@ -90,6 +92,31 @@ def test_who_stands_in_no_line_refuses_and_names_who_does_not(option: str) -> No
         assert bool(said) == ((option, record.name) not in SUPPORTS), record.name
         assert REASONS.get((option, record.name), "") in said
         assert not said or ("take " in said and "\n" not in said and said.startswith(record.name))
+
+
+def test_a_usual_algorithm_without_sinks_has_a_dash_and_the_other_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "predict",
+        "--gpu",
+        "t4",
+        "--heads",
+        "8",
+        "--seq",
+        "2k",
+        "--head-dim",
+        "64",
+        "--dtype",
+        "fp16",
+        "--sinks",
+    ]
+    assert main([*command, "--json"]) == 0
+    naive, flash = json.loads(capsys.readouterr().out)
+    assert naive["algorithm"] == "naive" and naive["time_s"] > 0
+    assert flash["algorithm"] == "flash" and flash["time_s"] is None
+    assert flash["error"].startswith("flash-attn.1 has no attention sinks; leave it out, or take ")
+    assert main(command) == 0
+    assert "flash-attn.1 has no attention sinks" in capsys.readouterr().out
+    assert main([*command, "--algorithm", "flash"]) == 2
 
 
 @pytest.mark.parametrize("gpu", ["t4", "v100-sxm2-32gb", "a100-sxm4-80gb", "l40s", "h100-sxm5-80gb", "b200-sxm-180gb"])
