@@ -115,9 +115,8 @@ def _by_alternatives(base: Timed, other: Timed) -> list[float]:
     places = [(gpu.id, gpu.changes, _tile(one)) for one in (base, other) for gpu in [one.run.question.gpu]]
     if places[0] == places[1]:
         return []
-    logs = [
-        math.log(one / two) for one, two in zip(*(with_alternatives(one.run) for one in (base, other)), strict=True)
-    ]
+    mine, theirs = (with_alternatives(one.run) for one in (base, other))
+    logs = [math.log(one / two) for one, two in zip(mine, theirs, strict=True)]
     return [one - logs[0] for one in logs[1:]]
 
 
@@ -135,8 +134,9 @@ def moved(base: Played, other: Played) -> float:
     if not base.time_s or not other.time_s:
         return 0.0
     found = abs(math.log(base.time_s / other.time_s))
-    for unit in (base.units_s.keys() & other.units_s.keys()) - {"idle"}:
-        busy, then = base.units_s[unit], other.units_s[unit]
+    mine, theirs = base.units_s, other.units_s
+    for unit in (mine.keys() & theirs.keys()) - {"idle"}:
+        busy, then = mine[unit], theirs[unit]
         if busy > 0 and then > 0:
             found = max(found, max(busy / base.time_s, then / other.time_s) * abs(math.log(busy / then)))
     return found
