@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, fields
 from itertools import repeat
 from pathlib import Path
+from typing import Unpack
 
 from attnsim.api.answer import Answer, plain
-from attnsim.api.asking import Conditions, KernelQuestion, read_conditions, read_gpu
+from attnsim.api.asking import Given, KernelQuestion, read_conditions, read_gpu
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.comparing.levers import Lever, Turn, levers, turn
 from attnsim.api.explaining import KernelFit, TensorBytes, fit_of, tensors_of
@@ -23,7 +24,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.schedule.kernel_file import read_kernels
 from attnsim.models.schedule.lifted import LiftedCall
-from attnsim.simulator.replay import Replay, Told
+from attnsim.simulator.replay import Replay
 from attnsim.simulator.trace import Trace
 
 
@@ -59,14 +60,7 @@ class KernelExplanation:
 
 
 def predict_kernel(
-    kernel: LiftedCall | Path | str,
-    gpu: Gpu | str,
-    *,
-    mode: str = "fast",
-    cache: str = "warm",
-    launch: str = "stream",
-    budget: int | None = None,
-    told: Told | None = None,
+    kernel: LiftedCall | Path | str, gpu: Gpu | str, **conditions: Unpack[Given]
 ) -> Answer[KernelQuestion]:
     """Predict a lifted kernel on a GPU.
 
@@ -76,32 +70,22 @@ def predict_kernel(
         What ``attnsim kernels trace`` wrote, or its file.
     gpu : Gpu or str
     mode, cache, launch, budget, told
-        As for :func:`attnsim.predict`.
+        As for :func:`attnsim.predict`; a kernel has its own tile, and no timings correct it.
 
     Raises
     ------
     InputError
         Bad input, in one line; also where the kernel does not run on the GPU.
     """
-    file, machine = _read(kernel), read_gpu(gpu)
-    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, told=told)
-    return _answered(_play(file, machine, conditions))
+    return _answered(_play(kernel, gpu, conditions))
 
 
-def explain_kernel(
-    kernel: LiftedCall | Path | str,
-    gpu: Gpu | str,
-    *,
-    cache: str = "warm",
-    launch: str = "stream",
-    budget: int | None = None,
-    told: Told | None = None,
-) -> KernelExplanation:
+def explain_kernel(kernel: LiftedCall | Path | str, gpu: Gpu | str, **conditions: Unpack[Given]) -> KernelExplanation:
     """Explain a lifted kernel on a GPU: its loop nest, its occupancy, its bytes, and what would make it faster.
 
     Parameters
     ----------
-    kernel, gpu, cache, launch, budget, told
+    kernel, gpu, mode, cache, launch, budget, told
         As for :func:`predict_kernel`.
 
     Raises
@@ -109,14 +93,12 @@ def explain_kernel(
     InputError
         Bad input, in one line; also where the kernel does not run on the GPU.
     """
-    file, machine = _read(kernel), read_gpu(gpu)
-    conditions = read_conditions(cache=cache, launch=launch, budget=budget, told=told)
-    run = _play(file, machine, conditions)
+    run = _play(kernel, gpu, conditions)
     bound, each = bounds_of(run)
     return KernelExplanation(
         prediction=_answered(run),
         loop_nest=str(run.schedule),
-        fits=tuple(map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(machine), each)),
+        fits=tuple(map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(run.question.gpu), each)),
         tensors=tensors_of(run),
         turn=turn(run),
         levers=levers(run),
@@ -175,11 +157,16 @@ def _check(file: LiftedCall, gpu: Gpu) -> None:
         raise InputError(too_large(file.memory_bytes, gpu.hbm.capacity_bytes))
 
 
-def _play(file: LiftedCall, gpu: Gpu, conditions: Conditions) -> Played[KernelQuestion]:
-    _check(file, gpu)
-    chosen, schedule = _chosen(file, gpu), file.schedule
-    replay = replayed(schedule, gpu, chosen.numbers, conditions)
-    return Played(KernelQuestion(file, gpu, conditions), chosen, schedule, replay)
+def _play(kernel: LiftedCall | Path | str, gpu: Gpu | str, given: Given) -> Played[KernelQuestion]:
+    if own := {"tiles", "tile", "calibration"} & given.keys():
+        raise InputError(
+            f"{', '.join(sorted(own))} is not for a kernel file, which has a tile of its own; leave it out"
+        )
+    file, machine, conditions = _read(kernel), read_gpu(gpu), read_conditions(**given)
+    _check(file, machine)
+    chosen, schedule = _chosen(file, machine), file.schedule
+    replay = replayed(schedule, machine, chosen.numbers, conditions)
+    return Played(KernelQuestion(file, machine, conditions), chosen, schedule, replay)
 
 
 def _answered(run: Played[KernelQuestion]) -> Answer[KernelQuestion]:

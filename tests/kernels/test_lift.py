@@ -24,6 +24,7 @@ from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.ptx.machine_code import kernels_in
 from attnsim.simulator.replay import replay
+from tests.unit.answering import refused
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"
 
@@ -84,6 +85,7 @@ def test_a_kernel_file_says_what_was_lifted(tmp_path: Path) -> None:
     assert other.kernel.segments == one.kernel.segments and other.kernel.uses == one.kernel.uses
     assert (other.kernel.turns == one.kernel.turns).all() and other.instructions == one.instructions
     assert predict_kernel(path, A100).time_s == predict_kernel(lifted, A100).time_s
+    assert "tile is not for a kernel file" in refused(lambda: predict_kernel(path, A100, tile="64x64"))
     found = explain_kernel(path, load_gpu(H100).replace("sm.count", "2x"))
     assert "flash_forward" in found.loop_nest and found.prediction.trust.level == "extrapolated"
 
