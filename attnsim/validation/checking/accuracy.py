@@ -171,9 +171,9 @@ def family_table(group: Group, wanted: Wanted) -> list[dict[str, Any]]:
     columns = ("mechanism", "implementation", "pass", "left_out")
     return [
         dict(zip(columns, key, strict=True))
-        | {"gpus": len({gpu for _, gpu, _ in mine})}
-        | _summary([error for _, _, error in mine])
-        for key, mine in sorted(grouped(found, lambda one: one[0]).items())
+        | {"gpus": len({gpu for _, gpu, _ in members})}
+        | _summary([error for _, _, error in members])
+        for key, members in sorted(grouped(found, lambda one: one[0]).items())
     ]
 
 
@@ -213,10 +213,10 @@ def accuracy_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
 
     bands = {f"{low}+" if high == LONGEST else f"{low}-{high}": (low, high) for low, high in LENGTHS}
     table = []
-    for key, mine in sorted(grouped(found, cell).items()):
+    for key, members in sorted(grouped(found, cell).items()):
         names: dict[str, Any] = dict(zip(("source", "implementation", "gpu", "pass", "split"), key, strict=True))
         for band, (low, high) in (bands | {"all": (0, LONGEST)}).items():
-            if errors := [one.error for one in mine if low <= max(one.row.case.seq_q, one.row.case.seq_kv) <= high]:
+            if errors := [one.error for one in members if low <= max(one.row.case.seq_q, one.row.case.seq_kv) <= high]:
                 table.append(names | {"band": band} | _summary(errors))
     return table
 
@@ -227,7 +227,7 @@ def overview(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     lines = {"all": once}
     for key in (lambda one: PASSES.get(one.row.case.passes, "training"), lambda one: one.row.gpu.architecture):
         lines |= dict(sorted(grouped(once, key).items()))
-    return [{"measured": name} | _summary([one.error for one in mine]) for name, mine in lines.items() if mine]
+    return [{"measured": name} | _summary([one.error for one in members]) for name, members in lines.items() if members]
 
 
 def _once(found: Sequence[HeldOut]) -> list[HeldOut]:
@@ -251,8 +251,8 @@ def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """Return the errors by what a user asks for: one line per kind of prediction and split."""
     kinds = grouped((one for one in found if kind_of(one.row)), lambda one: (kind_of(one.row), one.split))
     return [
-        {"what": kind, "split": split} | _summary([one.error for one in mine])
-        for (kind, split), mine in sorted(kinds.items())
+        {"what": kind, "split": split} | _summary([one.error for one in members])
+        for (kind, split), members in sorted(kinds.items())
     ]
 
 

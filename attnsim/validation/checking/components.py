@@ -235,20 +235,20 @@ def components_table(groups: Sequence[Group]) -> list[dict[str, Any]]:
     laboratories, chips = left_out(groups, lambda group: group.laboratory), left_out(groups, lambda group: group.gpu)
     table = []
     for name in (HOME, *COMPONENTS):
-        mine = [group for group in groups if group.category == name]
+        members = [group for group in groups if group.category == name]
         line: dict[str, Any] = {
-            "component": name, "sources": len({group.source for group in mine}),
-            "laboratories": len({group.laboratory for group in mine}), "groups": len(mine), "within": None,
+            "component": name, "sources": len({group.source for group in members}),
+            "laboratories": len({group.laboratory for group in members}), "groups": len(members), "within": None,
             "sd": widths.sd.get(name, 0.0), "half_width": None, "needed": None, "ratio": None, "held": None,
             "held_chip": None,
         }  # fmt: skip
-        if mine:
-            stated, wanted = float(np.median([_half(widths, group) for group in mine])), needed(mine)
+        if members:
+            stated, wanted = float(np.median([_half(widths, group) for group in members])), needed(members)
             line |= {
-                "within": float(np.sqrt(np.mean([group.scatter**2 for group in mine]))),
+                "within": float(np.sqrt(np.mean([group.scatter**2 for group in members]))),
                 "half_width": stated, "needed": wanted, "ratio": stated / wanted,
-                "held": float(np.mean([laboratories.inside[group] for group in mine])),
-                "held_chip": float(np.mean([chips.inside[group] for group in mine])),
+                "held": float(np.mean([laboratories.inside[group] for group in members])),
+                "held_chip": float(np.mean([chips.inside[group] for group in members])),
             }  # fmt: skip
         table.append({key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()})
     return table

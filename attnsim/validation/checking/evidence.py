@@ -159,11 +159,11 @@ def home(found: Sequence[HeldOut] | None = None) -> list[Predicted]:
     by_split = grouped((one for one in held if usable(one.row)), lambda one: (one.calibration, one.split))
     points = []
     for (name, _), inside in by_split.items():
-        for group, mine in sorted(grouped(inside, lambda one: one.group).items()):
+        for group, members in sorted(grouped(inside, lambda one: one.group).items()):
             rest = [one.row for one in inside if one.group != group]
             if rest:
                 seen = replace(calibrations()[name], domain=domain_of(rest))
-                points += [Predicted(one.row, seen, separation(one.row, seen), one.predicted_s) for one in mine]
+                points += [Predicted(one.row, seen, separation(one.row, seen), one.predicted_s) for one in members]
     return points
 
 

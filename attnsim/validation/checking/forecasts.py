@@ -232,10 +232,10 @@ def _shape(w: Workload) -> tuple[str, int, int, int, int, int, int, int]:
 
 def _scored(pairs: Sequence[tuple[tuple[str, ...], float, float, float, float]]) -> list[dict[str, Any]]:
     table = []
-    for cell, mine in grouped(pairs, lambda one: one[0]).items():
-        forecast, low, high, true = np.array([one[1:] for one in mine]).T
+    for cell, members in grouped(pairs, lambda one: one[0]).items():
+        forecast, low, high, true = np.array([one[1:] for one in members]).T
         held = float(((low <= true) & (true <= high)).mean())
-        line = dict(zip(("release", "gpu", "implementation", "pass"), cell, strict=True)) | {"rows": len(mine)}
+        line = dict(zip(("release", "gpu", "implementation", "pass"), cell, strict=True)) | {"rows": len(members)}
         bias = float(np.log(forecast / true).mean())
         table.append(
             line | error_summary(np.abs(forecast / true - 1)) | {"bias": round(bias, 4), "held": round(held, 4)}

@@ -149,9 +149,9 @@ def _rows(pair: Pair, sample: int, only: Sequence[Row] | None) -> list[tuple[Row
     published = [row for row in published_rows() if _wanted(row)]
     older = {question(row): row for row in published if row.gpu.base_id == pair.older}
     # Rows at a clock of their own are of a locked card, the same design.
-    mine = [row for row in published if row.gpu.base_id == pair.newer and (only is None or row in only)]
+    of_newer = [row for row in published if row.gpu.base_id == pair.newer and (only is None or row in only)]
     # A kernel that the older GPU does not run, such as Hopper's own, has no numbers to carry over.
-    found = [(row, older.get(question(row))) for row in mine if _transfers(row, pair)]
+    found = [(row, older.get(question(row))) for row in of_newer if _transfers(row, pair)]
     for gpu, name, passes in aiconfigurator.cells() if only is None else ():
         if gpu == pair.newer and runs_on(IMPLEMENTATIONS[name], load_gpu(gpu)):
             there = twins(pair.older, name, passes)

@@ -144,7 +144,7 @@ def interventions(sample: int = SERVING_SAMPLE) -> list[Stepped]:
         Largest number of pairs of a kernel, for each pair of sources and kind of step.
     """
     cells = grouped(_pairs(sample), lambda pair: (pair.kind, pair.what, pair.whose, *pair.sources))
-    pairs = [pair for mine in cells.values() for pair in mine[:: -(-len(mine) // sample)]]
+    pairs = [pair for members in cells.values() for pair in members[:: -(-len(members) // sample)]]
     found = []
     for pair in pairs:
         use, *numbers = _numbers(pair)
@@ -165,8 +165,8 @@ def _pairs(sample: int) -> Iterator[Pair]:
         if one.gpu.architecture == two.gpu.architecture:
             yield Pair("GPU", f"{one.gpu.base_id} > {two.gpu.base_id}", one, two)
     for kind, cells in ONE_FIELD.items():
-        for mine in grouped(rows, partial(_other_columns, cells=cells)).values():
-            for one, two in combinations(sorted(mine, key=partial(_values, cells=cells)), 2):
+        for members in grouped(rows, partial(_other_columns, cells=cells)).values():
+            for one, two in combinations(sorted(members, key=partial(_values, cells=cells)), 2):
                 if _values(one, cells)[0] != _values(two, cells)[0]:
                     yield Pair(kind, f"{_text(one, cells[0])} > {_text(two, cells[0])}", one, two)
 
@@ -185,8 +185,8 @@ def _rows() -> Iterator[Row]:
 def _medians(rows: Iterable[Row]) -> list[Row]:
     """Merge the rows of one source for one question into one row with their median time."""
     return [
-        replace(mine[0], case=replace(mine[0].case, time_s=float(np.median([row.measured_s for row in mine]))))
-        for mine in grouped(rows, lambda row: _other_columns(row, ())).values()
+        replace(members[0], case=replace(members[0].case, time_s=float(np.median([row.measured_s for row in members]))))
+        for members in grouped(rows, lambda row: _other_columns(row, ())).values()
     ]
 
 
@@ -267,7 +267,7 @@ def steps_table(found: Iterable[Stepped]) -> list[dict[str, Any]]:
     for key in (lambda one: ("all", "", "", one.use), lambda one: ("all", "", one.group, one.use), _line):
         lines |= grouped(sorted(found, key=key), key)
     columns = ("kind", "step", "implementation", "use")
-    return [dict(zip(columns, key, strict=True)) | _summary(mine) for key, mine in lines.items()]
+    return [dict(zip(columns, key, strict=True)) | _summary(members) for key, members in lines.items()]
 
 
 def _line(one: Stepped) -> tuple[str, str, str, Use]:

@@ -26,7 +26,7 @@ Launches = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _CaseSchedule:
     row: Row
     schedule: Schedule
 
@@ -62,18 +62,20 @@ def compare_io(counted: Sequence[Counted], cases: Sequence[Case]) -> list[dict[s
     InputError
         If launches and cases do not match.
     """
-    asked = [_asked(case) for case in cases]
+    asked = [_with_schedule(case) for case in cases]
     known = {name for one in asked for name, _ in one.launches}
     calls = _calls([launch for launch in counted if launch.kernel in known], asked)
-    return [line for one, mine in zip(asked, calls, strict=True) for line in _lines(one, mine, _predicted(one))]
+    return [
+        line for one, own_calls in zip(asked, calls, strict=True) for line in _lines(one, own_calls, _predicted(one))
+    ]
 
 
-def _asked(case: Case) -> _Asked:
+def _with_schedule(case: Case) -> _CaseSchedule:
     row = row_of(case)
-    return _Asked(row, row.schedule)
+    return _CaseSchedule(row, row.schedule)
 
 
-def _calls(launches: Sequence[Counted], asked: Sequence[_Asked]) -> list[list[Sequence[Counted]]]:
+def _calls(launches: Sequence[Counted], asked: Sequence[_CaseSchedule]) -> list[list[Sequence[Counted]]]:
     """Return the calls of each case, with one launch for every kernel of its schedule."""
     found: list[list[Sequence[Counted]]] = []
     at = 0
@@ -101,7 +103,7 @@ def _is_call(launches: Sequence[Counted], wanted: Launches) -> bool:
     )
 
 
-def _mismatch(alike: Sequence[_Asked], calls: int, following: Sequence[Counted]) -> str:
+def _mismatch(alike: Sequence[_CaseSchedule], calls: int, following: Sequence[Counted]) -> str:
     first = alike[0]
     wanted = ", ".join(f"{name} with {blocks} blocks" for name, blocks in first.launches)
     if calls:
@@ -114,7 +116,7 @@ def _named(launch: Counted) -> str:
     return launch.kernel if launch.blocks is None else f"{launch.kernel} with {launch.blocks} blocks"
 
 
-def _predicted(one: _Asked) -> list[dict[str, float]]:
+def _predicted(one: _CaseSchedule) -> list[dict[str, float]]:
     """Return the predicted bytes of each kernel."""
     gpu = one.row.gpu
     numbers = choose(one.row.record, gpu).numbers
@@ -131,7 +133,7 @@ def _bytes(kernel: KernelReplay) -> dict[str, float]:
 
 
 def _lines(
-    one: _Asked, calls: Sequence[Sequence[Counted]], predicted: list[dict[str, float]]
+    one: _CaseSchedule, calls: Sequence[Sequence[Counted]], predicted: list[dict[str, float]]
 ) -> Iterator[dict[str, Any]]:
     about = {"implementation": one.row.record.name, "workload": str(one.row.workload), "gpu": one.row.case.gpu}
     names = [kernel.name for kernel in one.schedule.kernels]

@@ -42,20 +42,20 @@ def pairs_table(found: list[Step]) -> list[dict[str, Any]]:
     groups = groups_of_steps(found)
     check = left_out(groups, lambda group: group.laboratory, RATIOS)
     cells = grouped(zip(found, groups, strict=True), lambda both: (both[0].pair, both[0].numbers))
-    return [_pair(mine, check.inside, check.half) for _, mine in sorted(cells.items())]
+    return [_pair(members, check.inside, check.half) for _, members in sorted(cells.items())]
 
 
-def _pair(mine: Sequence[tuple[Step, Group]], inside: Any, half: Any) -> dict[str, Any]:
-    first = mine[0][0]
+def _pair(members: Sequence[tuple[Step, Group]], inside: Any, half: Any) -> dict[str, Any]:
+    first = members[0][0]
     return {
         "older": first.older.gpu.base_id,
         "newer": first.newer.gpu.base_id,
         "numbers": first.numbers,
-        "steps": len(mine),
-        "ratio": round(float(np.median([one.ratio for one, _ in mine])), 4),
-        "error": round(float(np.median([abs(one.log_error) for one, _ in mine])), 4),
-        "half_width": round(float(np.median([half[group] for _, group in mine])), 4),
-        "held": round(float(np.mean([inside[group] for _, group in mine])), 4),
+        "steps": len(members),
+        "ratio": round(float(np.median([one.ratio for one, _ in members])), 4),
+        "error": round(float(np.median([abs(one.log_error) for one, _ in members])), 4),
+        "half_width": round(float(np.median([half[group] for _, group in members])), 4),
+        "held": round(float(np.mean([inside[group] for _, group in members])), 4),
     }
 
 
@@ -88,12 +88,12 @@ def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[
         )
     return [
         {
-            "laboratory": whose, "gpu": gpu, "kernels": len({names for names, _, _ in mine}), "steps": len(mine),
-            "error": round(float(np.median([error for _, error, _ in mine])), 4),
-            "half_width": round(float(np.median([half for _, _, half in mine])), 4),
-            "held": round(float(np.mean([error <= half for _, error, half in mine])), 4),
+            "laboratory": whose, "gpu": gpu, "kernels": len({names for names, _, _ in members}), "steps": len(members),
+            "error": round(float(np.median([error for _, error, _ in members])), 4),
+            "half_width": round(float(np.median([half for _, _, half in members])), 4),
+            "held": round(float(np.mean([error <= half for _, error, half in members])), 4),
         }
-        for (whose, gpu), mine in sorted(cells.items())
+        for (whose, gpu), members in sorted(cells.items())
     ]  # fmt: skip
 
 
@@ -122,15 +122,15 @@ def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
     check = left_out(groups, lambda group: group.laboratory, RATIOS)
     table = []
     for name, sd in ratio_widths(found).sd.items():
-        mine = [group for group in groups if group.category == name]
+        members = [group for group in groups if group.category == name]
         line: dict[str, Any] = {
-            "component": name, "sd": round(sd, 4), "steps": len(mine),
-            "pairs": len({group.laboratory for group in mine}), "error": None, "half_width": None, "held": None,
+            "component": name, "sd": round(sd, 4), "steps": len(members),
+            "pairs": len({group.laboratory for group in members}), "error": None, "half_width": None, "held": None,
         }  # fmt: skip
-        if mine:
-            line["error"] = round(float(np.median([abs(group.bias) for group in mine])), 4)
-            line["half_width"] = round(float(np.median([check.half[group] for group in mine])), 4)
-            line["held"] = round(float(np.mean([check.inside[group] for group in mine])), 4)
+        if members:
+            line["error"] = round(float(np.median([abs(group.bias) for group in members])), 4)
+            line["half_width"] = round(float(np.median([check.half[group] for group in members])), 4)
+            line["held"] = round(float(np.mean([check.inside[group] for group in members])), 4)
         table.append(line)
     return table
 

@@ -122,16 +122,16 @@ def validate(
     progress()
     transfers = hypothetical.errors(hypothetical.outcomes(sample=sample))
     progress()
-    mine, theirs = predictions(own), predictions(given)
+    of_own, of_given = predictions(own), predictions(given)
     points = [point("held out", one.row, one.split, one.predicted_s) for one in held]
-    for kind, found in (("serving", served), ("own", mine), ("given", theirs)):
+    for kind, found in (("serving", served), ("own", of_own), ("given", of_given)):
         points += [point(kind, one.row, one.numbers, one.predicted_s) for one in found]
     tables = {
         "error": targets_table(held),
         "error_by_length": accuracy_table(held),
         "serving": serving_table(served),
-        "own": serving_table(mine),
-        "given": serving_table(theirs),
+        "own": serving_table(of_own),
+        "given": serving_table(of_given),
         "dataset": datasets_table(),
         "calibration": differences(held),
         "trust": trust,
@@ -158,15 +158,15 @@ def stated_table(served: Sequence[Served]) -> list[dict[str, Any]]:
     """Return the coverage of the stated intervals: ``level, rows, coverage, mean_error, width_over_error``."""
     table = []
     for level in LEVELS:
-        mine = [one for one in served if one.trust.level == level]
-        if mine:
-            errors = np.log([one.row.measured_s / one.predicted_s for one in mine])
-            low, high = (np.log([getattr(one.trust, end) for one in mine]) for end in ("low", "high"))
+        members = [one for one in served if one.trust.level == level]
+        if members:
+            errors = np.log([one.row.measured_s / one.predicted_s for one in members])
+            low, high = (np.log([getattr(one.trust, end) for one in members]) for end in ("low", "high"))
             size = float(np.abs(errors).mean())
             table.append(
                 {
                     "level": level,
-                    "rows": len(mine),
+                    "rows": len(members),
                     "coverage": round(float(((low <= errors) & (errors <= high)).mean()), 4),
                     "mean_error": round(size, 4),
                     "width_over_error": round(float(np.median(high - low) / 2 / size), 3),
@@ -192,8 +192,8 @@ def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
         return one.row.case.gpu, one.row.record.name, hypothetical.pass_of(one.row), one.numbers
 
     table = []
-    for key, mine in sorted(grouped(served, cell).items()):
-        ratios = [one.predicted_s / one.row.measured_s for one in mine]
+    for key, members in sorted(grouped(served, cell).items()):
+        ratios = [one.predicted_s / one.row.measured_s for one in members]
         names: dict[str, Any] = dict(zip(("gpu", "implementation", "pass", "numbers"), key, strict=True))
         errors = error_summary(abs(ratio - 1) for ratio in ratios)
         table.append(names | {"rows": len(ratios)} | errors | {"over": round(float(np.exp(np.log(ratios).mean())), 4)})
