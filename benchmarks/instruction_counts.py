@@ -6,8 +6,8 @@
 
 Without a FILE our own kernels are compiled, as `attnsim kernels check` does. nvdisasm reads the machine code (`pip
 install nvidia-cuda-nvdisasm`, or on PATH, or `--nvdisasm FILE`); `--write` needs none.
-A row is one turn of a loop with tensor instructions,
-`--turns` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies. No
+A row is one iteration of a loop with tensor instructions,
+`--iterations` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies. No
 GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, `clocks` and
 `clocks_of_two` are those of one and two warps of a scheduler (:mod:`attnsim.ptx.scheduler`), without copies.
 """
@@ -34,7 +34,7 @@ from attnsim.kernels.resources import jobs
 from attnsim.kernels.variant import Variant, compile_variant, source_hash
 from attnsim.models.implementations.own import resources
 from attnsim.ptx.machine_code import OTHER, PIPES, Code, inside, kernels_in
-from attnsim.ptx.scheduler import turn_of
+from attnsim.ptx.scheduler import simulated_iteration
 from benchmarks.instruction_rows import rows_of
 from benchmarks.machine_code import disassemble, disassembler, parse
 
@@ -55,7 +55,7 @@ HEAD = """\
 kernel,arch,scores,rescaled,issued,exp,fp32,integer,load_store,masked,part,source_hash"""
 
 
-def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str, Any]]:
+def report(code: Code, arch: str, iterations: Sequence[int] = (1,)) -> list[dict[str, Any]]:
     """A row for each loop of a kernel.
 
     Parameters
@@ -63,12 +63,12 @@ def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str,
     code : Code
     arch : str
         "80", "90a"; clocks are of products of `mma.sync` alone.
-    turns : sequence of int
+    iterations : sequence of int
         Of the loops inside a loop, in their order; the last holds for all that follow.
     """
     found, loops = [], code.loops()
     for loop in loops:
-        path = list(code.path(loop, turns))
+        path = list(code.path(loop, iterations))
         ran, pipes = [code.instructions[index] for index in path], code.counts(path)
         row: dict[str, Any] = {
             "from": f"{ran[0].address:#x}",
@@ -81,8 +81,8 @@ def report(code: Code, arch: str, turns: Sequence[int] = (1,)) -> list[dict[str,
             "products": dict(Counter(one.opcode for one in ran if one.pipe == "tensor")),
         }
         if arch in MMA_SYNC:
-            one, two = (turn_of(ran, warps, clocks(int(arch))) for warps in (1, 2))
-            row["clocks"], row["clocks_of_two"] = (round(turn.products + turn.others) for turn in (one, two))
+            one, two = (simulated_iteration(ran, warps, clocks(int(arch))) for warps in (1, 2))
+            row["clocks"], row["clocks_of_two"] = (round(each.products + each.others) for each in (one, two))
             row["waits"] = round(one.products_wait + one.others_wait)
             row["tensor_clocks"] = round(pipes["tensor"] * clocks(int(arch))["tensor"])
         found.append(row)
@@ -149,7 +149,7 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _turns(text: str) -> list[int]:
+def _iterations(text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} given; allowed: whole numbers from 1, with commas, as 4,4,2")
     return [int(word) for word in text.split(",")]
@@ -162,14 +162,17 @@ def main() -> None:
         "--functions", type=_pattern, default="", help="regular expression: kernels, our own as 'LABEL sm_ARCH'"
     )
     parser.add_argument(
-        "--turns", type=_turns, default=[1], help="of the loops inside a loop, as 4,4,2; the last for all others"
+        "--iterations",
+        type=_iterations,
+        default=[1],
+        help="of the loops inside a loop, as 4,4,2; the last for all others",
     )
     parser.add_argument("--nvdisasm", type=Path)
     parser.add_argument("--write", action="store_true", help="write the counts of our own kernels for their schedules")
     parser.add_argument("--json", action="store_true", help="rows as JSON lines")
     options = parser.parse_args()
     if options.write:
-        if options.files or options.functions or options.turns != [1] or options.json or options.nvdisasm:
+        if options.files or options.functions or options.iterations != [1] or options.json or options.nvdisasm:
             parser.error("--write counts the kernels of the table; leave out all else")
         write()
         return
@@ -180,7 +183,7 @@ def main() -> None:
         else ((f"{one.label} sm_{arch}", arch, code) for one, arch, code in own(options.functions, program))
     )
     for name, arch, code in kernels:
-        for row in report(code, arch, options.turns):
+        for row in report(code, arch, options.iterations):
             line = {"function": name, **row}
             print(json.dumps(line) if options.json else "  ".join(f"{key} {value}" for key, value in line.items()))
 

@@ -169,7 +169,7 @@ class Code:
         return Counter(self.instructions[index].pipe for index in where)
 
     def path(
-        self, loop: range, turns: Sequence[int] = (1,), *, whole: bool = False, needed: Sequence[str] = NEEDED
+        self, loop: range, iterations: Sequence[int] = (1,), *, whole: bool = False, needed: Sequence[str] = NEEDED
     ) -> Iterator[int]:
         """Yield the instructions of one loop iteration: inner loops repeated, rarely executed pieces left out.
 
@@ -180,7 +180,7 @@ class Code:
         ----------
         loop : range
             The loop, as a range of instructions.
-        turns : sequence of int
+        iterations : sequence of int
             Iterations of the inner loops in order; the last number holds for all further ones. 0 leaves a loop out.
         whole : bool
             Include the rarely executed pieces.
@@ -188,7 +188,7 @@ class Code:
             A piece with an instruction of one of these pipes is always executed.
         """
         inner = [one for one in self.every_loop if inside(one, loop)]
-        each = [*turns, *[turns[-1]] * len(inner)]
+        each = [*iterations, *[iterations[-1]] * len(inner)]
         index, left = loop.start, {one.stop - 1: n - 1 for one, n in zip(inner, each, strict=False)}
         without = {one.start: one.stop for one, n in zip(inner, each, strict=False) if n == 0}
         while index < loop.stop:
@@ -223,20 +223,20 @@ class Code:
 
     def step(self, products: int) -> list[int] | None:
         """Return the shortest loop iteration with so many products; inner loops repeat as often as that takes."""
-        return min(self._turns(products), key=len, default=None)
+        return min(self._iterations(products), key=len, default=None)
 
     def hiding(self, products: int) -> list[int] | None:
         """Return the longest loop iteration with so many products, with its rarely executed pieces such as a mask."""
-        return max(self._turns(products, whole=True), key=len, default=None)
+        return max(self._iterations(products, whole=True), key=len, default=None)
 
-    def _turns(self, products: int, *, whole: bool = False) -> Iterator[list[int]]:
+    def _iterations(self, products: int, *, whole: bool = False) -> Iterator[list[int]]:
         for loop in self.loops():
-            once, twice = (self.counts(self.path(loop, [turns], whole=whole))["tensor"] for turns in (1, 2))
+            once, twice = (self.counts(self.path(loop, [iterations], whole=whole))["tensor"] for iterations in (1, 2))
             more, rest = divmod(products - once, twice - once) if twice > once else (0, products - once)
             if rest == 0 and more >= 0:
                 yield list(self.path(loop, [1 + more], whole=whole))
 
-    def turn(self, parts: Sequence[int], *, whole: bool = False) -> list[int] | None:
+    def iteration(self, parts: Sequence[int], *, whole: bool = False) -> list[int] | None:
         """Return one iteration of a loop whose inner loops have different numbers of products.
 
         Parameters
@@ -257,9 +257,9 @@ class Code:
             outside = self.counts(loop)["tensor"] - sum(each)
             for chosen in combinations(parts, sum(map(bool, each))):
                 of_loops = iter(chosen)
-                turns = [divmod(next(of_loops), one) if one else (1, 0) for one in each]
-                if sum(parts) - sum(chosen) == outside and all(many and not rest for many, rest in turns):
-                    return list(self.path(loop, [many for many, _ in turns] or [1], whole=whole))
+                iterations = [divmod(next(of_loops), one) if one else (1, 0) for one in each]
+                if sum(parts) - sum(chosen) == outside and all(many and not rest for many, rest in iterations):
+                    return list(self.path(loop, [many for many, _ in iterations] or [1], whole=whole))
         return None
 
     def _needed(self, index: int, pipes: Sequence[str] = NEEDED) -> bool:

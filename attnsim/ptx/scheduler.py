@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from attnsim.by_hand import by_hand
 from attnsim.ptx.machine_code import Instruction
 
-TURNS = 4
+ITERATIONS = 4
 """Simulated loop iterations; the first is left out."""
 QUEUED = by_hand(5, "instructions that memory and exponential units take of a scheduler before the next waits to issue")
 """Queue length for memory instructions, measured on an A6000 (Huerta et al., arXiv 2503.20481)."""
@@ -40,7 +40,7 @@ READ = by_hand(10, "clocks until an instruction has read its operands")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Iteration:
     """Time of one loop iteration for all warps of a scheduler, in clocks.
 
     Parameters
@@ -71,7 +71,7 @@ class Turn:
         return max(0.0, self.others - self.held_by_others)
 
 
-def turn_of(path: Sequence[Instruction], warps: int, costs: Mapping[str, float]) -> Turn:
+def simulated_iteration(path: Sequence[Instruction], warps: int, costs: Mapping[str, float]) -> Iteration:
     """Simulate iterations of a loop on the warps of one scheduler; the warps meet at barriers.
 
     Parameters
@@ -84,28 +84,28 @@ def turn_of(path: Sequence[Instruction], warps: int, costs: Mapping[str, float])
         Clocks that a warp instruction occupies the scheduler's share of each pipe; also ``mma latency`` and
         ``shared memory latency``, in clocks.
     """
-    players = [_Warp(path) for _ in range(warps)]
+    warps_in_step = [_Warp(path) for _ in range(warps)]
     free: dict[str, float] = {}
     now, begun = 0.0, 0.0
-    while running := [one for one in players if one.turns < TURNS]:
+    while running := [one for one in warps_in_step if one.iterations < ITERATIONS]:
         if all(one.meets for one in running):
             for one in running:
                 one.meets = False
         at, _, warp = min(
             (max(one.ready(costs, free), now), one.issued, number)
-            for number, one in enumerate(players)
-            if one.turns < TURNS and not one.meets
+            for number, one in enumerate(warps_in_step)
+            if one.iterations < ITERATIONS and not one.meets
         )
-        players[warp].issue(at, costs, free)
+        warps_in_step[warp].issue(at, costs, free)
         now = at + 1
-        if not begun and all(one.turns for one in players):
+        if not begun and all(one.iterations for one in warps_in_step):
             begun = now
-            for one in players:
+            for one in warps_in_step:
                 one.spent = {True: 0.0, False: 0.0}
-    share = (now - begun) / (TURNS - 1) / sum(sum(one.spent.values()) for one in players)
-    spent = {kind: share * sum(one.spent[kind] for one in players) for kind in (True, False)}
+    share = (now - begun) / (ITERATIONS - 1) / sum(sum(one.spent.values()) for one in warps_in_step)
+    spent = {kind: share * sum(one.spent[kind] for one in warps_in_step) for kind in (True, False)}
     held = {kind: warps * _held([one for one in path if _multiplies(one) == kind], costs) for kind in (True, False)}
-    return Turn(spent[True], spent[False], held[True], held[False])
+    return Iteration(spent[True], spent[False], held[True], held[False])
 
 
 def _multiplies(one: Instruction) -> bool:
@@ -128,7 +128,7 @@ class _Warp:
     """One warp: its position, and when the results that it waits for are ready."""
 
     def __init__(self, path: Sequence[Instruction]) -> None:
-        self.path, self.place, self.turns = path, 0, 0
+        self.path, self.place, self.iterations = path, 0, 0
         self.issued, self.next = 0.0, 0.0
         self.meets = False  # waits for the others at a barrier
         self.scoreboards = [0.0] * 6
@@ -160,4 +160,4 @@ class _Warp:
         self.meets = one.name == "BAR"
         self.place += 1
         if self.place == len(self.path):
-            self.place, self.turns = 0, self.turns + 1
+            self.place, self.iterations = 0, self.iterations + 1

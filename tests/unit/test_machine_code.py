@@ -89,9 +89,14 @@ def test_a_turn_whose_loops_turn_differently_often_is_told_by_the_products_of_it
             line(0x70, "EXIT"),
         )
     )
-    turn = code.turn([3, 1, 5])
-    assert turn is not None and code.counts(turn)["tensor"] == 9 and turn.count(1) == 3 and turn.count(4) == 5
-    assert code.turn([2, 2, 5]) is None
+    iteration = code.iteration([3, 1, 5])
+    assert (
+        iteration is not None
+        and code.counts(iteration)["tensor"] == 9
+        and iteration.count(1) == 3
+        and iteration.count(4) == 5
+    )
+    assert code.iteration([2, 2, 5]) is None
     assert len(shortest_run(code)) == len(code.instructions) and path_through(code)[-1] == len(code.instructions) - 1
 
 

@@ -31,8 +31,8 @@ class InstructionRatio:
     product_wait, other_wait : float
         Clocks that warps in step wait beyond the busy time of the pipes: per product of a warp, and per instruction
         that is neither a product nor a fragment.
-    stretches : tuple of mapping of str to float
-        For kernels without products: ratio of machine code to PTX instructions by pipe, for each stretch between waits
+    by_wait : tuple of mapping of str to float
+        For kernels without products: ratio of machine code to PTX instructions by pipe, for each part between waits
         for loads; empty if PTX and machine code have different numbers of waits.
     """
 
@@ -41,7 +41,7 @@ class InstructionRatio:
     products: int
     product_wait: float = 0.0
     other_wait: float = 0.0
-    stretches: tuple[Mapping[str, float], ...] = ()
+    by_wait: tuple[Mapping[str, float], ...] = ()
 
     def charged(self, ops: Ops, products: float, warps: int) -> Ops:
         """Return operations with PTX instruction counts scaled to machine code.
@@ -56,9 +56,9 @@ class InstructionRatio:
             Warps that share the operations.
         """
         step = sum(op.flops for op in ops) * self.products / products if products else 0.0
-        parts = stretches_of(ops)
-        if self.stretches and len(parts) == len(self.stretches):
-            return tuple(_scaled(op, left) for part, left in zip(parts, self.stretches, strict=True) for op in part)
+        parts = split_at_waits(ops)
+        if self.by_wait and len(parts) == len(self.by_wait):
+            return tuple(_scaled(op, left) for part, left in zip(parts, self.by_wait, strict=True) for op in part)
         found: list[TileOp] = []
         open_step: list[TileOp] = []
         flops = 0
@@ -132,7 +132,7 @@ def _scaled(op: TileOp, each: Mapping[str, float]) -> TileOp:
     )
 
 
-def stretches_of(ops: Iterable[TileOp]) -> list[list[TileOp]]:
+def split_at_waits(ops: Iterable[TileOp]) -> list[list[TileOp]]:
     """Split operations before each wait for loads; consecutive waits stay together."""
     found: list[list[TileOp]] = [[]]
     for op in ops:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from attnsim.kernels.lift.drafts import VANISHING
-from attnsim.kernels.lift.instruction_ratio import NOTHING, InstructionRatio, spent_on, stretches_of
+from attnsim.kernels.lift.instruction_ratio import NOTHING, InstructionRatio, spent_on, split_at_waits
 from attnsim.kernels.lift.kinds import Known
 from attnsim.kernels.lift.loops import Ops
 from attnsim.kernels.lift.paths import between_waits, code_marks, marks_made, marks_of, shortest_path
@@ -18,7 +18,7 @@ from attnsim.models.schedule.instructions import LANES, LDMATRIX_BYTES, MMA_FLOP
 from attnsim.ptx.lanes import WARP
 from attnsim.ptx.machine_code import OTHER, Code, Instruction, inside
 from attnsim.ptx.recording import Row
-from attnsim.ptx.scheduler import turn_of
+from attnsim.ptx.scheduler import simulated_iteration
 from attnsim.ptx.syntax import Function
 
 PIPES = {"tensor": "tensor", "XU": "exp", "FMA": "fp32", "ALU": "integer", "LSU": "load_store"}
@@ -97,17 +97,17 @@ def instruction_ratio_of(
     if not ptx.loops():
         return _by_paths(function, ptx, code, warps, ops)
     visits = [max(one) for one in zip(*warps, strict=True)]
-    unlike = _of_turns(ptx, code, visits, in_step)
+    unlike = _of_uneven_loops(ptx, code, visits, in_step)
     if unlike is not None:
         return unlike
     found: dict[float, InstructionRatio] = {}
     for products, exponentials in dict.fromkeys(amounts(body, threads) for body in bodies):
         for steps in (one for one in range(1, int(products) + 1) if products % one == 0):
             number = int(products) // steps
-            mine, theirs = ptx.step(number), code.step(number)
-            if mine and theirs:
-                off = abs(steps * ptx.counts(mine)["exp"] / max(1.0, exponentials) - 1)
-                found.setdefault(off, _compared(ptx, mine, code, theirs, number, visits, in_step))
+            ptx_path, code_path = ptx.step(number), code.step(number)
+            if ptx_path and code_path:
+                off = abs(steps * ptx.counts(ptx_path)["exp"] / max(1.0, exponentials) - 1)
+                found.setdefault(off, _compared(ptx, ptx_path, code, code_path, number, visits, in_step))
                 break
     return found[min(found)] if found else NOTHING
 
@@ -119,52 +119,56 @@ def _by_paths(
 
     Work beyond the shortest path of the PTX, such as masking scores, leaves no trace in memory accesses. It is kept, up
     to the size of the pieces that the machine code's path skips. If each warp waits for loads as often as the block
-    does, the stretches between waits are compared one by one.
+    does, the code between waits is compared part by part.
     """
     before, after = defaultdict[str, float](float), defaultdict[str, float](float)
-    parts = stretches_of(ops)
+    parts = split_at_waits(ops)
     spent = [spent_on(part) for part in parts]
     within: list[dict[str, float]] = [defaultdict(float) for _ in parts]
-    marks, theirs = marks_of(function), code_marks(code)
+    marks, marks_of_code = marks_of(function), code_marks(code)
     for visits, times in Counter(warps).items():
         wanted = marks_made(marks, visits)
-        mine, path = shortest_path(ptx, marks, wanted), shortest_path(code, theirs, wanted)
-        if mine is None or path is None:
+        ptx_path, code_path = shortest_path(ptx, marks, wanted), shortest_path(code, marks_of_code, wanted)
+        if ptx_path is None or code_path is None:
             return NOTHING
-        least, found, over = _amounts(ptx, mine.places), _amounts(code, path.places), _amounts(code, path.over)
-        ran = _amounts(ptx, [index for index, turns in enumerate(visits) for _ in range(turns)])
+        least, found, over = (
+            _amounts(ptx, ptx_path.places),
+            _amounts(code, code_path.places),
+            _amounts(code, code_path.over),
+        )
+        ran = _amounts(ptx, [index for index, times_run in enumerate(visits) for _ in range(times_run)])
         beyond = {pipe: min(max(0.0, ran[pipe] - least[pipe]), over[pipe]) for pipe in PIPE_LANES}
         beyond["issued"] = sum(beyond.values())
         loads = sum(many for mark, many in wanted.items() if mark.startswith("load"))
-        waiting = between_waits(code, path.places, loads)
+        waiting = between_waits(code, code_path.places, loads)
         within = within if len(waiting) == len(parts) and all(one["issued"] for one in spent) else []
         for pipe in ran:
             before[pipe] += times * ran[pipe]
             after[pipe] += times * (found[pipe] + beyond[pipe])
-            for sums, stretch in zip(within, waiting, strict=False):
-                sums[pipe] += times * _amounts(code, stretch)[pipe] * (1 + beyond[pipe] / max(1.0, found[pipe]))
+            for sums, part in zip(within, waiting, strict=False):
+                sums[pipe] += times * _amounts(code, part)[pipe] * (1 + beyond[pipe] / max(1.0, found[pipe]))
     shares = (
-        {pipe: sums[pipe] / mine[pipe] if mine[pipe] else 1.0 for pipe in mine}
-        for sums, mine in zip(within, spent, strict=False)
+        {pipe: sums[pipe] / counts[pipe] if counts[pipe] else 1.0 for pipe in counts}
+        for sums, counts in zip(within, spent, strict=False)
     )
-    return InstructionRatio(before, after, 0, stretches=tuple(shares))
+    return InstructionRatio(before, after, 0, by_wait=tuple(shares))
 
 
-def _of_turns(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> InstructionRatio | None:
+def _of_uneven_loops(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> InstructionRatio | None:
     """Compare an iteration of a loop whose inner loops have different iteration counts."""
     for loop in ptx.loops():
         within = [one for one in ptx.loops() if inside(one, loop)]
-        turns, parts, place = [], [], loop.start
+        iterations, parts, place = [], [], loop.start
         for one in within:
             before = next((visits[index] for index in range(one.start - 1, loop.start, -1) if visits[index]), 1)
-            turns.append(max(1, round(max(visits[one.start : one.stop]) / before)))
-            parts += [ptx.counts(range(place, one.start))["tensor"], turns[-1] * ptx.counts(one)["tensor"]]
+            iterations.append(max(1, round(max(visits[one.start : one.stop]) / before)))
+            parts += [ptx.counts(range(place, one.start))["tensor"], iterations[-1] * ptx.counts(one)["tensor"]]
             place = one.stop
         parts = [part for part in (*parts, ptx.counts(range(place, loop.stop))["tensor"]) if part]
-        theirs = code.turn(parts, whole=True) if len(set(turns)) > 1 else None
-        if theirs:
-            mine = list(ptx.path(loop, turns, whole=True))
-            return _compared(ptx, mine, code, theirs, sum(parts), visits, in_step)
+        code_path = code.iteration(parts, whole=True) if len(set(iterations)) > 1 else None
+        if code_path:
+            ptx_path = list(ptx.path(loop, iterations, whole=True))
+            return _compared(ptx, ptx_path, code, code_path, sum(parts), visits, in_step)
     return None
 
 
@@ -203,25 +207,35 @@ def amounts(body: Mapping[str, int], threads: int) -> tuple[float, float]:
     return body.get("tensor", 0) * WARP / threads, body.get("XU", 0) * WARP / threads
 
 
-def _ran(ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], visits: Sequence[int]) -> list[list[int]]:
+def _ran(
+    ptx: Code, ptx_path: Sequence[int], code: Code, code_path: Sequence[int], visits: Sequence[int]
+) -> list[list[int]]:
     """Remove the pieces that no warp ran, such as loads for the next step, from both paths.
 
     The k-th piece of the PTX corresponds to the k-th piece of the machine code.
     """
-    pieces = [one.pieces(range(min(path), max(path) + 1)) for one, path in ((ptx, mine), (code, theirs))]
+    pieces = [one.pieces(range(min(path), max(path) + 1)) for one, path in ((ptx, ptx_path), (code, code_path))]
     unused = [number for number, one in enumerate(pieces[0]) if not any(visits[one.start : one.stop])]
     if len(pieces[0]) != len(pieces[1]) or not unused:
-        return [list(mine), list(theirs)]
+        return [list(ptx_path), list(code_path)]
     away = [{index for number in unused for index in some[number]} for some in pieces]
-    return [[index for index in path if index not in out] for path, out in zip((mine, theirs), away, strict=True)]
+    return [
+        [index for index in path if index not in out] for path, out in zip((ptx_path, code_path), away, strict=True)
+    ]
 
 
 def _compared(
-    ptx: Code, mine: Sequence[int], code: Code, theirs: Sequence[int], products: int, visits: Sequence[int], warps: int
+    ptx: Code,
+    ptx_path: Sequence[int],
+    code: Code,
+    code_path: Sequence[int],
+    products: int,
+    visits: Sequence[int],
+    warps: int,
 ) -> InstructionRatio:
-    mine, theirs = _ran(ptx, mine, code, theirs, visits)
-    waits = waits_of(code, theirs, warps) if warps else (0.0, 0.0)
-    return InstructionRatio(_amounts(ptx, mine), _amounts(code, theirs), products, *waits)
+    ptx_path, code_path = _ran(ptx, ptx_path, code, code_path, visits)
+    waits = waits_of(code, code_path, warps) if warps else (0.0, 0.0)
+    return InstructionRatio(_amounts(ptx, ptx_path), _amounts(code, code_path), products, *waits)
 
 
 def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, float]:
@@ -229,8 +243,8 @@ def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, floa
     ran = [code.instructions[at] for at in step]
     products = sum(one.pipe == "tensor" for one in ran)
     others = sum(one.pipe not in ("tensor", FRAGMENTS) for one in ran)
-    turn = turn_of(ran, in_step, clocks(code.capability))
-    return turn.products_wait / max(1, products), turn.others_wait / max(1, others)
+    iteration = simulated_iteration(ran, in_step, clocks(code.capability))
+    return iteration.products_wait / max(1, products), iteration.others_wait / max(1, others)
 
 
 def _amounts(code: Code, where: Sequence[int]) -> dict[str, float]:

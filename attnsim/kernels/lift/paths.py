@@ -119,20 +119,20 @@ def shortest_path(code: Code, marks: Sequence[str | None], wanted: Mapping[str, 
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    stretches = _stretches(code)
-    edges = [(place, to) for place, (_, following) in stretches.items() for to in following]
-    number = {place: row for row, place in enumerate(stretches)}
-    into, out = np.zeros((2, len(stretches), len(edges)))
+    blocks = _basic_blocks(code)
+    edges = [(place, to) for place, (_, following) in blocks.items() for to in following]
+    number = {place: row for row, place in enumerate(blocks)}
+    into, out = np.zeros((2, len(blocks), len(edges)))
     for column, (place, to) in enumerate(edges):
         out[number[place], column] = 1
         if to is not None:
             into[number[to], column] = 1
-    begun = np.zeros(len(stretches))
+    begun = np.zeros(len(blocks))
     begun[0] = 1
     rules = [LinearConstraint(out - into, begun, begun)]
     for kind in {mark for mark in marks if mark} | set(wanted):
         surely, perhaps = (
-            np.array([_number(code, marks, where, kind, unsure) for where, _ in stretches.values()]) @ out
+            np.array([_number(code, marks, where, kind, unsure) for where, _ in blocks.values()]) @ out
             for unsure in (False, True)
         )
         many = wanted.get(kind, 0)
@@ -144,17 +144,17 @@ def shortest_path(code: Code, marks: Sequence[str | None], wanted: Mapping[str, 
         turned = [(place, to) == (last, head) for place, to in edges]
         begins = most * begun[number[head]]
         rules.append(LinearConstraint(np.subtract(turned, np.multiply(most, entered), dtype=float), -np.inf, begins))
-    issued = np.array([len(where) for where, _ in stretches.values()]) @ out
+    issued = np.array([len(where) for where, _ in blocks.values()]) @ out
     found = milp(issued, integrality=np.ones(len(edges), np.int64), bounds=Bounds(0, np.inf), constraints=rules)
     if found.x is None:
         return None
     flows = [round(flow) for flow in found.x]
     over: list[int] = []
     for (place, to), times in zip(edges, flows, strict=True):
-        skipped = range(stretches[place][0].stop, to or 0)
+        skipped = range(blocks[place][0].stop, to or 0)
         over += [] if any(marks[one] for one in skipped) else [*skipped] * times
     trail = _trail(dict(zip(edges, flows, strict=True)))
-    return WarpPath([index for place in trail for index in stretches[place][0]], over)
+    return WarpPath([index for place in trail for index in blocks[place][0]], over)
 
 
 def _trail(flows: Mapping[tuple[int, int | None], int]) -> list[int]:
@@ -199,7 +199,7 @@ def _number(code: Code, marks: Sequence[str | None], where: range, kind: str, un
     return sum(marks[index] == kind and code.instructions[index].predicate == unsure for index in where)
 
 
-def _stretches(code: Code) -> dict[int, tuple[range, list[int | None]]]:
+def _basic_blocks(code: Code) -> dict[int, tuple[range, list[int | None]]]:
     """Return the basic blocks by their first instruction: their range, and their successors (None for the end)."""
     size = len(code.instructions)
     jumps = {index: to for index in range(size) if (to := code.target(index)) is not None}
