@@ -33,16 +33,16 @@ def passing(function: Function) -> dict[str, int]:
     Such a register is written before it is read there, and no other block names it.
     """
     heads = {target for one in function.instructions for target in one.targets}
-    stretch, home, others = 0, dict[str, int](), set[str]()
+    basic_block, home, others = 0, dict[str, int](), set[str]()
     for position, one in enumerate(function.instructions):
-        stretch += position in heads
+        basic_block += position in heads
         reads, writes = read(one), written(one)
         for name in reads | writes:
             new = name in writes - reads and not one.guard and name not in home
-            if one.name in _LATE or not (new or home.get(name) == stretch):
+            if one.name in _LATE or not (new or home.get(name) == basic_block):
                 others.add(name)
-            home.setdefault(name, stretch)
-        stretch += one.name in _ENDS
+            home.setdefault(name, basic_block)
+        basic_block += one.name in _ENDS
     return {name: where for name, where in home.items() if name not in others}
 
 

@@ -140,8 +140,8 @@ class Registers:
 
     def _place(self, name: str, size: int, bits: int = -1) -> Place:
         if name not in self._places:
-            stretch = self._passing.get(name)
-            self._places[name] = self._new(size, bits) if stretch is None else self._shared_place(stretch, size)
+            basic_block = self._passing.get(name)
+            self._places[name] = self._new(size, bits) if basic_block is None else self._shared_place(basic_block, size)
         return self._places[name]
 
     def _new(self, size: int, bits: int) -> Place:
@@ -149,10 +149,10 @@ class Registers:
         self._initial[size].append(bits % (1 << 8 * size))
         return Place(self._count - 1, len(self._initial[size]) - 1, size)
 
-    def _shared_place(self, stretch: int, size: int) -> Place:
+    def _shared_place(self, basic_block: int, size: int) -> Place:
         """Return a place that is shared with registers of other basic blocks."""
-        taken = self._taken[stretch, size]
-        self._taken[stretch, size] += 1
+        taken = self._taken[basic_block, size]
+        self._taken[basic_block, size] += 1
         if (taken, size) not in self._shared:
             self._shared[taken, size] = self._new(size, -1)
         return self._shared[taken, size]

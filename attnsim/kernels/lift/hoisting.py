@@ -1,6 +1,6 @@
 """Moves loads ahead within a basic block, as the assembler does.
 
-PTX loads a value, works on it, and loads the next. The assembler issues all loads of a stretch of code before it waits
+PTX loads a value, works on it, and loads the next. The assembler issues all loads of a region (part of a basic block) before it waits
 for the first, as far as their addresses are known. Stores, barriers and waits keep their place.
 """
 
@@ -18,7 +18,7 @@ MOVING = ("load", "work", "exp")
 
 
 def hoisted(rows: Sequence[Row], function: Function, known: Sequence[Known]) -> list[Row]:
-    """Return the recorded instructions of a block with the loads of each stretch moved ahead."""
+    """Return the recorded instructions of a block with the loads of each region moved ahead."""
     places = _places(function, known)
     found: list[Row] = []
     run: list[Row] = []
@@ -32,7 +32,7 @@ def hoisted(rows: Sequence[Row], function: Function, known: Sequence[Known]) -> 
 
 
 def _places(function: Function, known: Sequence[Known]) -> list[tuple[int, int, int]]:
-    """Return a sort key of each instruction: its stretch, 1 if it comes after the loads, and its number."""
+    """Return a sort key of each instruction: its region, 1 if it comes after the loads, and its number."""
     found = [(number, 1, number) for number in range(len(known))]
     for start, stop in pairwise(_bounds(function, known)):
         for number in range(start, stop):
@@ -43,7 +43,7 @@ def _places(function: Function, known: Sequence[Known]) -> list[tuple[int, int, 
 
 
 def _bounds(function: Function, known: Sequence[Known]) -> list[int]:
-    """Return the starts of the stretches, which no load moves out of.
+    """Return the starts of the regions, which no load moves out of.
 
     They begin at branch targets, after branches, and around instructions that loads cannot pass.
     """
@@ -56,7 +56,7 @@ def _bounds(function: Function, known: Sequence[Known]) -> list[int]:
 
 
 def _first(known: Sequence[Known], start: int, stop: int) -> Iterator[int]:
-    """Yield the loads of a stretch that depend on no other load of it, and the instructions of their addresses."""
+    """Yield the loads of a region that depend on no other load of it, and the instructions of their addresses."""
     writer: dict[str, int] = {}
     needs: dict[int, set[int]] = {}
     for number in range(start, stop):
