@@ -7,8 +7,8 @@
 Without a FILE our own kernels are compiled, as `attnsim kernels check` does. nvdisasm reads the machine code (`pip
 install nvidia-cuda-nvdisasm`, or on PATH, or `--nvdisasm FILE`); `--write` needs none.
 A row is one iteration of a loop with tensor instructions,
-`--iterations` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies. No
-GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, `clocks` and
+`--iterations` of the loops in it, without pieces that are seldom needed; `inside` says in how many such loops it lies.
+No GPU is needed and nothing is measured: `stall_clks` is what the assembler has a warp wait at least, `clocks` and
 `clocks_of_two` are those of one and two warps of a scheduler (:mod:`attnsim.ptx.scheduler`), without copies.
 """
 

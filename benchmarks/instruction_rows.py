@@ -110,14 +110,14 @@ def part_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) ->
     entry, d = label.partition("(")[0], int(str(sizes["HEAD_DIM"]))
     within, past, state = 16 * CHUNK * d, 16 * d * d, CHUNK * d * (d + 8) // LINEAR_WARPS
     chunk = code.iteration([macs // MMA_MACS for macs in (within, within, past, state)], whole=True)
-    iteration = chunk if entry == CAUSAL else code.hiding(SLAB * d * d // MMA_MACS)
-    if iteration is None:
+    turn = chunk if entry == CAUSAL else code.hiding(SLAB * d * d // MMA_MACS)
+    if turn is None:
         return None
-    names = [code.instructions[index].name for index in iteration]
+    names = [code.instructions[index].name for index in turn]
     stored = max(place for place, name in enumerate(names) if name == "STG") + 1
     multiplied = max(place for place in range(stored) if names[place] == "HMMA") + 1
     starts = names.index("BAR") + 1 if entry == CAUSAL else 0
-    paths = iteration[:starts], iteration[starts:multiplied], iteration[multiplied:stored], iteration[stored:]
+    paths = turn[:starts], turn[starts:multiplied], turn[multiplied:stored], turn[stored:]
     rows = CHUNK // LINEAR_WARPS if entry == CAUSAL else SLAB
     elements = 2 * rows * d, rows * d, rows * d, (d * d // LINEAR_WARPS if entry == CAUSAL else rows * d)
     return [
@@ -142,9 +142,9 @@ def places(code: Code, wanted: Mapping[str, int]) -> list[int]:
 
 
 def merging_rows(label: str, arch: str, code: Code) -> list[str]:
-    """Lines of `linear_reduce`, `linear_scan` by numbers of a warp: up to the first loads, a iteration, behind a last wait.
+    """Lines of `linear_reduce`, `linear_scan` by numbers of a warp: up to the first loads, a turn, behind a last wait.
 
-    A iteration begins all of its loads before it waits for any, and goes from one wait to the next; what it does between its
+    A turn begins all of its loads before it waits for any, and goes from one wait to the next; what it does between its
     last load and the wait for it is apart. Each has one range; what goes with further ranges is counted beside. Of a
     range a warp loads numbers and a normaliser; a scan stores those of all but the first. Ranges that are not there are
     the last, and are found to be so behind the loads of the others.
@@ -165,7 +165,7 @@ def merging_rows(label: str, arch: str, code: Code) -> list[str]:
     def times(place: str, path: Sequence[int]) -> list[int]:
         return [number + 1 for number, index in enumerate(path) if code.instructions[index].name == place]
 
-    (first, last), (most, behind), (_, iteration, _) = (stretches(ranges) for ranges in (1, AHEAD, 2 * AHEAD))
+    (first, last), (most, behind), (_, turn, _) = (stretches(ranges) for ranges in (1, AHEAD, 2 * AHEAD))
     loads, stores = times("LDG", most), times("STG", behind)
     flying = code.counts(most[loads[-1] :])
     beside = less(code.counts(most), code.counts(first))
@@ -182,7 +182,7 @@ def merging_rows(label: str, arch: str, code: Code) -> list[str]:
     found = [
         (LOADING, 1, less(code.counts(first), flying, tested)),
         (FLYING, 1, flying + tested),
-        (TURN, 1, less(code.counts(iteration), added, loaded, flying)),
+        (TURN, 1, less(code.counts(turn), added, loaded, flying)),
         ("", 1, less(code.counts(last), stored, kept)),
         (STORED, 1, stored + kept),
         (RANGES + LOADING, AHEAD - 1, loaded),
@@ -202,7 +202,7 @@ def _waits(code: Code, path: Sequence[int], loads: Sequence[int]) -> int:
 def combine_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) -> list[str]:
     """Lines of `decode_combine`, by threads: two further rounds of splits, one more, all else of a warp, what merges.
 
-    A loop that was unrolled does two rounds a iteration, and what is left over behind it an odd one. What a warp does up to
+    A loop that was unrolled does two rounds a turn, and what is left over behind it an odd one. What a warp does up to
     its first load, of LSE, from there until it waits for that, and then until it waits for values are apart.
     """
     pairs, ahead = int(str(sizes["HEAD_DIM"])) // 64, COMBINE_AHEAD // COMBINE_WARPS

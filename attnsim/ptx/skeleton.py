@@ -33,7 +33,7 @@ from attnsim.ptx.tensor_maps import TensorMap
 
 BRANCHES = ("bra", "brx", "ret", "exit", "trap")
 LOADS = ("ld", "ldu")
-_ASKS = (*LOADS, "st", "red", "atom", "cp")
+_GLOBAL_ACCESSES = (*LOADS, "st", "red", "atom", "cp")
 _VALUES = ("mma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "ex2", "lg2", "atom", "tcgen05")
 """Instructions whose results are tensor values, not addresses."""
 _BARRIERS = ("bar", "barrier")
@@ -63,7 +63,7 @@ class Slice:
 
 def slice_of(function: Function) -> Slice:
     """Return the slice that determines control flow and global memory accesses."""
-    kept = {place for place, one in enumerate(function.instructions) if one.name in BRANCHES or asks_global(one)}
+    kept = {place for place, one in enumerate(function.instructions) if one.name in BRANCHES or accesses_global(one)}
     needed = {name for place in kept for name in places_of(function.instructions[place])}
     computed = _closure(function, {n for one in function.instructions if one.name in _VALUES for n in written(one)})
     while True:
@@ -90,21 +90,21 @@ def slice_of(function: Function) -> Slice:
         frozenset(kept),
         frozenset(needed),
         tuple(place for place in uncertain if function.instructions[place].name in BRANCHES),
-        tuple(place for place in uncertain if asks_global(function.instructions[place])),
+        tuple(place for place in uncertain if accesses_global(function.instructions[place])),
     )
 
 
-def asks_global(one: Instruction) -> bool:
+def accesses_global(one: Instruction) -> bool:
     """True if an instruction may access global memory."""
     if one.name == "cp":
         return not {"commit_group", "wait_group", "wait_all"} & set(one.modifiers)
-    return one.name in _ASKS and space_name(one) in ("global", "")
+    return one.name in _GLOBAL_ACCESSES and space_name(one) in ("global", "")
 
 
 def places_of(one: Instruction) -> set[str]:
     """Return the registers that decide an instruction's predicate, branch or addresses."""
     guard = [one.guard] if one.guard else []
-    if not asks_global(one):
+    if not accesses_global(one):
         return register_names([*guard, *one.operands]) if one.name in BRANCHES else set()
     addresses = [operand for operand in one.operands if isinstance(operand, Address | TensorAddress)]
     sizes = one.operands[2:4] if one.name == "cp" and "bulk" not in one.modifiers else ()
@@ -143,15 +143,15 @@ LANES = 16_384
 
 
 @dataclass(slots=True)
-class Asked:
+class GlobalAccesses:
     """Global memory accesses of blocks between two branches.
 
     Parameters
     ----------
     direction : {"load", "store"}
     blocks, starts, sizes : ndarray of int ``[some]``
-        The blocks, the lowest byte of the argument that each accessed, and the number of bytes.
-    turn : int
+        The blocks, the lowest byte of the argument that each record_access, and the number of bytes.
+    branches : int
         Number of branches executed before.
     """
 
@@ -160,23 +160,23 @@ class Asked:
     blocks: Indices
     starts: Indices
     sizes: Indices
-    turn: int
+    branches: int
 
 
 @dataclass(slots=True)
-class Seen:
+class GridRecord:
     """Record of the blocks of a grid.
 
     Parameters
     ----------
     visits : ndarray of int ``[instructions, blocks]``
         Lanes that reached each branch and each global memory access, by instruction of the kernel.
-    asked : list of Asked
+    accesses : list of GlobalAccesses
         Global memory accesses in order.
     """
 
     visits: Indices
-    asked: list[Asked] = field(default_factory=list)
+    accesses: list[GlobalAccesses] = field(default_factory=list)
 
 
 class Skeleton:
@@ -205,7 +205,7 @@ class Skeleton:
         )
         self._program = Program(replace(function, instructions=instructions))
 
-    def run(self, grid: Dim3, block: Dim3, arguments: Arguments, shared_memory_bytes: int) -> Seen:
+    def run(self, grid: Dim3, block: Dim3, arguments: Arguments, shared_memory_bytes: int) -> GridRecord:
         """Run every block of a grid.
 
         Raises
@@ -216,38 +216,38 @@ class Skeleton:
         instructions = len(self.function.instructions)
         memory_bytes = 3 * 8 * instructions * blocks  # counts, and their copies when blocks are grouped
         bounds.check_cost(f"{self.function.name} on a grid of {blocks:,} blocks", memory_bytes=memory_bytes)
-        seen = Seen(np.zeros((instructions, blocks), np.int64))
+        record = GridRecord(np.zeros((instructions, blocks), np.int64))
         step = max(1, LANES // per_block)
         for first in range(0, blocks, step):
             bounds.reached(min(first + step, blocks), blocks)
             lanes = lanes_of(block, min(step, blocks - first))
             program = self._program
             machine = program.machine
-            notes = _Notes(machine, seen, first)
+            recorder = _Recorder(machine, record, first)
             machine.start(lanes, shared_memory_bytes, False, Counters())
             saved = list(program.steps), dict(program.controls)
             try:
                 preset(machine, program.function, arguments, grid, first, shared_memory_bytes)
-                self._watch(notes)
+                self._watch(recorder)
                 finish(program)
             finally:
                 program.steps[:], program.controls = saved
                 machine.forget()
-        return seen
+        return record
 
-    def _watch(self, notes: _Notes) -> None:
+    def _watch(self, recorder: _Recorder) -> None:
         program = self._program
         for position, one in enumerate(program.function.instructions):
             place = self._places[position]
             if one.name == "mbarrier":
                 program.controls[position] = _passed(one, program.machine)
             elif place in self._not_taken:
-                program.controls[position] = notes.control(place, _not_taken)
+                program.controls[position] = recorder.control(place, _not_taken)
             elif one.name in BRANCHES:
-                program.controls[position] = notes.control(place, program.controls[position])
-            elif asks_global(one):
+                program.controls[position] = recorder.control(place, program.controls[position])
+            elif accesses_global(one):
                 values = written(one) & self._needed if one.name in LOADS else set()
-                program.steps[position] = notes.access(place, one, program.steps[position] if values else None)
+                program.steps[position] = recorder.access(place, one, program.steps[position] if values else None)
 
 
 def _passed(one: Instruction, machine: Machine) -> Control:
@@ -265,16 +265,16 @@ def _not_taken(run: Flow, position: int, mask: Mask) -> Go:
     return position + 1, mask
 
 
-class _Notes:
+class _Recorder:
     """Records a batch of blocks, starting with block `first` of the grid."""
 
-    def __init__(self, machine: Machine, seen: Seen, first: int) -> None:
-        self._machine, self._seen, self._first = machine, seen, first
-        self._turn = 0
+    def __init__(self, machine: Machine, record: GridRecord, first: int) -> None:
+        self._machine, self._record, self._first = machine, record, first
+        self._branches = 0
 
     def control(self, place: int, control: Control) -> Control:
         def noted(run: Flow, position: int, mask: Mask) -> Go:
-            self._turn += 1
+            self._branches += 1
             self._visit(place, mask)
             return control(run, position, mask)
 
@@ -283,13 +283,13 @@ class _Notes:
     def access(self, place: int, one: Instruction, step: Step | None) -> Step:
         machine = self._machine
         predicate = machine.read(one.guard, "pred") if one.guard else None
-        asked = self._box(one) if "bulk" in one.modifiers else self._lines(one)
+        record_access = self._box(one) if "bulk" in one.modifiers else self._lines(one)
 
         def noted(mask: Mask) -> None:
             active = mask.where(predicate()) if predicate else mask
             if active.count:
                 self._visit(place, active)
-                asked(active)
+                record_access(active)
                 if step:
                     step(mask)
 
@@ -297,7 +297,7 @@ class _Notes:
 
     def _visit(self, place: int, mask: Mask) -> None:
         lanes = mask.by_warp.reshape(self._machine.lanes.blocks, -1).sum(axis=1)
-        self._seen.visits[place, self._first : self._first + len(lanes)] += lanes
+        self._record.visits[place, self._first : self._first + len(lanes)] += lanes
 
     def _lines(self, one: Instruction) -> Callable[[Mask], None]:
         """Return a closure that records the bytes that a load, a store or a cp.async accesses."""
@@ -311,7 +311,7 @@ class _Notes:
         if "L2::cache_hint" in one.modifiers and len(one.operands) == 4:
             valid = None
 
-        def asked(mask: Mask) -> None:
+        def record_access(mask: Mask) -> None:
             where = address(mask)
             sizes: Values = np.full(len(where), width)
             if valid is not None:
@@ -322,7 +322,7 @@ class _Notes:
             for tensor, chosen, rows in machine.memory.parts(where[here], 1, mask.select(here), "load"):
                 self._add(direction, tensor.name, blocks[here][chosen], rows, sizes[here][chosen])
 
-        return asked
+        return record_access
 
     def _box(self, one: Instruction) -> Callable[[Mask], None]:
         """Return a closure that records the boxes that the tensor copy engine accesses."""
@@ -332,7 +332,7 @@ class _Notes:
         direction = "load" if "mbarrier::complete_tx::bytes" in one.modifiers else "store"
         receivers = machine.cluster if "multicast::cluster" in one.modifiers else 1  # a run as a whole checks it
 
-        def asked(mask: Mask) -> None:
+        def record_access(mask: Mask) -> None:
             maps, corners = boxes(mask)
             blocks = machine.lanes.block_of[mask.index]
             for place, (address, corner) in enumerate(zip(maps.tolist(), corners.tolist(), strict=True)):
@@ -342,21 +342,27 @@ class _Notes:
                 if size:
                     self._add(direction, name, blocks[place : place + 1], np.array([start]), np.array([size]))
 
-        return asked
+        return record_access
 
     def _add(self, direction: str, argument: str, blocks: Indices, starts: Indices, sizes: Indices) -> None:
         """Add an access per block; without a branch in between, it extends the previous access."""
         firsts = np.flatnonzero(np.r_[True, blocks[1:] != blocks[:-1]])
-        mine = blocks[firsts] + self._first
+        grid_blocks = blocks[firsts] + self._first
         lowest, bytes_ = np.minimum.reduceat(starts, firsts), np.add.reduceat(sizes, firsts)
         last = next(
-            (one for one in reversed(self._seen.asked[-4:]) if (one.direction, one.argument) == (direction, argument)),
+            (
+                one
+                for one in reversed(self._record.accesses[-4:])
+                if (one.direction, one.argument) == (direction, argument)
+            ),
             None,
         )
-        if last is not None and last.turn == self._turn and np.array_equal(last.blocks, mine):
+        if last is not None and last.branches == self._branches and np.array_equal(last.blocks, grid_blocks):
             last.starts, last.sizes = np.minimum(last.starts, lowest), last.sizes + bytes_
         else:
-            self._seen.asked.append(Asked(direction, argument, mine, lowest, bytes_, self._turn))
+            self._record.accesses.append(
+                GlobalAccesses(direction, argument, grid_blocks, lowest, bytes_, self._branches)
+            )
 
 
 def _width(one: Instruction) -> int:

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from attnsim.kernels.lift.grid import uses_of
-from attnsim.ptx.skeleton import Asked
+from attnsim.ptx.skeleton import GlobalAccesses
 
 ROWS, BYTES = 64, 8192
 
 
-def asked(blocks: np.ndarray, starts: np.ndarray) -> Asked:
-    return Asked("load", "x", blocks, starts, np.full(len(blocks), BYTES), 0)
+def asked(blocks: np.ndarray, starts: np.ndarray) -> GlobalAccesses:
+    return GlobalAccesses("load", "x", blocks, starts, np.full(len(blocks), BYTES), 0)
 
 
 @pytest.mark.parametrize("times", [1, 3])

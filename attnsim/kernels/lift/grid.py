@@ -10,7 +10,7 @@ import numpy as np
 
 from attnsim.arrays import Ints
 from attnsim.models.schedule.schedule import Launch, TensorUse
-from attnsim.ptx.skeleton import Asked, Seen
+from attnsim.ptx.skeleton import GlobalAccesses, GridRecord
 
 Access = tuple[str, str]
 """"load" or "store", and the argument."""
@@ -44,14 +44,14 @@ class Blocks:
         return int(np.argmax(self.of_block == number))
 
 
-def blocks_of(seen: Seen) -> Blocks:
+def blocks_of(record: GridRecord) -> Blocks:
     """Group blocks with equal numbers of visits of each instruction and equal bytes."""
-    blocks = seen.visits.shape[1]
-    names = list(dict.fromkeys((one.direction, one.argument) for one in seen.asked))
+    blocks = record.visits.shape[1]
+    names = list(dict.fromkeys((one.direction, one.argument) for one in record.accesses))
     moved = np.zeros((len(names), blocks), np.int64)
-    for one in seen.asked:
+    for one in record.accesses:
         np.add.at(moved[names.index((one.direction, one.argument))], one.blocks, one.sizes)
-    rows = np.concatenate([seen.visits, moved])
+    rows = np.concatenate([record.visits, moved])
     used = rows.any(axis=1)
     _, firsts, inverse = np.unique(rows[used], axis=1, return_index=True, return_inverse=True)
     order = np.argsort(firsts)  # classes are numbered in the order in which they come
@@ -60,7 +60,7 @@ def blocks_of(seen: Seen) -> Blocks:
     firsts = firsts[order]
     return Blocks(
         rank[inverse.reshape(-1)],
-        seen.visits[:, firsts].T,
+        record.visits[:, firsts].T,
         tuple({name: int(size) for name, size in zip(names, moved[:, at], strict=True) if size} for at in firsts),
     )
 
@@ -74,7 +74,7 @@ def launches(of_block: Ints) -> tuple[Launch, ...]:
     return (Launch(of_block.astype(np.int64)),)
 
 
-def uses_of(asked: Sequence[Asked], sizes: Mapping[str, int]) -> tuple[TensorUse, ...]:
+def uses_of(accesses: Sequence[GlobalAccesses], sizes: Mapping[str, int]) -> tuple[TensorUse, ...]:
     """Return how blocks share the tensors: blocks that access common bytes share a piece.
 
     Parameters
@@ -82,8 +82,8 @@ def uses_of(asked: Sequence[Asked], sizes: Mapping[str, int]) -> tuple[TensorUse
     sizes : mapping of str to int
         Bytes of each argument.
     """
-    by_access: dict[Access, list[Asked]] = defaultdict(list)
-    for one in asked:
+    by_access: dict[Access, list[GlobalAccesses]] = defaultdict(list)
+    for one in accesses:
         by_access[one.direction, one.argument].append(one)
     found = []
     for (direction, argument), parts in by_access.items():

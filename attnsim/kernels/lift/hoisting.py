@@ -1,7 +1,8 @@
 """Moves loads ahead within a basic block, as the assembler does.
 
-PTX loads a value, works on it, and loads the next. The assembler issues all loads of a region (part of a basic block) before it waits
-for the first, as far as their addresses are known. Stores, barriers and waits keep their place.
+PTX loads a value, works on it, and loads the next. The assembler issues all loads of a region, a part of a
+basic block, before it waits for the first, as far as their addresses are known. Stores, barriers and waits keep their
+place.
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ def lift(
         )
     threads = math.prod(launch.block)
     called = launch.grid, launch.block, launch.arguments, launch.shared_memory_bytes
-    seen = skeleton.run(*called)
-    blocks = blocks_of(seen)
+    record = skeleton.run(*called)
+    blocks = blocks_of(record)
     groups = 1
     longest: list[Row] = []
     its_drafts: list[Draft] = []
@@ -201,7 +201,7 @@ def lift(
         segments=tuple(Segment(name, body) for name, body in zip(_names(nest), bodies, strict=True)),
         repeats=nest.repeats[:, None, :],
         launches=launches(blocks.of_block),
-        uses=uses_of(seen.asked, sizes),
+        uses=uses_of(record.accesses, sizes),
         warpgroups=groups * share,
         path=path,
         multicast=function.cluster
