@@ -21,7 +21,7 @@ from attnsim.ptx.syntax import Instruction, register_names
 from attnsim.ptx.tape import Code, Tape
 
 
-class Alike(ABC):
+class Batchable(ABC):
     """A compiled instruction that can be executed together with others of its kind.
 
     Parameters
@@ -82,7 +82,7 @@ class Line:
     ----------
     step : Step
         The complete instruction.
-    alike : Alike or None
+    batchable : Batchable or None
         The instruction without `before`, if it can be executed together with others.
     before : callable or None
         A check that runs before the instruction.
@@ -92,19 +92,19 @@ class Line:
 
     instruction: Instruction
     step: Step
-    alike: Alike | None = None
+    batchable: Batchable | None = None
     before: Callable[[Mask], None] | None = None
     code: Code | None = None
 
     @property
     def targets(self) -> int | None:
         """Number of leading operands that are written; None if any operand may be."""
-        return 1 if self.code else self.alike.targets if self.alike else None
+        return 1 if self.code else self.batchable.targets if self.batchable else None
 
     @property
     def memory(self) -> str:
-        """Class of its memory accesses, see :class:`Alike`; "all" for an instruction of unknown effect."""
-        return "" if self.code else self.alike.memory if self.alike else "all"
+        """Class of its memory accesses, see :class:`Batchable`; "all" for an instruction of unknown effect."""
+        return "" if self.code else self.batchable.memory if self.batchable else "all"
 
     @property
     def writes(self) -> set[str]:
@@ -169,7 +169,7 @@ def _in_groups(lines: Sequence[Line], varying: set[str], machine: Machine) -> li
     waits, then = _order(lines)
     kinds: list[Hashable] = []
     for position, line in enumerate(lines):
-        same = line.alike and (line.alike.kind, not line.reads.isdisjoint(varying))
+        same = line.batchable and (line.batchable.kind, not line.reads.isdisjoint(varying))
         kinds.append(_TAPE if line.code else same or position)
     left = Counter(kinds)
     ready: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -201,8 +201,8 @@ def _in_groups(lines: Sequence[Line], varying: set[str], machine: Machine) -> li
             now = ready.pop(chosen)
             group += now
             gone(now)
-            alike = lines[now[0]].alike
-            if not (alike and alike.in_order):
+            batchable = lines[now[0]].batchable
+            if not (batchable and batchable.in_order):
                 break
         left[chosen] -= len(group)
         steps.extend(_as_one([lines[position] for position in group]))
@@ -250,7 +250,7 @@ def _on_tape(lines: Sequence[Line], machine: Machine) -> list[Step]:
 
 def _as_one(lines: Sequence[Line]) -> list[Step]:
     first = lines[0]
-    if len(lines) == 1 or first.alike is None:
+    if len(lines) == 1 or first.batchable is None:
         return [first.step]
     before = dict.fromkeys(line.before for line in lines if line.before)
-    return [*before, first.alike.together([line.alike for line in lines[1:] if line.alike])]
+    return [*before, first.batchable.together([line.batchable for line in lines[1:] if line.batchable])]

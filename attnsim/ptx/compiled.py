@@ -117,7 +117,7 @@ def locate(addresses, width, bounds, which, rows):
     shift = 0
     while width > 1 << shift:
         shift += 1
-    one, alike, inside = -1, True, True
+    one, one_tensor, inside = -1, True, True
     for i in range(len(addresses)):
         address = addresses[i]  # to which nothing is added: it may be the largest there is
         if one < 0 or address < bounds[one, 0] or address > bounds[one, 1] - width:
@@ -127,12 +127,12 @@ def locate(addresses, width, bounds, which, rows):
                     one = array
                     break
         which[i] = one
-        alike = alike and one == which[0]
+        one_tensor = one_tensor and one == which[0]
         inside = inside and one >= 0
-    if inside and alike:
+    if inside and one_tensor:
         for i in range(len(addresses)):
             rows[i] = (addresses[i] - bounds[which[0], 0]) >> shift
-    return which[0] if inside else -1, alike
+    return which[0] if inside else -1, one_tensor
 
 
 @jit

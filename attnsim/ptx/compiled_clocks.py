@@ -41,21 +41,21 @@ def clocks_read_by_wgmma(places, groups, numbers, warps, granules, known, writer
 
 
 @in_place
-def clocks_written(rows, granules, known, who, generic, writer, written, by_atomic, unwritten, atomic):
+def clocks_written(rows, granules, known, warps, generic, writer, written, by_atomic, unwritten, atomic):
     """Return two granules of an access whose last write is not known to be complete, -1 for none.
 
-    Access i is checked against the clock ``known[who[i]]``. The second granule is the first one whose write is complete
-    by the clock ``generic[who[i]]`` (a fence is missing), the first is any other. Unwritten granules are allowed with
-    `unwritten`, granules written by an atomic with `atomic`.
+    Access i is checked against the clock ``known[warps[i]]``. The second granule is the first one whose write is
+    complete by the clock ``generic[warps[i]]`` (a fence is missing), the first is any other. Unwritten granules are
+    allowed with `unwritten`, granules written by an atomic with `atomic`.
     """
     bad, unfenced = -1, -1
     for i in range(len(rows)):
         for part in range(granules):
             granule = rows[i] * granules + part
             by, when = writer[granule], written[granule]
-            if when <= known[who[i], by] or (unwritten and by == -1) or (atomic and by_atomic[granule]):
+            if when <= known[warps[i], by] or (unwritten and by == -1) or (atomic and by_atomic[granule]):
                 continue
-            if when <= generic[who[i], by]:
+            if when <= generic[warps[i], by]:
                 unfenced = i * granules + part if unfenced < 0 else unfenced
             elif bad < 0:
                 bad = i * granules + part
@@ -100,18 +100,18 @@ def clocks_note_read(rows, granules, agents, times, read):
 
 
 @in_place
-def clocks_read(rows, granules, agents, who, known, read):
+def clocks_read(rows, granules, agents, warps, known, read):
     """Return the first granule whose read by one of `agents` is not known to be complete (-1: none), and that agent."""
     first, reader = len(rows) * granules, -1
     for agent in agents:
         late = 0
         for i in range(len(rows)):
-            over = known[who[i], 0, agent]
+            over = known[warps[i], 0, agent]
             for granule in range(rows[i] * granules, (rows[i] + 1) * granules):
                 late += read[granule, agent] > over
         for position in range(first if late else 0):
             i, part = position // granules, position % granules
-            if read[rows[i] * granules + part, agent] > known[who[i], 0, agent]:
+            if read[rows[i] * granules + part, agent] > known[warps[i], 0, agent]:
                 first, reader = position, agent
                 break
     return first if reader >= 0 else -1, reader

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from attnsim.ptx.basic_blocks import Alike, unless_ordered
+from attnsim.ptx.basic_blocks import Batchable, unless_ordered
 from attnsim.ptx.bulk_copies import compile_bulk_copy, compile_bulk_store
 from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step, operation, unsupported
@@ -43,7 +43,7 @@ def _begin_copy(instruction: Instruction, machine: Machine) -> Step:
     return _Copy(instruction, machine, int(size.text, 0))
 
 
-class _Copy(Alike):
+class _Copy(Batchable):
     """One cp.async. The size of its source is read in each lane."""
 
     def __init__(self, instruction: Instruction, machine: Machine, width: int) -> None:

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from attnsim.ptx.basic_blocks import Alike
+from attnsim.ptx.basic_blocks import Batchable
 from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step
 from attnsim.ptx.registers import DTYPES, Dtype
@@ -19,7 +19,7 @@ _TRIED: set[Hashable] = set()
 """Kinds of instructions with operand types that their function is known to accept."""
 
 
-class Elementwise(Alike):
+class Elementwise(Batchable):
     """One elementwise instruction.
 
     Parameters

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from attnsim.ptx import compiled_matrices
-from attnsim.ptx.basic_blocks import Alike, in_turn, unless_ordered
+from attnsim.ptx.basic_blocks import Batchable, in_turn, unless_ordered
 from attnsim.ptx.faults import UnsupportedInstruction
 from attnsim.ptx.formats import floats
 from attnsim.ptx.lanes import WARP, Mask, Values
@@ -38,7 +38,7 @@ def compile_load_matrix(instruction: Instruction, machine: Machine) -> Step:
     return _LoadMatrix(instruction, machine)
 
 
-class _LoadMatrix(Alike):
+class _LoadMatrix(Batchable):
     """One ldmatrix."""
 
     def __init__(self, instruction: Instruction, machine: Machine) -> None:
@@ -148,7 +148,7 @@ def compile_mma(instruction: Instruction, machine: Machine) -> Step:
     return _Product(instruction, machine)
 
 
-class _Product(Alike):
+class _Product(Batchable):
     """One mma."""
 
     def __init__(self, instruction: Instruction, machine: Machine) -> None:
@@ -180,10 +180,10 @@ class _Product(Alike):
             rows: dict[Hashable, list[list[Self]]] = {}
             for chain in chains.values():
                 rows.setdefault(tuple(one.a for one in chain), []).append(chain)
-            alike: dict[Hashable, list[list[list[Self]]]] = {}
+            by_operands: dict[Hashable, list[list[list[Self]]]] = {}
             for row in rows.values():
-                alike.setdefault(tuple(tuple(one.b for one in chain) for chain in row), []).append(row)
-            panels.extend(alike.values())
+                by_operands.setdefault(tuple(tuple(one.b for one in chain) for chain in row), []).append(row)
+            panels.extend(by_operands.values())
             for book in (chains, read, written):
                 book.clear()
 

@@ -227,7 +227,9 @@ class Mbarriers:
         if self._ordering:
             made = self._made[number]
             known = (
-                self._ordering.knows(made, mask) if owners is None else self._ordering.know_of(made, owners, mask.index)
+                self._ordering.knows(made, mask)
+                if owners is None
+                else self._ordering.cluster_knows(made, owners, mask.index)
             )
             if not known:
                 raise MisusedMbarrier(

@@ -147,14 +147,14 @@ class GlobalMemory:
             raise Misaligned(what, mask.lane(bad), mask.index[off])
         shift = width.bit_length() - 1
         which, rows = np.empty((2, len(addresses)), np.int64)
-        first, alike = compiled.locate(addresses, width, self._bounds(), which, rows)
+        first, one_tensor = compiled.locate(addresses, width, self._bounds(), which, rows)
         if first < 0:
             before = np.searchsorted(self._bounds()[:, 0], addresses, side="right")
             off = np.flatnonzero((which < 0) & (before == before[which < 0].min()))
             bad = int(off[0])
             where = self._describe(int(addresses[bad]))
             raise OutOfBounds(f"{verb} of {width} bytes at {where}", mask.lane(bad), mask.index[off])
-        if alike:
+        if one_tensor:
             tensor = self._tensors[first]
             self._prepare(tensor, verb, mask.lane(0))
             yield tensor, slice(None), rows

@@ -170,7 +170,7 @@ class Ordering:
         """True if these warps' clocks include the barrier's clock."""
         return bool(compiled_clocks.clocks_known(clock, self._known, mask.warp_index, self._per_block))
 
-    def know_of(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
+    def cluster_knows(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
         """True if the clocks of these lanes' warps include the barrier's clock in other blocks of their clusters."""
         return bool((clock[blocks, _GENERIC] <= self._known[lanes // WARP, _GENERIC]).all())
 
@@ -340,13 +340,13 @@ class Ordering:
         compiled_clocks.clocks_taken(rows.reshape(1, -1), granules, by, when, self._writer, self._written)
 
     def _check_written(
-        self, rows: Values, width: int, known: Clock, who: Indices, lanes: Indices, what: str,
+        self, rows: Values, width: int, known: Clock, warps: Indices, lanes: Indices, what: str,
         generic: Clock | None = None, unwritten: bool = False, atomic: bool = False,
     ) -> None:  # fmt: skip
-        """Check that clocks `known[who]` include the last writes; if only `generic` does, a fence is missing."""
+        """Check that clocks `known[warps]` include the last writes; if only `generic` does, a fence is missing."""
         books = self._writer, self._written, self._by_atomic
         bad, unfenced = compiled_clocks.clocks_written(
-            rows, width // self._granule, known, who, known if generic is None else generic, *books, unwritten, atomic
+            rows, width // self._granule, known, warps, known if generic is None else generic, *books, unwritten, atomic
         )
         self._refuse(unfenced, rows, width, lanes, what, " and not passed on by fence.proxy.async")
         self._refuse(bad, rows, width, lanes, what)
@@ -361,8 +361,8 @@ class Ordering:
             missing = "barrier" if reader < self._stores else "cp.async.bulk.wait_group.read"
             if reader >= self._products:
                 missing = "wait for the mbarrier of its tcgen05.commit"
-            who = self.agents.described(reader)
-            self._reports(Race(f"{place}, read by {who} with no {missing} between", int(lanes[access])))
+            agent = self.agents.described(reader)
+            self._reports(Race(f"{place}, read by {agent} with no {missing} between", int(lanes[access])))
 
     def _refuse(self, position: int, rows: Values, width: int, lanes: Indices, what: str, why: str = "") -> None:
         """Report a violation at a granule, by its position in the access; -1 for none."""

@@ -30,7 +30,7 @@ from attnsim.ptx import (  # noqa: F401  (each registers the instructions that i
     wmma,
 )
 from attnsim.ptx.barriers import Barriers, Groups
-from attnsim.ptx.basic_blocks import Alike, Line, basic_blocks, in_turn
+from attnsim.ptx.basic_blocks import Batchable, Line, basic_blocks, in_turn
 from attnsim.ptx.bulk_copies import BulkCopies, BulkStores
 from attnsim.ptx.clusters import Clusters
 from attnsim.ptx.counters import Costs, charge, cost
@@ -117,8 +117,8 @@ class Program:
             step = in_turn([note, alone]) if note else alone
             if instruction.guard:
                 return Line(instruction, _guarded(step, instruction, self.machine))
-            alike = alone if isinstance(alone, Alike) else None
-            return Line(instruction, step, alike, note, code)
+            batchable = alone if isinstance(alone, Batchable) else None
+            return Line(instruction, step, batchable, note, code)
         except UnsupportedInstruction as fault:
             fault.place = f"{self.function.name}, instruction {position} {instruction.place}"
             raise

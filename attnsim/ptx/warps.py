@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from attnsim.ptx.basic_blocks import Alike
+from attnsim.ptx.basic_blocks import Batchable
 from attnsim.ptx.faults import InactiveLane
 from attnsim.ptx.lanes import WARP, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported, value_type
@@ -69,7 +69,7 @@ def compile_shuffle(instruction: Instruction, machine: Machine) -> Step:
     return _Shuffle(instruction, machine)
 
 
-class _Shuffle(Alike):
+class _Shuffle(Batchable):
     """One shfl."""
 
     def __init__(self, instruction: Instruction, machine: Machine) -> None:

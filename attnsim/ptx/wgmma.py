@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from attnsim.ptx import compiled_matrices
-from attnsim.ptx.basic_blocks import Alike, in_turn
+from attnsim.ptx.basic_blocks import Batchable, in_turn
 from attnsim.ptx.faults import Fault, InactiveLane, NotUniform, UnsupportedInstruction
 from attnsim.ptx.flow import Control, control, suspended
 from attnsim.ptx.formats import floats
@@ -59,7 +59,7 @@ def compile_wgmma_fence(instruction: Instruction, machine: Machine) -> Control |
     return suspended(complete, fault, cores.fence)
 
 
-class _Product(Alike):
+class _Product(Batchable):
     """One ``wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T {d}, a, b, scale-d, sign a, sign b (, trans a), trans b``.
 
     a is a descriptor, or four registers; with registers there is no flag "trans a".
