@@ -21,7 +21,6 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.files import write_csv
 from attnsim.reports.front import front
-from attnsim.studies.hardware_case import asked
 from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
 from attnsim.studies.hardware_space import Space
 from attnsim.studies.prices import Prices
@@ -127,7 +126,7 @@ def hardware(
             launch=launch, calibration=calibration, done=done,
         )  # fmt: skip
     rows = rows_of(found)
-    questions = [asked(one, flags.title) for one in cases]
+    questions = [described(one, flags.title) for one in cases]
     if out is not None:
         write_csv(out, list(rows[0]), rows)
     if plot is not None:

@@ -34,7 +34,7 @@ from attnsim.plots.timeline import timeline_of
 from attnsim.plots.units import units
 from attnsim.reports.front import front
 from attnsim.reports.sentences import anew_sentences, bound_sentences
-from attnsim.studies.hardware_case import asked
+from attnsim.studies.hardware_case import described
 from attnsim.studies.hardware_search import search_hardware
 from attnsim.studies.hardware_space import Space
 from attnsim.wording import share_text, time_text, times_text
@@ -284,7 +284,7 @@ def _budget(state: State) -> Shown:
     found = search_hardware(
         state.cases, space, state.algorithm, implementation=state.get("kernel") or None, objectives=objectives
     )
-    picture = front(found, "; ".join(asked(case, state.title) for case in state.cases))
+    picture = front(found, "; ".join(described(case, state.title) for case in state.cases))
     paths = {path: key for key, path in state.figures.items()}
     rows = [
         {**row, "figures": {paths[one.key]: _times(row[one.key], base.get(one.key)) for one in space.ranges}}

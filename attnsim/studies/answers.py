@@ -43,11 +43,11 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     replayed = np.ones(points.count, dtype=bool)
     if study.method != REPLAY:
         replayed = _closed(study, points, answers, chunk.replays)
-    asked = kernel_point if study.kernels else point
+    read = kernel_point if study.kernels else point
     for row in np.flatnonzero(replayed):
-        answers.put(int(row), replay(asked(points, int(row)), study.cache, study.launch, study.own))
+        answers.put(int(row), replay(read(points, int(row)), study.cache, study.launch, study.own))
     columns: dict[str, pa.Array] = {"point": pa.array(np.arange(chunk.first, chunk.stop))}
-    columns |= _asked(points)
+    columns |= _question_columns(points)
     if not study.kernels:
         columns |= _workload(points)
     still = np.zeros(points.count, dtype=np.int64)
@@ -56,12 +56,12 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     return pa.table(columns | answers.arrays())
 
 
-def replay(asked: Point | KernelPoint, cache: str, launch: str, own: OwnTimings | None = None) -> Cells:
+def replay(question: Point | KernelPoint, cache: str, launch: str, own: OwnTimings | None = None) -> Cells:
     """Answer a point by replay; never raises, but returns the error as text."""
     try:
-        if isinstance(asked, KernelPoint):
-            return answer_columns(predict_kernel(asked.kernel, asked.gpu(), cache=cache, launch=launch))
-        return answer_columns(answering.answer(asked.ask(cache, launch, own)))
+        if isinstance(question, KernelPoint):
+            return answer_columns(predict_kernel(question.kernel, question.gpu(), cache=cache, launch=launch))
+        return answer_columns(answering.answer(question.ask(cache, launch, own)))
     except Exception as error:
         return {"error": one_line(error)}
 
@@ -113,7 +113,7 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
     return chosen
 
 
-def _asked(points: Points) -> dict[str, pa.Array]:
+def _question_columns(points: Points) -> dict[str, pa.Array]:
     """Return the columns of each point's question other than the workload: GPU, figures, algorithm or kernel file."""
     found: dict[str, pa.Array] = {}
     changed = figures(points)

@@ -85,10 +85,10 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
     gpu = figures(points)
     odd = out_of_range(points, gpu) | (sizes["heads_q"] % sizes["heads_kv"] != 0)
     for row in np.flatnonzero(odd):
-        asked = point(points, int(row))
+        question = point(points, int(row))
         try:
-            asked.gpu()
-            asked.workload()
+            question.gpu()
+            question.workload()
         except InputError as problem:
             error.put(row, [str(problem)])
     plans, which = _plans(points, error)

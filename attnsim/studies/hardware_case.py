@@ -190,7 +190,7 @@ def each_once(cases: list[Case]) -> list[Case]:
     return cases
 
 
-def asked(case: Case, title: str) -> str:
+def described(case: Case, title: str) -> str:
     """Describe a workload, with its name and weight if there are several."""
     what = f"a whole layer, its attention {case.workload}" if case.layer else str(case.workload)
     return f"{case.name} (weight {case.weight:g}): {what}" if case.name else f"{title}{what}"

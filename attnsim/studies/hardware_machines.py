@@ -194,7 +194,7 @@ class Design:
 
 
 @dataclass
-class Asked:
+class HardwareEvaluator:
     """The question, and the machines that were already answered."""
 
     mix: Mix

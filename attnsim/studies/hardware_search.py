@@ -30,7 +30,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Answered, Case, speedup_of
-from attnsim.studies.hardware_machines import INFEASIBLE, Asked, Design, Mix, compared
+from attnsim.studies.hardware_machines import INFEASIBLE, Design, HardwareEvaluator, Mix, compared
 from attnsim.studies.hardware_space import Space, check_name, with_figures
 from attnsim.studies.prices import Prices
 
@@ -150,19 +150,21 @@ def search_hardware(
         (prices.cost if prices else cost_usd)(space.gpu)
     conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
     base = [case.answered(space.gpu, algorithm, implementation, conditions) for case in cases]
-    asked = Asked(Mix.of(cases, base), space, algorithm, implementation, names, conditions, prices, done)
-    mix = asked.mix = Mix.of(cases, [asked.retuned(case, one) for case, one in zip(cases, base, strict=True)])
-    unchanged = asked.measure_unchanged()
-    space = asked.space
+    evaluator = HardwareEvaluator(
+        Mix.of(cases, base), space, algorithm, implementation, names, conditions, prices, done
+    )
+    mix = evaluator.mix = Mix.of(cases, [evaluator.retuned(case, one) for case, one in zip(cases, base, strict=True)])
+    unchanged = evaluator.measure_unchanged()
+    space = evaluator.space
     exhaustive = space.size <= points
     if exhaustive:
         for index in product(*(range(len(one.values)) for one in space.ranges)):
-            asked.machine(index)
+            evaluator.machine(index)
     else:
         mixtures = MIXTURES if len(names) == 2 else (1.0,)
         for number, weight in enumerate(mixtures):  # all from one Sobol start, which is answered once
-            _evolve(asked, weight, points * (number + 1) // len(mixtures), seed)
-    machines = tuple(asked.known.values())
+            _evolve(evaluator, weight, points * (number + 1) // len(mixtures), seed)
+    machines = tuple(evaluator.known.values())
     if all(one.answer is None for one in machines):
         raise InputError(f"no machine can answer: {machines[0].broken[0]}")
     return HardwareSearch(names, machines, space, exhaustive, unchanged, mix)
@@ -172,15 +174,15 @@ class _Spent(Exception):
     """All points are used up."""
 
 
-def _evolve(asked: Asked, weight: float, points: int, seed: int) -> None:
+def _evolve(evaluator: HardwareEvaluator, weight: float, points: int, seed: int) -> None:
     """Run the evolution until so many machines are evaluated, or it has converged."""
-    ranges = asked.space.ranges
+    ranges = evaluator.space.ranges
 
     def at(place: Any) -> Design:
         index = tuple(round(float(one)) for one in place)
-        if index not in asked.known and len(asked.known) >= points:
+        if index not in evaluator.known and len(evaluator.known) >= points:
             raise _Spent
-        return asked.machine(index)
+        return evaluator.machine(index)
 
     def mixed(place: Any) -> float:
         first, *rest = at(place).objectives
@@ -192,7 +194,7 @@ def _evolve(asked: Asked, weight: float, points: int, seed: int) -> None:
     def beyond(place: Any) -> Any:
         return np.array(at(place).excess)
 
-    limits: Any = (optimize.NonlinearConstraint(beyond, 0.0, 0.0),) if asked.space.limits else ()
+    limits: Any = (optimize.NonlinearConstraint(beyond, 0.0, 0.0),) if evaluator.space.limits else ()
     bounds = optimize.Bounds(np.zeros(len(ranges)), np.array([len(one.values) - 1.0 for one in ranges]))
     with suppress(_Spent):
         optimize.differential_evolution(

@@ -140,7 +140,7 @@ def _joules(capability: int, dtype: str) -> Joules:
     return Joules(**found | {"useful": on_data - found["flops"]})
 
 
-def plan(asked: Point) -> Plan:
+def plan(point: Point) -> Plan:
     """Return the plan of a point's group.
 
     Raises
@@ -150,11 +150,11 @@ def plan(asked: Point) -> Plan:
     """
     # A figure may decide which kernels run, and on what tile, as a limit or as a number format that the GPU lacks.
     limits = {key for key, field in FIELDS.items() if field.read == "limit"}
-    lacking = {key for key, *_ in asked.changes if key.startswith("tensor.") and asked.base.get(key) == 0}
-    gpu = changed(asked.base, tuple(change for change in asked.changes if change[0] in limits | lacking))
-    mechanism = read_algorithm(asked.algorithm)
-    small = _small(mechanism.question(asked.workload()), mechanism)
-    return _plan(mechanism, asked.implementation, read_conditions(**asked.tiles()), small, gpu)
+    lacking = {key for key, *_ in point.changes if key.startswith("tensor.") and point.base.get(key) == 0}
+    gpu = changed(point.base, tuple(change for change in point.changes if change[0] in limits | lacking))
+    mechanism = read_algorithm(point.algorithm)
+    small = _small(mechanism.question(point.workload()), mechanism)
+    return _plan(mechanism, point.implementation, read_conditions(**point.tiles()), small, gpu)
 
 
 def _small(w: Workload, mechanism: Mechanism) -> Workload:

@@ -117,18 +117,18 @@ class KernelPoint(Changed):
 
 def point(points: Points, row: int) -> Point:
     """Return one of the points."""
-    changes, found = _asked(points, row)
+    changes, found = _values_of(points, row)
     base, algorithm, tile = (found.pop(name) for name in ("gpu", "algorithm", "tile"))
     return Point(base, changes, algorithm, found.pop("implementation", None), tile, found)
 
 
 def kernel_point(points: Points, row: int) -> KernelPoint:
     """Return one of the points of a study of kernel files."""
-    changes, found = _asked(points, row)
+    changes, found = _values_of(points, row)
     return KernelPoint(found["gpu"], changes, found["kernel"])
 
 
-def _asked(points: Points, row: int) -> tuple[Changes, dict[str, Any]]:
+def _values_of(points: Points, row: int) -> tuple[Changes, dict[str, Any]]:
     """Return a point's changed figures, and its values of all other axes by name."""
     found: dict[str, Any] = {}
     changes = []
