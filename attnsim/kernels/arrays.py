@@ -102,7 +102,7 @@ def scale_log2(factor: float) -> dict[str, np.float32]:
     return {"scale_log2": np.float32(factor * math.log2(math.e))}
 
 
-def asked_options(
+def score_options(
     upload: Callable[[Any], Any], w: Workload, factor: float, softcap: float, sinks: ArrayLike | None
 ) -> dict[str, Any]:
     """Return the arguments of ``options.cuh`` for softcap and sinks; empty if the call has neither."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import asked_options, attention_workload, factor_of, int32, reaches, scale_log2
+from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2, score_options
 from attnsim.kernels.device import Array, Device
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.decode import (
@@ -30,7 +30,9 @@ def variants() -> tuple[Variant, ...]:
     """Return every tile, and the combine kernel at each width, in both formats."""
     dtypes = ("bf16", "fp16")
     tiles = [tile for tiles in TILES.values() for tile in tiles]
-    splits = [split_variant(dtype, tile, asked) for dtype in dtypes for tile in tiles for asked in (False, True)]
+    splits = [
+        split_variant(dtype, tile, with_options) for dtype in dtypes for tile in tiles for with_options in (False, True)
+    ]
     widths = [Workload(1, 1, 1, width, dtype=dtype) for dtype in dtypes for width in TILES]
     return (*splits, *(combine_variant(w) for w in widths))
 
@@ -107,9 +109,9 @@ def decode_attention(
     heads = w.batch * w.heads_kv
     numbers = int32(heads=heads, group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv, splits=splits)
     arguments = {"Q": q, "K": k, "V": v, **made, **numbers, **reaches(w.mask), **scale_log2(factor)}
-    asked = asked_options(device.upload, w, factor, softcap, sinks)
-    arguments |= asked
-    device.launch(split_variant(w.dtype, tile, bool(asked)), (row_tiles(w) * splits * heads, 1, 1), arguments)
+    score_arguments = score_options(device.upload, w, factor, softcap, sinks)
+    arguments |= score_arguments
+    device.launch(split_variant(w.dtype, tile, bool(score_arguments)), (row_tiles(w) * splits * heads, 1, 1), arguments)
     if splits > 1:
         device.launch(combine_variant(w), (rows, 1, 1), {**made, **whole, **int32(rows=rows, splits=splits)})
     return o, lse

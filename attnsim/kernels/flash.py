@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from attnsim.kernels.arrays import asked_options, attention_workload, factor_of, int32, reaches, scale_log2
+from attnsim.kernels.arrays import attention_workload, factor_of, int32, reaches, scale_log2, score_options
 from attnsim.kernels.device import Array, Device, Grid
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.fused.order import section_heads
@@ -24,12 +24,12 @@ def variants(
 ) -> tuple[Variant, ...]:
     """Return every tile in both formats, with and without the options softcap and sinks."""
     return tuple(
-        variant(dtype, head_dim, tile, asked)
+        variant(dtype, head_dim, tile, with_options)
         for dtype in ELEMENT
         for head_dim, tiles in compiled.items()
         for tile in tiles
-        for asked in options
-        if not asked or tile in own_flash.LEAN[head_dim]
+        for with_options in options
+        if not with_options or tile in own_flash.LEAN[head_dim]
     )
 
 
@@ -84,13 +84,15 @@ def flash_forward(
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
     factor = factor_of(w, scale, positive=True)
-    asked = asked_options(device.upload, w, factor, softcap, sinks)
-    compiled = own_flash.LEAN if asked else own_flash.TILES
+    score_arguments = score_options(device.upload, w, factor, softcap, sinks)
+    compiled = own_flash.LEAN if score_arguments else own_flash.TILES
     chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), compiled)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     tensors = {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}
     device.launch(
-        variant(w.dtype, w.head_dim, chosen, bool(asked)), grid(w, chosen), tensors | numbers(w, chosen, factor) | asked
+        variant(w.dtype, w.head_dim, chosen, bool(score_arguments)),
+        grid(w, chosen),
+        tensors | numbers(w, chosen, factor) | score_arguments,
     )
     return o, lse
 

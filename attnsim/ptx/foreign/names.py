@@ -82,16 +82,16 @@ def _argument(text: str, at: int) -> tuple[str, int]:
     return _name(text, at)
 
 
-def matching(asked: str, names: Iterable[str]) -> list[str]:
+def matching(requested: str, names: Iterable[str]) -> list[str]:
     """Return the kernels that a name may mean: the mangled name itself, else those with that readable name.
 
     Namespaces may be left out, and template arguments too if the rest of the name is unique.
     """
     known = {name: readable(name).replace(" ", "") for name in names}
-    wanted = asked.replace(" ", "").removeprefix("::")
+    wanted = requested.replace(" ", "").removeprefix("::")
     plain = {name: _plain(one) for name, one in known.items()}
     for found in (
-        [name for name in known if name == asked],
+        [name for name in known if name == requested],
         [name for name, one in known.items() if one == wanted],
         [name for name, one in known.items() if one.rpartition("::")[2] == wanted and "<" not in one],
         [name for name, one in known.items() if one.endswith(f"::{wanted}")],
