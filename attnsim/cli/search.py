@@ -21,6 +21,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.files import write_csv
 from attnsim.reports.front import front
+from attnsim.studies.hardware_case import described
 from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
 from attnsim.studies.hardware_space import Space
 from attnsim.studies.prices import Prices
