@@ -1,4 +1,4 @@
-"""Types of NumPy arrays, `[...]` of any shape."""
+"""Types of NumPy arrays, of any shape."""
 
 import numpy as np
 from numpy.typing import NDArray

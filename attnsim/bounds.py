@@ -1,6 +1,6 @@
-"""What a command may take: memory and time are estimated before, and more than this is refused unless it is asked for.
+"""Limits on the memory and time of a command: both are estimated first, and excess is refused unless it is requested.
 
-`check_cost` is for what is known before; `watched` for what shows in the first part of the work.
+`check_cost` is for costs known in advance; `watched` for costs that the first part of the work reveals.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from attnsim.errors import InputError
 
 MEMORY_BYTES = 2 << 30
 TIME_S = 60.0
-"""On one core."""
+"""Seconds on one core."""
 
 UNBOUNDED = "ATTNSIM_UNBOUNDED"
-"""Environment variable that lifts both bounds, in this process and in those that it starts."""
+"""Environment variable that lifts both limits, in this process and in its children."""
 
 Shown = Callable[[int, int], None]
-"""Called with what has begun, and with what there is of it."""
+"""Progress callback: parts begun, and all parts."""
 
 
 def check_cost(what: str, *, memory_bytes: float = 0.0, time_s: float = 0.0) -> None:
-    """Refuse what would take more memory or time than a command may.
+    """Refuse work that would take more memory or time than a command may.
 
     Raises
     ------
     InputError
-        Saying what it would need.
+        With the estimate.
     """
     if os.environ.get(UNBOUNDED) or (memory_bytes <= MEMORY_BYTES and time_s <= TIME_S):
         return
@@ -43,7 +43,7 @@ def check_cost(what: str, *, memory_bytes: float = 0.0, time_s: float = 0.0) -> 
 
 
 class _Watch:
-    """Foresees when parts of equal work will be done."""
+    """Estimates when parts of equal work will be done."""
 
     def __init__(self, what: str, shown: Shown) -> None:
         self.what, self.shown = what, shown
@@ -68,14 +68,14 @@ _watches: list[_Watch] = []
 
 @contextmanager
 def watched(what: str, shown: Shown = lambda begun, total: None) -> Iterator[None]:
-    """Refuse the block as soon as `reached` and `look` within it tell that it takes too long.
+    """Refuse the block as soon as `reached` and `look` within it show that it takes too long.
 
     Parameters
     ----------
     what : str
-        For the message.
+        Description of the work for the message.
     shown : callable
-        Told of the progress.
+        Progress callback.
     """
     _watches.append(_Watch(what, shown))
     try:
@@ -85,23 +85,18 @@ def watched(what: str, shown: Shown = lambda begun, total: None) -> Iterator[Non
 
 
 def reached(begun: int, total: int) -> None:
-    """So many parts of equal work have begun, of so many.
+    """Report that `begun` of `total` parts of equal work have begun.
 
     Raises
     ------
     InputError
-        Where they will take too long, and somebody is watching.
+        If they will take too long, within :func:`watched`.
     """
     for watch in _watches[-1:]:
         watch.reached(begun, total)
 
 
 def look() -> None:
-    """See in the middle of a part whether it takes too long.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check, in the middle of a part, whether it takes too long."""
     for watch in _watches[-1:]:
         watch.look()

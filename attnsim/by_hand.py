@@ -1,7 +1,7 @@
-"""Constants that somebody chose: no datasheet and no public source states them, and no fit determines them.
+"""Constants chosen by hand: no datasheet and no public source states them, and no fit determines them.
 
-Each is declared where it stands, at module level, as ``NAME = by_hand(value, "what it is, and why so much")``.
-`attnsim accuracy` lists them beside the fitted numbers (:mod:`attnsim.validation.checking.by_hand`).
+Each is declared in its module, at module level, as ``NAME = by_hand(value, "what it is, and why so much")``.
+`attnsim accuracy` lists them with the fitted numbers (:mod:`attnsim.validation.checking.by_hand`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A YAML reader for files that people write: safe, small, shallow, no key twice, every fault in one line.
+"""A YAML reader for files that people write: safe, with limits on size and depth, no duplicate keys, one-line errors.
 
-`read_typed` also checks the content against a type: the tables of facts that lie beside the code are read with it.
+`read_typed` also checks the content against a type; it reads the tables of facts that are part of the package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_DEPTH = 16  # a GPU file's figures have their fields at depth 3
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML that refuses a key given twice, where YAML itself would silently keep the last."""
+    """Safe YAML loader that refuses duplicate keys, of which YAML itself would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -45,21 +45,22 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_map)
 
 @functools.cache
 def shipped(folder: Path) -> dict[str, Path]:
-    """The YAML files of a folder of the package by their id, the name without its ending, sorted."""
+    """YAML files in a folder of the package, sorted, by their id: the name without its suffix."""
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def read_written(path: Traversable) -> Any:
-    """Content of a YAML file that this package has written itself, which needs no check."""
+    """Content of a YAML file written by this package, which needs no check."""
     return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def read_bytes(path: Path, most: int, give: str, holds: str) -> bytes:
-    """The content of a file of at most so many bytes; messages say what to `give`, and what such a file `holds`.
+    """Content of a file; messages say what to `give`, and what such a file `holds`.
 
     Raises
     ------
     InputError
+        If the file cannot be read, or has more than `most` bytes.
     """
     try:
         with path.open("rb") as file:
@@ -73,20 +74,19 @@ def read_bytes(path: Path, most: int, give: str, holds: str) -> bytes:
 
 
 def read_yaml(path: Path, what: str, give: str = "") -> object:
-    """The content of a YAML file.
+    """Content of a YAML file.
 
     Parameters
     ----------
-    path : Path
     what : str
-        What the file should describe, for messages: "GPU".
+        The thing that the file describes, for messages: "GPU".
     give : str
-        What else may be given, with "or": "or a built-in id".
+        Alternative inputs, with "or": "or a built-in id".
 
     Raises
     ------
     InputError
-        One line naming the file and, where there is one, the line at fault.
+        One line naming the file and, if known, the line at fault.
     """
     raw = read_bytes(path, MAX_FILE_BYTES, f"a {what} file {give}".rstrip(), f"a {what} file holds about 10 KiB")
     try:
@@ -107,12 +107,12 @@ def read_yaml(path: Path, what: str, give: str = "") -> object:
 
 
 def read_typed(path: Path, what: str, kind: type[T]) -> T:
-    """The content of a YAML file as a value of a type: a dataclass, or tuples and mappings of them; no key is unknown.
+    """Content of a YAML file as a value of a type: a dataclass, tuples, mappings; unknown keys are refused.
 
     Raises
     ------
     InputError
-        As `read_yaml`, and for the first value that the type does not allow, under its place in the file.
+        As `read_yaml`, and for the first value that the type does not allow, with its path in the file.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 

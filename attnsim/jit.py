@@ -1,4 +1,4 @@
-"""Compile functions by numba, where it is installed."""
+"""Compilation of functions by numba, if it is installed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @cache
 def jit(function: Callable[..., Any], allocates: bool = True) -> Any:
-    """Compile a function when it is first called, and keep the code for other processes where that can be done.
+    """Compile a function when it is first called, and cache the code for other processes if possible.
 
-    Without numba it stays as it is; who would not call it then has asked for numba before. ``allocates=False`` compiles
-    without numba's reference counts (``_nrt=False``), for functions that make no array: a third less time where arrays
-    are passed on in an inner loop.
+    Without numba the function is returned unchanged; callers that need compiled code check for numba first.
+    ``allocates=False`` compiles without numba's reference counts (``_nrt=False``), for functions that allocate no
+    array: a third less time if arrays are passed on in an inner loop.
     """
     try:
         from numba import njit

@@ -65,7 +65,7 @@ def read_csv(where: Path | Traversable) -> list[dict[str, str]]:
     Raises
     ------
     ValueError
-        When a row has more or fewer cells than there are names.
+        If a row has more or fewer cells than there are names.
     """
     names, *rows = csv.reader(line for line in where.read_text("utf-8").splitlines() if not line.startswith("#"))
     return [dict(zip(names, row, strict=True)) for row in rows]

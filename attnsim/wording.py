@@ -1,4 +1,4 @@
-"""Numbers as people read them: three significant digits, a unit that fits, never a power of ten; and tables of them."""
+"""Numbers for people: three significant digits, a suitable unit, never a power of ten; and tables of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOCK_BY = {"given": "as given", "boost": "boost", "load": "under load", "power
 
 
 def clock_text(clock_hz: float, by: str) -> str:
-    """A call's SM clock and what set it: "1654 MHz (what the power limit allows)"."""
+    """SM clock of a call and its origin: "1654 MHz (what the power limit allows)"."""
     return f"{clock_hz / 1e6:.0f} MHz ({_CLOCK_BY[by]})"
 
 
@@ -44,7 +44,7 @@ def ends_text(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 def interval_text(low: float | None, high: float | None, around: float | None) -> str:
-    """The interval in the unit of the time it surrounds: "3.9-4.8"."""
+    """The interval in the unit of the time inside it: "3.9-4.8"."""
     if low is None or high is None or around is None:
         return NOTHING
     scale, _ = _time_scale(around)
@@ -52,7 +52,7 @@ def interval_text(low: float | None, high: float | None, around: float | None) -
 
 
 def spread_text(low: float, high: float) -> str:
-    """Two factors around 1 as people say them: "±6 %", or "-18 to +22 %" where the sides differ."""
+    """Two factors around 1: "±6 %", or "-18 to +22 %" if the sides differ."""
     down, up = 100 * (1 - low), 100 * (high - 1)
     return f"±{up:.0f} %" if round(down) == round(up) else f"-{down:.0f} to +{up:.0f} %"
 
@@ -74,7 +74,7 @@ def _time_scale(seconds: float) -> tuple[float, str]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, thousands separated and never in powers of ten."""
+    """A number with `digits` significant digits, thousands separated and never in powers of ten."""
     if value is None:
         return NOTHING
     if abs(value) < _TINY:
@@ -99,7 +99,7 @@ def times_text(ratio: float | None) -> str:
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, object]]) -> str:
-    """A table with a caption, a row a record; the columns are those of the first."""
+    """A table with a caption, one row per record; the columns are those of the first."""
     heads = list(rows[0]) if rows else []
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     body = "".join(

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Files written atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPORARY = ".tmp"
 
 @contextlib.contextmanager
 def writing(path: Path, *, on_failure: str = "") -> Iterator[Path]:
-    """Write a file whole or not at all, by a new file beside it that takes its name in the end.
+    """Write a file atomically: to a temporary file in the same folder, which is renamed at the end.
 
     Parameters
     ----------
@@ -30,12 +30,12 @@ def writing(path: Path, *, on_failure: str = "") -> Iterator[Path]:
     Yields
     ------
     Path
-        What to fill. An error in the block leaves `path` as it was.
+        The file to write to. An error in the block leaves `path` unchanged.
 
     Raises
     ------
     InputError
-        When it cannot be written, a full disk included.
+        If it cannot be written, including for a full disk.
     """
     target = path.resolve()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{TEMPORARY}")

@@ -37,7 +37,7 @@ from attnsim.models.implementations.own.linear_tiles import (
 )
 from attnsim.models.implementations.own.linear_tiles import WARPS as LINEAR_WARPS
 from attnsim.models.implementations.own.naive import SOFTMAX, SUMS, WARP_COLUMNS
-from attnsim.models.implementations.own.resources import AROUND, FLYING, LOADING, TURN
+from attnsim.models.implementations.own.resources import FLYING, LOADING, PHASES, TURN
 from attnsim.models.schedule.instructions import LANES, MMA_FLOPS
 from attnsim.ptx.machine_code import Code
 from benchmarks.machine_code import WORK, path_through, shortest_run
@@ -90,7 +90,7 @@ def dots_rows(label: str, arch: str, sizes: Mapping[str, object], code: Code) ->
         if one.name == "LDG":
             pending.add(one.written)
             loaded = wait + 1
-    parts = zip(AROUND, pairwise((0, loaded, wait, len(path))), strict=True)
+    parts = zip(PHASES, pairwise((0, loaded, wait, len(path))), strict=True)
     return [_row(label, arch, elements, 0, code.counts(path[begin:end]), part=part) for part, (begin, end) in parts]
 
 

@@ -34,7 +34,10 @@ ROOMS = {
     "attnsim/simulator": (18, ("*.py",)),
     "attnsim/models/schedule": (
         10,
-        ("row_tiles", "occupancy", "launch", "splits", "lending", "instructions", "passes", "schedule", "buffers"),
+        (
+            *("row_tiles", "occupancy", "launch", "splits", "borrowed_counts", "instructions"),
+            *("passes", "schedule", "buffers"),
+        ),
     ),
     "attnsim/models/implementations": (
         14,

@@ -20,7 +20,7 @@ from attnsim.api.trust import Reason, Trust, assess
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen
-from attnsim.models.hardware.changes import Change, told
+from attnsim.models.hardware.changes import Change, changes_text
 from attnsim.models.hardware.clock_law import ClockBy, clock_law
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, bound_text
@@ -127,7 +127,7 @@ class Reply(Generic[Q]):
         one, w = cast("Outcome", self), self.question.w
         asked = {"pass" if name == "passes" else name: getattr(w, name) for name in ASKED}
         plain = {name: value for name, value in self.to_dict().items() if not isinstance(value, (dict, list))}
-        more = {"changes": told(one.changes), "trust": one.trust.level, "trust_reason": one.trust.reason}
+        more = {"changes": changes_text(one.changes), "trust": one.trust.level, "trust_reason": one.trust.reason}
         busy = {f"busy_{unit}_s": one.units_s.get(unit) for unit in UNITS}
         asked |= {"lengths": lengths_text(w.lengths), "mask": str(w.mask)}
         asked |= {name: "" if (value := getattr(w, name)) is None else str(value) for name in TEXTS}

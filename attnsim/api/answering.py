@@ -63,7 +63,7 @@ def predict(
         Segment executions that the fast mode plays of a call. Each kernel has its share: up to twice that a grid is
         played whole, beyond it a smaller grid of up to twice that. More takes longer and is nearer to the exact mode,
         which has no limit. By default `attnsim.simulator.grid.BUDGET`.
-    told : callable, optional
+    progress : callable, optional
         Called now and then while a kernel takes long: with its name, its blocks that have ended, and all its blocks.
     calibration : OwnTimings, str or Path, optional
         Timings of one's own that correct answers near them, of `attnsim.adapt`, or the file that it wrote.
@@ -118,7 +118,7 @@ def compare(
 
     Parameters
     ----------
-    workload, tiles, tile, mode, cache, launch, budget, told, calibration
+    workload, tiles, tile, mode, cache, launch, budget, progress, calibration
         As for `predict`.
     gpu : Gpu, str, or a sequence of them
         The rows of the first GPU come first.
@@ -176,7 +176,7 @@ def _questions(
         Where something is given that nothing of it uses.
     """
     runs = runs_of(chosen, wanted, gpu, workload)
-    questions = [ask(workload, gpu, item, name, conditions, beside_others=True) for item, name in runs]
+    questions = [ask(workload, gpu, item, name, conditions, in_comparison=True) for item, name in runs]
     if conditions.tile is not None and not any(question.record.tunable for question in questions):
         raise InputError(f"tile is {conditions.tile}, but {chosen[0].name} has no tile to choose; leave it out")
     if workload.operations is not None and all(question.w.operations is None for question in questions):
@@ -218,7 +218,7 @@ def with_speedup(found: Outcome, question: Question) -> Outcome:
     if not isinstance(found, Answer):
         return found
     naive, conditions = MECHANISMS["naive"], question.conditions
-    plain = replace(naive.beside_others(question.w), operations=None)
+    plain = replace(naive.in_comparison(question.w), operations=None)
     itself = question.record is find_implementation(naive.implementations[0]) and plain == question.w
     asked = replace(conditions, tiles="shipped", tile=None, mode="fast")
     base = found if itself and conditions.mode == "fast" else _naive(plain, question.gpu, asked)

@@ -22,7 +22,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.simulator.grid import BUDGET
 from attnsim.simulator.prepare import Cache
-from attnsim.simulator.replay import LaunchMode, Mode, Told
+from attnsim.simulator.replay import LaunchMode, Mode, Progress
 
 OF_LENGTHS = by_hand(4_000_000, "budget times sequences of different lengths: few have no usual block to go by")
 """A smaller grid stands for the whole by its usual blocks; two dozen unequal sequences have none, 512 have."""
@@ -42,7 +42,7 @@ class Conditions:
     tiles : {"shipped", "retuned", "given"}
     tile : TileRequest or None
         Query rows x keys, for "given".
-    mode, cache, launch, budget, told, within_s
+    mode, cache, launch, budget, progress, within_s
         As for `attnsim.simulator.replay.replay`.
     own : OwnTimings or None
         Timings by which answers are corrected.
@@ -54,7 +54,7 @@ class Conditions:
     cache: Cache = "warm"
     launch: LaunchMode = "stream"
     budget: int = BUDGET
-    told: Told | None = field(default=None, compare=False)
+    progress: Progress | None = field(default=None, compare=False)
     within_s: float = 0.0
     own: OwnTimings | None = None
 
@@ -77,7 +77,7 @@ class Given(TypedDict, total=False):
     cache: str
     launch: str
     budget: int | None
-    told: Told | None
+    progress: Progress | None
     calibration: Calibrated
 
 
@@ -88,7 +88,7 @@ def read_conditions(
     cache: str = "warm",
     launch: str = "stream",
     budget: int | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
     calibration: Calibrated = None,
 ) -> Conditions:
     """Check and collect the conditions; without a budget it is the usual one.
@@ -121,7 +121,7 @@ def read_conditions(
         cast(Cache, cache),
         cast(LaunchMode, launch),
         _budget(budget, mode),
-        told,
+        progress,
         own=own,
     )
 
@@ -375,13 +375,13 @@ def ask(
     assumed: Iterable[str] = (),
     *,
     version: str = "",
-    beside_others: bool = False,
+    in_comparison: bool = False,
 ) -> Question:
     """The question that is played: what the mechanism makes of a workload, by the implementation named or the best.
 
     A name means what it does on the GPU, in the version, for the workload (`models.implementations.choose.match`). A
-    mechanism that is a property of the question is shown by the implementation's own. With `beside_others` the workload
-    is asked of several mechanisms, see `Mechanism.beside_others`.
+    mechanism that is a property of the question is shown by the implementation's own. With `in_comparison` the workload
+    is asked of several mechanisms, see `Mechanism.in_comparison`.
 
     Raises
     ------
@@ -396,13 +396,13 @@ def ask(
         )
     asked = read_algorithm(mechanism) if isinstance(mechanism, str) else mechanism
     gpu, said = read_gpu(gpu).alone, tuple(assumed)
-    w = asked.beside_others(workload) if beside_others else asked.question(workload)
+    w = asked.in_comparison(workload) if in_comparison else asked.question(workload)
     if asked.mask and w.mask != workload.mask:
         said += (f"mask {w.mask}: the default of {asked.name}",)
     if asked.selection and w.selection != workload.selection:
         said += (f"selection {w.selection}: the default of {asked.name}",)
     elif w.selection != workload.selection:
-        if not beside_others:
+        if not in_comparison:
             check_selected(workload, [w])
         said += (f"all keys of the mask attended, none selected by {asked.name}",)
     if w.latent != workload.latent:

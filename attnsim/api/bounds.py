@@ -94,6 +94,6 @@ def _doubled(played: Replay, gpu: Gpu, dtype: str, launch: str) -> Iterator[tupl
 def bounds_of(run: Played[Any]) -> tuple[Bound, tuple[Bound, ...]]:
     """The bound of a call that was played and of each of its kernels, on its tile and in fast mode."""
     schedule, asked, numbers = run.schedule, run.question, run.chosen.numbers
-    fast = replace(asked.conditions, mode="fast", told=None)
+    fast = replace(asked.conditions, mode="fast", progress=None)
     base = run.replay if asked.conditions.mode == "fast" else replayed(schedule, asked.gpu, numbers, fast)
     return bounds(base, asked.gpu, asked.dtype, fast.launch, lambda gpu: replayed(schedule, gpu, numbers, fast))

@@ -182,7 +182,7 @@ def explain(
     ----------
     workload : Workload or None
         The question; None takes the mechanism's own example.
-    gpu, implementation, tiles, tile, mode, cache, launch, budget, told, calibration
+    gpu, implementation, tiles, tile, mode, cache, launch, budget, progress, calibration
         As for `predict`.
     mechanism : str
         One of `attnsim.models.mechanisms.MECHANISMS` that has kernels.

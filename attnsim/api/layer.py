@@ -83,7 +83,7 @@ def layer(model: Model | str, gpu: Gpu | str, **asked: Unpack[LayerGiven]) -> La
         Of the attention; default: what plays the model's latent (mla) or mask (sliding-window, sparse), else flash.
     implementation, tiles, tile : optional
         Of the attention, as for :func:`attnsim.predict`.
-    mode, cache, launch, budget, told, calibration
+    mode, cache, launch, budget, progress, calibration
         As for :func:`attnsim.predict`; `cache` is cold by default: between two runs of a layer the other layers'
         weights have passed through the L2.
 

@@ -69,7 +69,7 @@ def predict_kernel(
     kernel : LiftedCall, Path or str
         What ``attnsim kernels trace`` wrote, or its file.
     gpu : Gpu or str
-    mode, cache, launch, budget, told
+    mode, cache, launch, budget, progress
         As for :func:`attnsim.predict`; a kernel has its own tile, and no timings correct it.
 
     Raises
@@ -85,7 +85,7 @@ def explain_kernel(kernel: LiftedCall | Path | str, gpu: Gpu | str, **conditions
 
     Parameters
     ----------
-    kernel, gpu, mode, cache, launch, budget, told
+    kernel, gpu, mode, cache, launch, budget, progress
         As for :func:`predict_kernel`.
 
     Raises

@@ -63,7 +63,7 @@ def mixer_parts(
         A step as a part.
     """
     dtype = "bf16" if dtype == "fp8" else dtype
-    alone = replace(conditions, own=None, told=None)
+    alone = replace(conditions, own=None, progress=None)
     parts, answers = list[LayerPart](), list[Outcome]()
     rows, normed, whole = sum(one.queries * one.times for one in lengths), 0, False
     for algorithm, call in mixer.calls(kind, lengths, dtype):

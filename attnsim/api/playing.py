@@ -23,7 +23,7 @@ from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.fused.tile import KEYS, ROWS, accumulators_that_fit
 from attnsim.models.implementations.implementation import Implementation, TileRequest
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.lending import lent
+from attnsim.models.schedule.borrowed_counts import with_borrowed_counts
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.widths import padded
@@ -38,7 +38,7 @@ def replayed(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditi
     """The replay of a schedule under the conditions."""
     return replay(
         schedule, gpu, numbers, mode=conditions.mode, budget=conditions.budget, cache=conditions.cache,
-        launch=conditions.launch, within_s=conditions.within_s, told=conditions.told,
+        launch=conditions.launch, within_s=conditions.within_s, progress=conditions.progress,
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def _in_registers(schedule: Schedule, w: Workload, gpu: Gpu, shape: TileRequest)
 
 def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     """Seconds of the main kernel, roughly: busiest unit, step latencies shared by residents, whole waves."""
-    kernel = lent(schedule.main, numbers.counts, gpu)
+    kernel = with_borrowed_counts(schedule.main, numbers.counts, gpu)
     costs = unit_costs(kernel, gpu, numbers)
     slots = gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
     tensor = kernel.total("flops") * costs.tensor
@@ -189,7 +189,7 @@ def with_alternatives(run: Played[Any]) -> tuple[float, ...]:
     if found is None:
         return ()
     own, asked = run.chosen.numbers, run.question
-    fast = replace(asked.conditions, mode="fast", told=None)
+    fast = replace(asked.conditions, mode="fast", progress=None)
     every = (own, *(one.of(own) for one in found.alternatives))
     return tuple(replayed(run.schedule, asked.gpu, numbers, fast).time_s for numbers in every)
 

@@ -38,7 +38,7 @@ from attnsim.models.llm.parallel import share_of_model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.lengths import Length, checked_lengths, lengths_of
 from attnsim.models.question.workload import DTYPE_BYTES, Workload
-from attnsim.simulator.replay import Told
+from attnsim.simulator.replay import Progress
 
 KEPT = 0.9
 """Share of the memory that vLLM fills by default (``gpu_memory_utilization``)."""
@@ -213,7 +213,7 @@ def step(
     cache: str = "cold",
     launch: str = "graph",
     budget: int | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
     calibration: Calibrated = None,
     kernel: Mapping[str, Any] = MappingProxyType({}),
 ) -> StepPrediction:
@@ -241,7 +241,7 @@ def step(
         Of the attention.
     library : {"vllm", "sglang", "tensorrt-llm", "nccl"}, optional
         Whose all-reduce it is; default: that of `implementation`, else vLLM's.
-    mode, cache, launch, budget, told, calibration
+    mode, cache, launch, budget, progress, calibration
         As for :func:`attnsim.layer`; timings of one's own correct the attention.
     kernel : mapping
         What the attention asks of its kernels beside its shape: ``kv_dtype``, ``sinks``, ``softcap``.
@@ -277,7 +277,7 @@ def step(
     memory = run.memory(kinds)
     _check_fits(whole, memory, max(tp, ep))
     conditions = read_conditions(
-        mode=mode, cache=cache, launch=launch, budget=budget, told=told, calibration=calibration
+        mode=mode, cache=cache, launch=launch, budget=budget, progress=progress, calibration=calibration
     )
     parts, answers = run.parts(kinds, conditions)
     time_s = sum(number * (part.time_s or 0.0) for number, part in parts)

@@ -80,7 +80,7 @@ def traces(
     runs = runs_of([read_algorithm(name) for name in algorithms], implementation, gpu, workload)
     found = []
     for item, name in runs:
-        traced = _traced(ask(workload, gpu, item, name, conditions, beside_others=True), sms)
+        traced = _traced(ask(workload, gpu, item, name, conditions, in_comparison=True), sms)
         several = sum(other is item for other, _ in runs) > 1
         found.append((f"{item.name}/{traced.schedule.implementation}" if several else item.name, traced))
     return found

@@ -60,8 +60,10 @@ def explain(
     if question is not None:
         check_window(question, [algorithm], flags.window)
     machine, asked = question_flags.changed(load_gpu(gpu), changes), how.with_l2(flags.l2)
-    with progress.plays() as told:
-        found = explained(question, machine, algorithm, implementation=implementation, tile=tile, told=told, **asked)
+    with progress.plays() as report:
+        found = explained(
+            question, machine, algorithm, implementation=implementation, tile=tile, progress=report, **asked
+        )
     call, parts = found.prediction, None
     if split_changes:
         parts = shared_out(

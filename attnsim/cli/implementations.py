@@ -133,7 +133,7 @@ def _lines(one: Implementation, width: int) -> list[str]:
         "called by": "; ".join(one.calls) or "nobody: the fewest passes that can be made",
         "code": one.source + (" (closed: the nearest public schedule is played)" if one.closed else ""),
         "versions": ", ".join(one.versions),
-        "pages": f"{one.pages_told} keys" if one.pages else "",
+        "pages": f"{one.pages_text} keys" if one.pages else "",
         "runs": f"{one.runs} on {span(one)}, {', '.join(one.passes)}, {', '.join(one.dtypes)}",
         "launches": one.launches and f"the kernels of {one.launches}{', changed' if one.changed else ''}",
         "also called": some(known_as(one), "names.csv"),

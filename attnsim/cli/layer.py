@@ -70,10 +70,10 @@ def predict_layers(
     asked |= {name: getattr(flags, name) for name in ("batch", "seq_kv", "passes", "dtype", "tp")}
     answers: list[_Answer] = []
     splits: list[Split[LayerAnswer]] = []
-    with progress.plays() as told:
+    with progress.plays() as report:
         for (base, machine), length in product(pairs, lengths):
             machines = dict.fromkeys((base, machine))
-            found = [layer(filled.model, one, seq=length or 0, told=told, **asked) for one in machines]
+            found = [layer(filled.model, one, seq=length or 0, progress=report, **asked) for one in machines]
             answers.append(_Answer(found[0]))
             answers += [_Answer(one, found[0]) for one in found[1:]]
             if split_changes:

@@ -55,9 +55,9 @@ def predict(
     del conditions["calibration"]
 
     kernels = read_kernels(file)
-    with progress.plays() as told:
+    with progress.plays() as report:
         found = [
-            predict_kernel(kernels, one, told=told, **conditions)
+            predict_kernel(kernels, one, progress=report, **conditions)
             for one in question_flags.beside_unchanged(list(gpu), changes)
         ]
     if json:
@@ -105,8 +105,8 @@ def explain(
     refuse_others(context)
     del conditions["calibration"], conditions["mode"]
     machine = question_flags.beside_unchanged([gpu], changes)[-1]
-    with progress.plays() as told:
-        found = explain_kernel(file, machine, told=told, **conditions)
+    with progress.plays() as report:
+        found = explain_kernel(file, machine, progress=report, **conditions)
     if json:
         show.print_json([found.to_dict()])
     else:

@@ -13,7 +13,7 @@ from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.mechanisms import unfused_beside
+from attnsim.models.mechanisms import comparable_unfused
 from attnsim.models.question.words import listed, whole
 from attnsim.models.question.workload import Workload
 from attnsim.plots.sheet import Picture
@@ -145,4 +145,4 @@ def numbers_of(text: str, flag: str) -> list[int]:
 
 def drawn(names: str, question: Workload) -> list[str]:
     """The algorithms of a picture: those named, or the fused one beside the unfused one where that can be asked."""
-    return options.words([names], "--algorithm") if names else [*unfused_beside(question), "flash"]
+    return options.words([names], "--algorithm") if names else [*comparable_unfused(question), "flash"]

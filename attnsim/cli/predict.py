@@ -30,7 +30,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import match
-from attnsim.models.mechanisms import only_for, playing, running, unfused_beside
+from attnsim.models.mechanisms import comparable_unfused, only_for, playing, running
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.columns import Naming
 from attnsim.models.question.workload import Workload
@@ -114,7 +114,7 @@ def predict(
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
     splits: list[Split[Answer[Question]]] = []
-    with progress.plays() as asked.conditions["told"]:
+    with progress.plays() as asked.conditions["progress"]:
         for base, machine in zip(machines, hypothetical, strict=True):
             groups += asked.groups(question, base, machine, ways)
             splits += asked.splits(question, machine, ways[0]) if split_changes else []
@@ -163,7 +163,7 @@ def _check_one(out: Path | None, tile: str | None, tiles: str | None) -> None:
 def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: QuestionFlags) -> list[str]:
     """The algorithms that are asked for, or the usual ones for a question."""
     only = only_for(question)
-    usual = (*unfused_beside(question), playing(question.without_window()).name, *only[:1], *_run_by(imitated))
+    usual = (*comparable_unfused(question), playing(question.without_window()).name, *only[:1], *_run_by(imitated))
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
     if only and not set(only) & set(names):
         window, mask = flags.window, flags.mask
@@ -267,7 +267,7 @@ class _Asked:
 
     def splits(self, question: Workload, machine: Gpu, way: str) -> list[Split[Answer[Question]]]:
         """The gain of each change, for every algorithm that fits the memory."""
-        conditions = {key: value for key, value in self.conditions.items() if key != "told"}
+        conditions = {key: value for key, value in self.conditions.items() if key != "progress"}
         return [
             shared_out(
                 one.workload,

@@ -43,11 +43,11 @@ def steps(what: str, count: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def plays(what: str = "playing") -> Iterator[Callable[[str, int, int], None]]:
-    """A bar of the thread blocks of a kernel once it takes long; yields who is told: (kernel, blocks ended, blocks)."""
+    """A bar of a kernel's thread blocks once it takes long; yields the callback (kernel, blocks ended, blocks)."""
     with ExitStack() as until_done:
         begun: list[tuple[Progress, TaskID]] = []
 
-        def told(kernel: str, ended: int, blocks: int) -> None:
+        def report(kernel: str, ended: int, blocks: int) -> None:
             if not begun:
                 columns = ("{task.description}", "MofNCompleteColumn", "TimeRemainingColumn")
                 begun.append(until_done.enter_context(_bar(what, blocks, *columns)))
@@ -56,13 +56,13 @@ def plays(what: str = "playing") -> Iterator[Callable[[str, int, int], None]]:
                 bar.reset(task, total=blocks, description=kernel)
             bar.update(task, completed=ended)
 
-        yield told
+        yield report
 
 
 @contextmanager
 def interpreting(what: str) -> Iterator[None]:
     """A bar of the blocks that the interpreter begins; refused as soon as it is known to take too long."""
-    with plays("blocks") as told, watched(what, lambda begun, blocks: told("", begun, blocks)):
+    with plays("blocks") as report, watched(what, lambda begun, blocks: report("", begun, blocks)):
         yield
 
 

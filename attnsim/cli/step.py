@@ -18,7 +18,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.question.length_sources import read_lengths
-from attnsim.models.question.lengths import told_lengths
+from attnsim.models.question.lengths import lengths_summary
 from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.plots.step import step as picture
 
@@ -58,8 +58,8 @@ def predict_steps(
     machines: list[Any] = []
     for base in [load_gpu(name) for name in options.words(gpu, "--gpu")]:
         machines += dict.fromkeys((base, question_flags.changed(base, changes, joined=max(flags.tp, ep) > 1)))
-    with progress.plays() as told:
-        answers = [step(flags.model, one, lengths, told=told, **asked) for one in machines]
+    with progress.plays() as report:
+        answers = [step(flags.model, one, lengths, progress=report, **asked) for one in machines]
     written = look.write(picture(answers), plot) if plot else []
     if json:
         show.print_json(one.to_dict() for one in answers)
@@ -76,7 +76,9 @@ def print_steps(answers: Sequence[StepPrediction], verbose: bool = False) -> Non
     shared += f", {first.expert_gpus} GPUs share the experts" if first.expert_gpus else ""
     tokens = f"{_count(first.new_tokens, 'new token')} of {_count(first.sequences, 'sequence')}"
     groups = f" on each of {first.groups} {'groups of ' * (first.gpus > 1)}GPUs" if first.groups > 1 else ""
-    out.print(f"{first.model.id}{shared}: a step of {tokens}{groups} ({told_lengths(first.lengths)})\n", soft_wrap=True)
+    out.print(
+        f"{first.model.id}{shared}: a step of {tokens}{groups} ({lengths_summary(first.lengths)})\n", soft_wrap=True
+    )
     for one in answers:
         place = "; ".join((one.gpu, "warm L2" if one.cache == "warm" else "cold L2", *map(str, one.changes)))
         show.print_rows(out, f"{place}; {_launched(one.launch)}", _rows(one), right=_RIGHT, whole=("part",))

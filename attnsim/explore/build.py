@@ -66,7 +66,7 @@ def build(folder: Path, done: Callable[[int], object] = lambda states: None) -> 
     folder : Path
         New, empty, or of an earlier build, which is replaced.
     done : callable
-        Told how many more states were answered.
+        Progress how many more states were answered.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.changes import changes_text
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import NEVER_RUN, Kernel, engineering, identity, kernels_of, key_panel, shared_words
 from attnsim.plots.sheet import Picture, band, heading, plain_axes
@@ -104,7 +104,7 @@ def _machine(one: Outcome) -> str:
 
 
 def _caption(predictions: Sequence[Outcome]) -> str:
-    changed = dict.fromkeys(f"{_machine(one)}: with {told(one.changes)}" for one in predictions if one.changes)
+    changed = dict.fromkeys(f"{_machine(one)}: with {changes_text(one.changes)}" for one in predictions if one.changes)
     tight = dict.fromkeys(one.implementation for one in predictions if not one.fits)
     sparsest = min(predictions, key=lambda one: one.workload.visible_pairs).workload.mask
     about = f"Level: dense attention. Curves: masks from '{sparsest}' to every pair"

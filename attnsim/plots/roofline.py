@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS, Level
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Marks, told
+from attnsim.models.hardware.changes import Marks, changes_text
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots import roofline_labels
@@ -80,7 +80,7 @@ def roofline(
     compared = [one for one in shown.placed if one.measured_s]
     if compared:
         panels.append(Panel(partial(_ratios, compared=compared, shown=shown), ROW * len(compared) + 0.15, apart=True))
-    changed = (f"{one.label}: {told(one.gpu.changes)}" for one in drawn if one.gpu.changes)
+    changed = (f"{one.label}: {changes_text(one.gpu.changes)}" for one in drawn if one.gpu.changes)
     return Picture(
         f"{'Measured and predicted calls' if compared else 'Predicted attention'} under the roofline of "
         f"{and_text([one.label for one in drawn])}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS, Level, Point, Roofline
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Marks, marks, told
+from attnsim.models.hardware.changes import Marks, changes_text, marks
 from attnsim.models.hardware.gpu import Gpu
 
 
@@ -162,7 +162,7 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
     """The picture as a tidy table: one row per ceiling, diagonal, ridge and point."""
     out: list[dict[str, object]] = []
     for machine in drawn:
-        here: dict[str, object] = {"kind": "", "gpu": machine.gpu.id, "changes": told(machine.gpu.changes)}
+        here: dict[str, object] = {"kind": "", "gpu": machine.gpu.id, "changes": changes_text(machine.gpu.changes)}
         roofline = machine.roofline
         for c in roofline.ceilings:
             rate = {"flops_per_s": c.flops_per_s, "achievable_flops_per_s": c.achievable_flops_per_s or ""}
@@ -177,7 +177,7 @@ def rows(drawn: Sequence[Drawn], shown: Sequence[Entry]) -> list[dict[str, objec
         common: dict[str, object] = {
             "kind": "point",
             "gpu": machine.gpu.id,
-            "changes": told(machine.gpu.changes),
+            "changes": changes_text(machine.gpu.changes),
             "number": entry.number,
             "algorithm": item.algorithm,
             "implementation": item.implementation,

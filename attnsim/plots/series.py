@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.changes import Marks, marks, told
+from attnsim.models.hardware.changes import Marks, changes_text, marks
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.roofline_labels import frame_dpi, short, spread
 from attnsim.plots.sheet import note
@@ -182,7 +182,8 @@ def _marked(predictions: Sequence[Outcome], marked: Marks | None) -> Marks:
 def identity(one: Outcome) -> dict[str, object]:
     """The columns of a table that say what was predicted."""
     return {
-        "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu, "changes": told(one.changes)
+        "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu,
+        "changes": changes_text(one.changes),
     }  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def shared_words(predictions: Sequence[Outcome]) -> str:
 def about(predictions: Sequence[Outcome], marked: Marks | None = None) -> str:
     """The conditions of all predictions in words: machines, shape, cache, launch, and what only some have."""
     machines = ", ".join(
-        f"{gpu}{mark} with {told(changes)}" if changes else gpu
+        f"{gpu}{mark} with {changes_text(changes)}" if changes else gpu
         for (gpu, changes), mark in _marked(predictions, marked).items()
     )
     parts = [str(one.workload).split(", ") for one in predictions]

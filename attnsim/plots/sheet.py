@@ -111,7 +111,7 @@ class Picture:
         return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """Title, what was asked, and caption, in lines."""
         return "\n".join(filter(None, (self.title, self.subtitle, self.caption)))
 
@@ -138,7 +138,7 @@ class Picture:
             return [out, table]
         latex = kind == "pgf" or look.serif
         text = out.with_suffix(".tex" if latex else ".txt")
-        write_whole(text, f"{latex_text(self.told) if latex else self.told}\n")
+        write_whole(text, f"{latex_text(self.described) if latex else self.described}\n")
         return [out, table, text]
 
 

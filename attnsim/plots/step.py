@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.api.step import StepPrediction
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import marks, told
+from attnsim.models.hardware.changes import changes_text, marks
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.series import engineering
 from attnsim.plots.sheet import Picture, cells, heading, named_rows, side_text, whisker
@@ -55,7 +55,7 @@ def step(answers: Sequence[StepPrediction]) -> Picture:
     longest_s = max((row["time_high_s"] for table in parts for row in table), default=0.0)
     lengths = f" ({', '.join(map(str, first.lengths))})" if len(first.lengths) <= FEW else ""
     tokens = f"{first.new_tokens:,} new tokens of {first.sequences:,} sequences{lengths}"
-    changed = [f"{name}: {told(one.changes)}" for name, one in zip(names, answers, strict=True) if one.changes]
+    changed = [f"{name}: {changes_text(one.changes)}" for name, one in zip(names, answers, strict=True) if one.changes]
     return Picture(
         f"One step of {first.model.id}: {engineering(first.time_s, 's')}",
         "Above: the whole step with its 90 % range, of parts which are all off in the same direction. Below: all runs "
@@ -83,7 +83,7 @@ def step(answers: Sequence[StepPrediction]) -> Picture:
 
 def _rows(name: str, answer: StepPrediction) -> Iterator[Row]:
     """Every part, every group without its launches, the launches, and the step."""
-    here: Row = {"name": name, "gpu": answer.gpu, "changes": told(answer.changes)}
+    here: Row = {"name": name, "gpu": answer.gpu, "changes": changes_text(answer.changes)}
     groups: dict[str, float] = dict.fromkeys(STEPS, 0.0)
     for number, part in answer.parts:
         time_s, launch_s = number * (part.time_s or 0.0), number * (part.launch_s or 0.0)

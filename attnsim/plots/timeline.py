@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import marks, told
+from attnsim.models.hardware.changes import changes_text, marks
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.plots.layout import Panel, longest, wrapped
 from attnsim.plots.sheet import Picture, key, named_rows, note
@@ -112,7 +112,7 @@ def timeline_of(found: Sequence[tuple[Gpu, str, Trace]], asked: str) -> Picture:
     names = {gpu: gpu.id + marked.get((gpu.id, gpu.changes), "") for gpu, _, _ in found}
     several = len(names) > 1
     titles = [f"{name}, {names[gpu]}" if several else name for gpu, name, _ in found]
-    modified = [f"{name}: {told(gpu.changes)}" for gpu, name in names.items() if gpu.changes]
+    modified = [f"{name}: {changes_text(gpu.changes)}" for gpu, name in names.items() if gpu.changes]
     text = "; ".join((asked, *modified))
     return timeline([one for _, _, one in found], titles, text if several else f"{found[0][0].id}: {text}")
 

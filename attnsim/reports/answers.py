@@ -20,7 +20,7 @@ from attnsim.reports.asking import Case, ReportStudy, cases
 from attnsim.simulator.trace import Trace
 from attnsim.studies.points import Point
 
-Told = Callable[[], None]
+Progress = Callable[[], None]
 """Says that one step is done."""
 
 
@@ -166,7 +166,7 @@ def steps(asked: ReportStudy) -> int:
     return sum(len(case.questions) + 2 for case in cases(asked))
 
 
-def answer(asked: ReportStudy, told: Told = lambda: None) -> Report:
+def answer(asked: ReportStudy, told: Progress = lambda: None) -> Report:
     """Predict, explain and trace everything that a report shows.
 
     Parameters
@@ -189,7 +189,7 @@ def answer(asked: ReportStudy, told: Told = lambda: None) -> Report:
     return report
 
 
-def _answered(case: Case, asked: ReportStudy, told: Told) -> Answered:
+def _answered(case: Case, asked: ReportStudy, told: Progress) -> Answered:
     answers: list[Answer] = []
     same: list[str] = []
     for one in case.questions:

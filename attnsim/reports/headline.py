@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attnsim.api.comparing.ratios import Ratio
-from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.changes import changes_text
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.reports.answers import Answer, Answered, Gain, Report, compared_with, fastest
@@ -38,7 +38,7 @@ def headline(report: Report) -> list[str]:
 
 def changes(report: Report) -> list[str]:
     """The changes, listed once for all tables and pictures."""
-    return [f"{name}: {told(gpu.changes)}" for gpu, name in report.names.items() if gpu.changes]
+    return [f"{name}: {changes_text(gpu.changes)}" for gpu, name in report.names.items() if gpu.changes]
 
 
 def _speedups(found: Sequence[tuple[Answered, Gain]]) -> str:

@@ -11,7 +11,7 @@ import attnsim
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.levers import BETTER
 from attnsim.api.explaining import Explanation
-from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.changes import changes_text
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section
 from attnsim.reports import pictures
@@ -24,7 +24,7 @@ from attnsim.reports.trusting import applying, calibrations_used, files_used, re
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, interval_text, number, ratio_text, time_text, times_text
 
-Told = Callable[[], None]
+Progress = Callable[[], None]
 Blocks = list[Block | Section]
 
 
@@ -32,7 +32,7 @@ Drawn = dict[str, list[Picture]]
 """Pictures by the address of their section."""
 
 
-def draw(report: Report, told: Told = lambda: None) -> Drawn:
+def draw(report: Report, told: Progress = lambda: None) -> Drawn:
     """The pictures that the study asks for.
 
     Parameters
@@ -63,7 +63,8 @@ def parts(report: Report) -> list[dict[str, Any]]:
     ]
     out += [{"part": "headline", "text": line} for line in headline(report)]
     out += [
-        {"part": "gpu", "name": name, "gpu": gpu.id, "changes": told(gpu.changes)} for gpu, name in report.names.items()
+        {"part": "gpu", "name": name, "gpu": gpu.id, "changes": changes_text(gpu.changes)}
+        for gpu, name in report.names.items()
     ]
     differing, rest = figure_lines(report.machines)
     for lines, differs in ((differing, True), (rest, False)):

@@ -15,48 +15,48 @@ from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator.players import faster
 
 ONE_BY_ONE = by_hand(
-    10_000, "blocks of a grid that are handed out one by one; those between are work that places share"
+    10_000, "blocks of a grid that are assigned one by one; the work of the others is divided among the slots"
 )
 
 
-def ends_of_places(launches: Sequence[Launch], durations: Floats, places: int) -> Floats:
+def slot_ends(launches: Sequence[Launch], durations: Floats, slots: int) -> Floats:
     """Time at which the last block of each slot ends, shape [slots], in the order in which slots get a first block.
 
     Parameters
     ----------
     durations : ndarray, shape [classes]
         Duration of a block of each class, in picoseconds.
-    places : int
+    slots : int
         Blocks that run at the same time.
     """
     blocks = sum(len(launch) * launch.times for launch in launches)
     if len(durations) == 1:
-        return np.asarray((blocks // places + (np.arange(places) < blocks % places)) * durations[0], float)
-    unit = max(1.0, (blocks + places) * float(durations.max()) / 2**52)
-    # A time is a whole number of units times `places`, plus the number of the slot.
-    free, handed = np.arange(places, dtype=float), np.rint(durations / unit) * places
+        return np.asarray((blocks // slots + (np.arange(slots) < blocks % slots)) * durations[0], float)
+    unit = max(1.0, (blocks + slots) * float(durations.max()) / 2**52)
+    # A time is a whole number of units times `slots`, plus the number of the slot.
+    free, handed = np.arange(slots, dtype=float), np.rint(durations / unit) * slots
     one_by_one = faster(hand_out)
     for launch in launches:
         size = len(launch) * launch.times
         some = last = ONE_BY_ONE * size // blocks // 2  # blocks at its beginning, and at its end
         rounds = 0
-        if size > 4 * places:
+        if size > 4 * slots:
             counts, kinds = launch.counts, handed[: len(launch.counts)]
             work = launch.times * float(counts @ kinds)
             # The end includes at least the blocks that run at the same time as the longest block.
-            last = max(last, ceil(places * kinds[counts > 0].max() / max(1.0, work / size)))
-            rounds = (size - some - last) // places
+            last = max(last, ceil(slots * kinds[counts > 0].max() / max(1.0, work / size)))
+            rounds = (size - some - last) // slots
         if rounds < 1:
             one_by_one(free, handed[launch.at(np.arange(size))])
             continue
-        some = size - last - rounds * places
+        some = size - last - rounds * slots
         first, final = handed[launch.at(np.arange(some))], handed[launch.at(np.arange(size - last, size))]
         left = work - float(first.sum() + final.sum())
         one_by_one(free, first)
-        _share(free, left, max(1.0, left / (rounds * places)))
+        _share(free, left, max(1.0, left / (rounds * slots)))
         one_by_one(free, final)
-    ends = np.empty(places)
-    ends[(free % places).astype(int)] = free // places * unit
+    ends = np.empty(slots)
+    ends[(free % slots).astype(int)] = free // slots * unit
     return ends
 
 
@@ -88,7 +88,7 @@ def drained(ends: Floats, sms: int, speeds: Speeds) -> Floats:
     Parameters
     ----------
     ends : ndarray, shape [slots]
-        Result of :func:`ends_of_places`. Slot i is on SM i mod `sms`.
+        Result of :func:`slot_ends`. Slot i is on SM i mod `sms`.
     """
     left = np.sort((ends - ends.min()).reshape(-1, sms), axis=0)
     running = np.arange(len(left), 0, -1)[:, None]  # blocks of its SM until one ends

@@ -16,14 +16,14 @@ import numpy as np
 from attnsim.arrays import Floats, Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.schedule.schedule import Kernel, Launch
-from attnsim.simulator.dispatch import Speeds, drained, ends_of_places
+from attnsim.simulator.dispatch import Speeds, drained, slot_ends
 from attnsim.simulator.players import Ended, executions, play
 from attnsim.simulator.program import Program
-from attnsim.simulator.smaller import WHOLE, Chip, Smaller, held, least_times, smaller
+from attnsim.simulator.reduced_grid import WHOLE, Chip, ReducedGrid, busy_ps, least_times, reduce_grid
 
 BUDGET = by_hand(20_000, "segment executions by warpgroups that a call may play in the default mode")
-JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "latencies, relative, of plays of a grid that may be sensitive to them")
-SENSITIVE = by_hand(0.005, "difference of the first two of these plays from which on all are played")
+JITTER = by_hand((1.0, 1.001, 0.999, 1.002), "relative latencies of the replays of a grid that may depend on timing")
+SENSITIVE = by_hand(0.005, "relative difference of the first two of these replays above which all are run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class GridTime:
 
 
 def grid_time(
-    kernel: Kernel, program: Program, sms: int, slots_per_sm: int, budget: float = np.inf, told: Ended | None = None
+    kernel: Kernel, program: Program, sms: int, slots_per_sm: int, budget: float = np.inf, progress: Ended | None = None
 ) -> GridTime:
     """Time of the whole grid.
 
@@ -71,7 +71,7 @@ def grid_time(
     budget : float
         Segment executions by warpgroups that may be played. A grid of up to `WHOLE` times the budget is played whole.
         Of a larger grid, all blocks of some SMs are played. Without a limit, every block is played.
-    told : callable, optional
+    progress : callable, optional
         Called now and then with the number of blocks that have ended.
     """
     chip = Chip(min(sms, kernel.blocks), min(slots_per_sm, -(-kernel.blocks // sms)))
@@ -82,68 +82,68 @@ def grid_time(
         return GridTime(time, waited, chip.resident, waves)
     # Unequal blocks that share an SM fall into step or out of it; a few picoseconds may decide which.
     again = JITTER[1:] if size <= budget and chip.resident > 1 and len(kernel.repeats) > 1 else ()
-    plays = [play(kernel, program, chip.sms, chip.resident, _told_of(0, kernel, told) if again else told)]
+    plays = [play(kernel, program, chip.sms, chip.resident, _progress_of(0, kernel, progress) if again else progress)]
     for latency in again:
-        ended = _told_of(len(plays), kernel, told)
+        ended = _progress_of(len(plays), kernel, progress)
         plays.append(play(kernel, program.delayed(latency), chip.sms, chip.resident, ended))
         if abs(plays[1].time / plays[0].time - 1) < SENSITIVE:
             plays = plays[:1]
             break
     times = [float(one.time) for one in plays]
-    waited = fmean(one.waited for one in plays) / (min(chip.places, kernel.blocks) * kernel.warpgroups)
+    waited = fmean(one.waited for one in plays) / (min(chip.slots, kernel.blocks) * kernel.warpgroups)
     spread = (max(times) - min(times)) / 2 / fmean(times)
     return GridTime(fmean(times), waited, chip.resident, waves, plays[0].loaded, plays[0].stored, spread)
 
 
-def _told_of(number: int, kernel: Kernel, told: Ended | None) -> Ended | None:
+def _progress_of(number: int, kernel: Kernel, progress: Ended | None) -> Ended | None:
     """Progress callback for replay `number` of several: each replay reports half of the blocks that are left."""
-    if told is None:
+    if progress is None:
         return None
-    return lambda ended: told(kernel.blocks - ((2 * kernel.blocks - ended) >> (number + 1)))
+    return lambda ended: progress(kernel.blocks - ((2 * kernel.blocks - ended) >> (number + 1)))
 
 
 def _extended(kernel: Kernel, program: Program, chip: Chip, budget: float) -> tuple[float, float]:
     """Extrapolate from a reduced grid: the whole grid's time, and how long its warpgroups waited, in ps."""
-    least = held(kernel, program, chip.sms)
-    made = smaller(kernel, program, chip, budget, least[0] / max(*least, 1.0))
+    least = busy_ps(kernel, program, chip.sms)
+    made = reduce_grid(kernel, program, chip, budget, least[0] / max(*least, 1.0))
     small, few = made.kernel, made.chip
     launched = small.launches[0].classes
-    placed = kernel.blocks <= chip.places  # every block has a slot from the start
-    rows = _rows(small.blocks, few, placed, made.every)
+    placed = kernel.blocks <= chip.slots  # every block has a slot from the start
+    rows = _rows(small.blocks, few, placed, made.all_waves)
     halves = program.in_halves()
     shared = halves.shared_by(chip.sms / few.sms)
     played = play(small, shared, few.sms, few.resident, None, rows)
     if made.part:
-        end = few.places * played.time / small.blocks / 2  # slots end one after the other, over the time of a block
+        end = few.slots * played.time / small.blocks / 2  # slots end one after the other, over the time of a block
         time = (played.time - end) / made.part + end
         more = chip.sms / few.sms / made.part
     else:
         spent = played.spent / kernel.warpgroups
         # At the end of a block its warpgroups wait for the slowest one.
-        idle = (played.ends[-few.places :].sum() - spent.sum()) / small.blocks
+        idle = (played.ends[-few.slots :].sum() - spent.sum()) / small.blocks
         whole, fewer = (lasts + idle for lasts in _durations(kernel, made, program, chip, spent, launched, rows))
         if placed:
             time = float(played.time * whole[kernel.class_counts > 0].max() / fewer.max())
         else:
             whole, used = _all_busy(kernel, whole, chip, *least)
-            fewer, _ = _all_busy(small, fewer, few, *held(small, shared, few.sms))
+            fewer, _ = _all_busy(small, fewer, few, *busy_ps(small, shared, few.sms))
             speeds = _speeds(made, halves, fewer, used)
             lengths = whole[made.of[launched]]
             longer = lengths.mean() / fewer[launched].mean()
-            listed = drained(ends_of_places(kernel.launches, whole, chip.places), chip.sms, speeds)[-1]
+            listed = drained(slot_ends(kernel.launches, whole, chip.slots), chip.sms, speeds)[-1]
             # No slot runs two blocks in the time of one, so the blocks that share an SM at the end are as played.
-            if made.every and len(kernel.repeats) > 1 and lengths.max() < 2 * lengths.min():
+            if made.all_waves and len(kernel.repeats) > 1 and lengths.max() < 2 * lengths.min():
                 time = float(max(listed, played.time * longer))
             else:
-                ends = drained(ends_of_places(small.launches, fewer, few.places), few.sms, speeds)
+                ends = drained(slot_ends(small.launches, fewer, few.slots), few.sms, speeds)
                 # Which SM ends last is chance.
-                some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.places else 1
-                beside = (played.ends[-some:] - ends[-some:]).mean()  # difference that list scheduling does not explain
-                if made.every:  # with all waves, the difference scales with the duration of a block
-                    beside *= longer
-                time = float(listed + beside + played.time - played.ends[-1])
+                some = few.sms if len(kernel.repeats) > 1 and small.blocks > few.slots else 1
+                unexplained = (played.ends[-some:] - ends[-some:]).mean()  # by list scheduling
+                if made.all_waves:  # with all waves, the difference scales with the duration of a block
+                    unexplained *= longer
+                time = float(listed + unexplained + played.time - played.ends[-1])
         more = float(kernel.class_counts @ whole) / float(small.class_counts @ fewer)
-    waited = played.waited * more / (min(chip.places, kernel.blocks) * kernel.warpgroups)
+    waited = played.waited * more / (min(chip.slots, kernel.blocks) * kernel.warpgroups)
     return max(time, *least), waited
 
 
@@ -154,12 +154,12 @@ def _all_busy(kernel: Kernel, durations: Floats, chip: Chip, memory: float, unit
     up until the blocks together take at least the time of all their transfers (`memory`) and of all their work on a
     unit (`units`), in picoseconds.
     """
-    time = float(kernel.class_counts @ durations) / min(chip.places, kernel.blocks)
+    time = float(kernel.class_counts @ durations) / min(chip.slots, kernel.blocks)
     least = max(time, memory, units)
     return durations * (least / time), memory / least
 
 
-def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Speeds:
+def _speeds(made: ReducedGrid, program: Program, fewer: Floats, memory: float) -> Speeds:
     """Speed of the reduced grid's longest block alone on an SM, and beside as many copies of it as fit the SM."""
     longest = int(fewer.argmax())
     repeats = made.kernel.repeats[longest : longest + 1]
@@ -172,7 +172,7 @@ def _speeds(made: Smaller, program: Program, fewer: Floats, memory: float) -> Sp
     return Speeds(alone, speed(made.chip.resident) if made.chip.resident > 1 else alone, memory)
 
 
-def _rows(blocks: int, chip: Chip, placed: bool, every: bool) -> Ints:
+def _rows(blocks: int, chip: Chip, placed: bool, all_waves: bool) -> Ints:
     """Row under which the times of each block are summed: 0 for typical blocks, 1 for others.
 
     - If every block has a slot from the start, typical blocks are those of the fullest SMs, which finish last.
@@ -180,15 +180,15 @@ def _rows(blocks: int, chip: Chip, placed: bool, every: bool) -> Ints:
     - If waves are left out, no block of the first half is typical: resident blocks fall into step or out of it over
       many waves, and the omitted waves come after the first half.
     """
-    number, places = np.arange(blocks), chip.places
+    number, slots = np.arange(blocks), chip.slots
     if placed:
         return (number % chip.sms >= (blocks % chip.sms or chip.sms)).astype(np.int64)
-    first = places if every else max(places, blocks // 2)
-    return ((number < first) | (number >= max(places, blocks - places))).astype(np.int64)
+    first = slots if all_waves else max(slots, blocks // 2)
+    return ((number < first) | (number >= max(slots, blocks - slots))).astype(np.int64)
 
 
 def _durations(
-    kernel: Kernel, made: Smaller, program: Program, chip: Chip, spent: Floats, launched: Ints, rows: Ints
+    kernel: Kernel, made: ReducedGrid, program: Program, chip: Chip, spent: Floats, launched: Ints, rows: Ints
 ) -> tuple[Floats, Floats]:
     """Duration of a block of each class, of the whole kernel and of the reduced one, from the times of the reduced one.
 

@@ -18,7 +18,7 @@ KNEE = by_hand((0.6, 1.4), "footprint over L2 capacity at which hits begin to fa
 """A least-recently-used cache would drop from all hits to none at 1. Hashing, two partitions and other traffic blur it
 (docs/design/memory.md)."""
 
-L2_KEPT = by_hand(0.6, "share of an L2 of two partitions, which duplicate lines, that keeps what will be read again")
+L2_KEPT = by_hand(0.6, "share of an L2 of two partitions, which duplicate lines, that holds data to be re-read")
 
 
 @dataclass(frozen=True, slots=True)

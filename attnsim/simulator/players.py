@@ -21,7 +21,7 @@ from attnsim.simulator.played import Played
 from attnsim.simulator.program import Program
 
 PLAYED_BY_SIMPY = by_hand(
-    100_000, "segment executions that a process has SimPy play, in about the time that loading the compiled twin takes"
+    100_000, "segment executions that a process plays by SimPy: about as long as loading the compiled twin takes"
 )
 
 F = TypeVar("F")
@@ -29,7 +29,7 @@ F = TypeVar("F")
 Ended = Callable[[int], None]
 """Called now and then with the number of blocks that have ended."""
 
-TELLING = by_hand(256, "blocks that SimPy begins between two calls of who watches a play")
+REPORTED_BLOCKS = by_hand(256, "blocks that SimPy begins between two progress reports")
 
 _left = PLAYED_BY_SIMPY
 _again = 0
@@ -46,7 +46,7 @@ def play(
     program: Program,
     sms: int,
     slots_per_sm: int,
-    told: Ended | None = None,
+    progress: Ended | None = None,
     rows: Ints | None = None,
 ) -> Played:
     """Play every block of `kernel` on `sms` SMs with `slots_per_sm` resident blocks each.
@@ -57,9 +57,9 @@ def play(
     global _left  # noqa: PLW0603 (of this process)
     _left -= executions(kernel)
     if _left < _again * executions(kernel) and (player := twin()) is not None:
-        played: Played = player.play(kernel, program, sms, slots_per_sm, told, rows)
+        played: Played = player.play(kernel, program, sms, slots_per_sm, progress, rows)
         return played
-    return by_simpy(kernel, program, sms, slots_per_sm, told, rows)
+    return by_simpy(kernel, program, sms, slots_per_sm, progress, rows)
 
 
 def by_simpy(
@@ -67,21 +67,21 @@ def by_simpy(
     program: Program,
     sms: int,
     slots_per_sm: int,
-    told: Ended | None = None,
+    progress: Ended | None = None,
     rows: Ints | None = None,
 ) -> Played:
     """Play `kernel` by SimPy; parameters and result are those of :func:`play`."""
     blocks = [program.block(kernel.runs(block_class)) for block_class in range(len(kernel.repeats))]
     order, slots = launch_order(kernel), sms * slots_per_sm
-    taken = order if told is None else _telling(order, lambda number: told(max(0, number - slots)))
+    taken = order if progress is None else _reporting(order, lambda number: progress(max(0, number - slots)))
     return engine.play(program, sms, slots_per_sm, (blocks[block_class] for block_class in taken), rows=rows)
 
 
-def _telling(classes: Iterator[int], told: Ended) -> Iterator[int]:
+def _reporting(classes: Iterator[int], progress: Ended) -> Iterator[int]:
     """Pass block classes on, and report now and then how many have passed."""
     for number, block_class in enumerate(classes):
-        if number and number % TELLING == 0:
-            told(number)
+        if number and number % REPORTED_BLOCKS == 0:
+            progress(number)
         yield block_class
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.lending import lent
+from attnsim.models.schedule.borrowed_counts import with_borrowed_counts
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.memory import Traffic, traffic
@@ -57,7 +57,7 @@ def prepare(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache) -> tup
     InputError
         When a block does not fit an SM.
     """
-    kernels = tuple(lent(kernel, numbers.counts, gpu) for kernel in schedule.kernels)
+    kernels = tuple(with_borrowed_counts(kernel, numbers.counts, gpu) for kernel in schedule.kernels)
     fits = [occupancy(kernel, gpu) for kernel in kernels]
     running = tuple(
         min(kernel.blocks, gpu.sm.count * fit.blocks_per_sm) for kernel, fit in zip(kernels, fits, strict=True)

@@ -23,24 +23,24 @@ from attnsim.simulator.memory import Traffic
 from attnsim.simulator.players import executions
 from attnsim.simulator.prepare import Cache, Prepared, prepare
 from attnsim.simulator.program import Program
-from attnsim.simulator.smaller import WHOLE
+from attnsim.simulator.reduced_grid import WHOLE
 from attnsim.simulator.unit_costs import PS
 
 Mode = Literal["fast", "exact"]
 LaunchMode = Literal["stream", "host", "graph", "kernel"]
 
-Told = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 """Progress callback while a kernel is played: its name, its blocks that have ended, all its blocks."""
 
-LAUNCH_BOUND = by_hand(0.5, "share of a call from which on launches are said to bound it")
-LEAST_BUDGET = by_hand(500, "segment executions that a kernel of many may play at least")
-REMEMBERED = by_hand(
-    64, "plays of a kernel that are remembered while it is there, for those who vary figures or numbers"
-)
+LAUNCH_BOUND = by_hand(0.5, "share of a call's time above which launches are reported as its bound")
+LEAST_BUDGET = by_hand(500, "least budget of segment executions of a kernel in a call of several")
+REMEMBERED = by_hand(64, "cached results per kernel, for calls that vary figures or numbers")
 HELD = by_hand(
-    0.96, "share of a kernel's time for which memory is busy from which on the SMs' clock counts less, at 1 not at all"
+    0.96, "memory utilisation above which a kernel's time stops scaling with the SM clock (linearly, to none at 1)"
 )
-UNIT_BOUND = by_hand(0.35, "share of a kernel that its busiest unit has to be busy to be named, not latency")
+UNIT_BOUND = by_hand(
+    0.35, "least utilisation of a kernel's busiest unit that is reported as its bound instead of latency"
+)
 
 EXECUTION_S = by_hand(
     4e-7, "seconds that a call spends on a segment execution: some 0.09 us in the compiled twin, at four clocks"
@@ -144,8 +144,8 @@ class Replay:
 
     def units_s(self) -> dict[str, float]:
         """Busy seconds by unit, and `idle`: the time in which not even the busiest unit had work."""
-        told = {unit for kernel in self.kernels for unit in kernel.units_s}
-        units = {unit: sum(kernel.units_s.get(unit, 0.0) for kernel in self.kernels) for unit in UNITS if unit in told}
+        used = {unit for kernel in self.kernels for unit in kernel.units_s}
+        units = {unit: sum(kernel.units_s.get(unit, 0.0) for kernel in self.kernels) for unit in UNITS if unit in used}
         return units | {"idle": max(0.0, self.time_s - max(units.values()))}
 
     @property
@@ -168,7 +168,7 @@ class Replay:
 
 def replay(
     schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", budget: int = BUDGET, cache: Cache = "warm",
-    launch: LaunchMode = "stream", within_s: float = 0.0, told: Told | None = None,
+    launch: LaunchMode = "stream", within_s: float = 0.0, progress: Progress | None = None,
 ) -> Replay:  # fmt: skip
     """Replay `schedule` on `gpu` at the held clock, or at the one that power allows (see `clock_law`).
 
@@ -190,8 +190,8 @@ def replay(
     within_s : float
         Duration of the larger unit of work that contains the call, such as a layer. The power limit is applied over the
         longer of the two.
-    told : callable, optional
-        Progress callback, see `Told`.
+    progress : callable, optional
+        Progress callback, see `Progress`.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def replay(
         When a block does not fit an SM.
     """
     play = partial(
-        _play, schedule, numbers=numbers, mode=mode, budget=budget, cache=cache, launch=launch, told=told
+        _play, schedule, numbers=numbers, mode=mode, budget=budget, cache=cache, launch=launch, progress=progress
     )  # fmt: skip
     found = play(gpu)
     long_s = max(found.time_s, within_s)
@@ -244,7 +244,7 @@ def spent_j(law: ClockLaw, gpu: Gpu, kernel: Kernel, useful_share: float, seen: 
 
 def _play(
     schedule: Schedule, gpu: Gpu, *, numbers: Numbers, mode: Mode, budget: int, cache: Cache, launch: LaunchMode,
-    told: Told | None,
+    progress: Progress | None,
 ) -> Replay:  # fmt: skip
     """Replay at the full clock of `gpu`."""
     overhead = gpu.launch.each_s(launch)
@@ -259,7 +259,7 @@ def _play(
     )  # fmt: skip
     check_cost(f"playing {played:,.0f} segment executions", time_s=played * EXECUTION_S)
     kernels = tuple(
-        _replay_kernel(item, units_s, most, gpu.sm.count, overhead, grids, told)
+        _replay_kernel(item, units_s, most, gpu.sm.count, overhead, grids, progress)
         for item, units_s, most in zip(prepared, units, budgets, strict=True)
     )
     call = 0.0 if launch == "kernel" else numbers.implementation.call_s
@@ -289,7 +289,7 @@ def _replay_kernel(
     sms: int,
     launch_s: float,
     grids: Grids,
-    told: Told | None,
+    progress: Progress | None,
 ) -> KernelReplay:
     """Play a kernel within its part of the budget; `grids` caches the results of kernels with the same costs."""
     kernel, slots = item.kernel, item.fit.blocks_per_sm
@@ -300,7 +300,7 @@ def _replay_kernel(
     known, costs = _played.setdefault(kernel, {}), (steps, slots, sms, budget, *memory)
     grid = next((played for other, played in alike if kernel.has_blocks_of(other)), None) or known.pop(costs, None)
     if grid is None:  # copies of a kernel, and passes over the same matrix, take the same time
-        ended = None if told is None else lambda blocks: told(kernel.name, blocks, kernel.blocks)
+        ended = None if progress is None else lambda blocks: progress(kernel.name, blocks, kernel.blocks)
         grid = grid_time(kernel, program, sms, slots, budget, ended)
         alike.append((kernel, grid))
     known[costs] = grid
@@ -331,9 +331,9 @@ def _requested(grid: GridTime, program: Program) -> dict[tuple[str, str], int]:
 def _units(item: Prepared, sms: int) -> dict[str, float]:
     """Busy seconds of each unit: work over rate, shared evenly by the SMs."""
     kernel, costs = item.kernel, item.costs
-    told = [one for one in ON_SM if not one.counted or kernel.total(one.amount) or (kernel.counted and one in COUNTED)]
-    per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in told}
-    amounts = {one: float(kernel.total(one.amount)) for one in told}
+    units = [one for one in ON_SM if not one.counted or kernel.total(one.amount) or (kernel.counted and one in COUNTED)]
+    per_amount = {one: costs.pipes.get(one.amount) if one.pipe else getattr(costs, one.name) for one in units}
+    amounts = {one: float(kernel.total(one.amount)) for one in units}
     on_sm = {one.name: amounts[one] * cost / sms / PS for one, cost in per_amount.items() if cost is not None}
     l2 = sum(row.l2_bytes * (costs.l2_write if row.written else costs.l2 / kernel.multicast) for row in item.rows)
     hbm_bytes = sum(row.hbm_bytes for row in item.rows)

@@ -43,19 +43,19 @@ def play(
     program: Program,
     sms: int,
     slots_per_sm: int,
-    told: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | None = None,
     rows: Ints | None = None,
 ) -> Played:
     """Replay the blocks of `kernel`; parameters and answer are those of :func:`attnsim.simulator.players.by_simpy`.
 
-    `told` is called now and then with the number of blocks that have ended.
+    `progress` is called now and then with the number of blocks that have ended.
     """
     flat = _flat(kernel, program)
     rows = np.arange(kernel.blocks) if rows is None else rows
     state, record = _begun(flat, rows, program, sms, slots_per_sm)
     while not advance(flat, state, record, program.warpgroups, AT_ONCE):
-        if told is not None:
-            told(int(state.whole[DONE]))
+        if progress is not None:
+            progress(int(state.whole[DONE]))
     whole = state.whole
     if whole[LAUNCH] < len(flat.times) or (state.slots[:, 2] >= 0).any():
         raise RuntimeError("a thread block waits for a load that its loop nest never starts")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import ASYNC_SHARE, BESIDE, MMA_SYNC_STALL, PIPES
+from attnsim.models.hardware.units import ASYNC_SHARE, CONCURRENT, MMA_SYNC_STALL, PIPES
 from attnsim.models.schedule.schedule import Kernel
 
 PS = 1e12
@@ -80,13 +80,13 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
     fitted = numbers.implementation
     clk = PS / gpu.clock.full_hz
     work = clk / numbers.speed  # one clock of SM work: a slower build takes longer, memory latency is unchanged
-    beside = kernel.path in BESIDE
+    concurrent = kernel.path in CONCURRENT
     rate = (gpu.mma_sync_flops_per_clk if kernel.path == "mma_sync" else gpu.tensor_flops_per_clk)(kernel.dtype)
     backward = fitted.back_clks if kernel.is_backward else None
     l2 = PS / (gpu.l2.bandwidth_bytes_per_s * numbers.l2_share)
     return UnitCosts(
         clk=work,
-        tensor=work / (rate * (ASYNC_SHARE if beside else 1.0) * numbers.tensor_share),
+        tensor=work / (rate * (ASYNC_SHARE if concurrent else 1.0) * numbers.tensor_share),
         pipes={one.amount: work / per_clk for one in PIPES if (per_clk := gpu.get(one.figure))},
         exp=work / gpu.sm.exp_per_clk,
         fp32=work / (gpu.sm.fp32_flops_per_clk / 2),
@@ -100,7 +100,7 @@ def unit_costs(kernel: Kernel, gpu: Gpu, numbers: Numbers) -> UnitCosts:
         l2_latency=gpu.l2.latency_clk * clk,
         hbm_latency=gpu.hbm.latency_clk * clk,
         stall=MMA_SYNC_STALL if kernel.path == "mma_sync" else 0.0,
-        own_path=1 / kernel.in_step if beside else 0.0,
+        own_path=1 / kernel.in_step if concurrent else 0.0,
         step=(fitted.step_clks if backward is None else backward) * work,
         block=fitted.block_clks * work,
         write=fitted.write_clks * work,

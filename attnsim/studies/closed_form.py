@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from attnsim.api.estimating import compute_time, vector_times
 from attnsim.arrays import Floats
 from attnsim.models.hardware.clock_law import limit_felt, settled
-from attnsim.models.hardware.units import ASYNC_SHARE, BESIDE, COUNTED, UNITS
+from attnsim.models.hardware.units import ASYNC_SHARE, CONCURRENT, COUNTED, UNITS
 from attnsim.simulator.memory import KNEE
 from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import Plan
@@ -205,7 +205,7 @@ def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[s
         here = of([item.main.dtype == dtype for item in plans])
         rate[here] = gpu["sm.fp32_rate" if dtype == "fp32" else f"tensor.{dtype}"][here]
     synchronous = of([item.main.path == "mma_sync" and item.main.dtype != "fp32" for item in plans])
-    asynchronous = of([item.main.path in BESIDE for item in plans])
+    asynchronous = of([item.main.path in CONCURRENT for item in plans])
     return np.asarray(
         rate * np.where(synchronous, gpu["tensor.mma_sync_fraction"], np.where(asynchronous, ASYNC_SHARE, 1.0))
     )

@@ -20,13 +20,13 @@ from attnsim.models.closed_forms.columns import UNFUSED
 from attnsim.models.hardware.clock_law import ClockLaw, clock_law, joules
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.hardware.units import BESIDE, COUNTED, MMA_SYNC_STALL
+from attnsim.models.hardware.units import CONCURRENT, COUNTED, MMA_SYNC_STALL
 from attnsim.models.implementations.frameworks.naive import UnfusedTile
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import Mechanism
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.lending import lent
+from attnsim.models.schedule.borrowed_counts import with_borrowed_counts
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.studies.points import Point, changed
@@ -123,7 +123,7 @@ class Plan:
     @property
     def own_path(self) -> float:
         """Part of the vector work that a warpgroup runs serially, pipe by pipe, while products run asynchronously."""
-        return 1 / self.main.in_step if self.main.path in BESIDE else 0.0
+        return 1 / self.main.in_step if self.main.path in CONCURRENT else 0.0
 
     @property
     def groups(self) -> int:
@@ -172,7 +172,7 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
         raise InputError("tile retuned takes replays; write method: replay")
     schedule = scheduled(record, small, gpu, conditions)
     numbers = built(choose(record, gpu), record, small, gpu).numbers
-    main = lent(schedule.main, numbers.counts, gpu)
+    main = with_borrowed_counts(schedule.main, numbers.counts, gpu)
     main_tile = schedule.tile.forward if isinstance(schedule.tile, FusedTiles) else None
     known = main_tile.rescale == "always" if main_tile else schedule.tile == UnfusedTile(UNFUSED)
     plain = small.latent is None and not small.dropout and small.operations is None

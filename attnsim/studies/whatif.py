@@ -18,7 +18,7 @@ from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.layer_answer import LayerAnswer
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.area import area_mm2
-from attnsim.models.hardware.changes import told
+from attnsim.models.hardware.changes import changes_text
 from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.hardware.figure import Interval
 from attnsim.models.hardware.gpu import Gpu
@@ -363,7 +363,7 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
     return {
         "gpu": row.gpu.id,
         "change": row.name,
-        "changes": told(row.gpu.changes),
+        "changes": changes_text(row.gpu.changes),
         "of": column.of,
         "case": column.name,
         "question": "; ".join(str(one.workload) for one in column.cases),

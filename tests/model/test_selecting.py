@@ -150,7 +150,7 @@ def test_a_selection_is_refused_by_kernels_that_see_all_keys_and_said_by_others(
         IMPLEMENTATIONS["flash-attn.2"].build(w, A100, None)
     with pytest.raises(InputError, match="take --algorithm nsa-selected"):
         ask(w, A100, "flash")
-    assert any("none selected by flash" in one for one in ask(w, A100, "flash", beside_others=True).assumed)
+    assert any("none selected by flash" in one for one in ask(w, A100, "flash", in_comparison=True).assumed)
 
 
 @pytest.mark.parametrize(

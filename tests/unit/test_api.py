@@ -241,7 +241,7 @@ def test_a_long_play_tells_how_far_it_is(player: str, monkeypatch: pytest.Monkey
     # Played once: blocks are alike, so that no latency is varied, and no power limit slows a held clock.
     w, gpu = replace(CAUSAL, seq_q=4096, seq_kv=4096, batch=2, mask=Mask()), load_gpu(A100)
     held = gpu.replace("clock.sustained", gpu.clock.full_hz)
-    found = predict(w, held, mode="exact", baseline=False, told=lambda *so_far: told.append(so_far))
+    found = predict(w, held, mode="exact", baseline=False, progress=lambda *so_far: told.append(so_far))
     assert found == predict(w, held, mode="exact", baseline=False)
     ended = [blocks for _, blocks, _ in told]
     assert {(name, blocks) for name, _, blocks in told} == {(found.kernels[0][0], 1024)}

@@ -9,14 +9,14 @@ import pytest
 
 import attnsim
 from attnsim.by_hand import by_hand
-from attnsim.simulator import smaller
+from attnsim.simulator import reduced_grid
 from attnsim.validation.checking.by_hand import Chosen, chosen
 
 ROOT = Path(attnsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 SAID = re.compile(r"\b(chosen|picked|set|taken|guessed)\s+by\s+(hand|eye)\b|\bassumed, not fitted\b", re.IGNORECASE)
 ABOUT_THEM = ("by_hand.py", "validation/checking/by_hand.py", "validation/checking/accuracy.py")
-FAST_MODE = ("grid.py", "smaller.py", "dispatch.py", "players.py", "memory.py", "replay.py")
+FAST_MODE = ("grid.py", "reduced_grid.py", "dispatch.py", "players.py", "memory.py", "replay.py")
 """Files of the simulator in which every number is a choice; those of the others are facts with a source."""
 
 
@@ -44,8 +44,8 @@ def test_every_declaration_is_found(found: list[Chosen]) -> None:
 
 def test_a_declaration_is_its_value(found: list[Chosen]) -> None:
     assert by_hand(2.5, "a number that means nothing") == 2.5
-    beside = next(one for one in found if one.name == "SMS_BESIDE_MEMORY")
-    assert (beside.module, beside.value) == ("simulator.smaller", smaller.SMS_BESIDE_MEMORY)
+    least = next(one for one in found if one.name == "LEAST_SMS")
+    assert (least.module, least.value) == ("simulator.reduced_grid", reduced_grid.LEAST_SMS)
 
 
 def test_nothing_says_that_it_was_chosen_by_hand_without_declaring_it() -> None:

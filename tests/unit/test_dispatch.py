@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnsim.jit import jit
 from attnsim.models.schedule.schedule import Launch
 from attnsim.simulator import dispatch
-from attnsim.simulator.dispatch import Speeds, drained, ends_of_places, hand_out
+from attnsim.simulator.dispatch import Speeds, drained, hand_out, slot_ends
 
 LAUNCHES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 5)), min_size=1)
 
@@ -20,36 +20,36 @@ def launched(*launches: tuple[list[int], int]) -> list[Launch]:
     return [Launch(np.array(classes), times) for classes, times in launches]
 
 
-def one_by_one(launches: list[Launch], durations: np.ndarray, places: int) -> list[float]:
-    """When places end if each block goes to the one that is free first, the first of several."""
-    free = [(0.0, place) for place in range(places)]
+def one_by_one(launches: list[Launch], durations: np.ndarray, slots: int) -> list[float]:
+    """When slots end if each block goes to the one that is free first, the first of several."""
+    free = [(0.0, slot) for slot in range(slots)]
     for launch in launches:
         for block_class in launch.classes.tolist() * launch.times:
-            end, place = free[0]
-            heapq.heapreplace(free, (end + durations[block_class], place))
+            end, slot = free[0]
+            heapq.heapreplace(free, (end + durations[block_class], slot))
     return [end for end, _ in sorted(free, key=lambda one: one[1])]
 
 
 @settings(deadline=None)  # on a busy machine a launch takes longer than the usual limit
-@given(launches=LAUNCHES, durations=st.lists(st.integers(0, 9), min_size=3, max_size=3), places=st.integers(1, 9))
+@given(launches=LAUNCHES, durations=st.lists(st.integers(0, 9), min_size=3, max_size=3), slots=st.integers(1, 9))
 def test_a_short_launch_is_handed_out_one_by_one(
-    launches: list[tuple[list[int], int]], durations: list[int], places: int
+    launches: list[tuple[list[int], int]], durations: list[int], slots: int
 ) -> None:
-    """Place by place: which blocks share an SM in the end matters."""
+    """Place by slot: which blocks share an SM in the end matters."""
     blocks, times = launched(*launches), np.array(durations, float)
-    np.testing.assert_array_equal(ends_of_places(blocks, times, places), one_by_one(blocks, times, places))
+    np.testing.assert_array_equal(slot_ends(blocks, times, slots), one_by_one(blocks, times, slots))
 
 
 def test_times_too_long_to_be_whole_keep_their_places() -> None:
-    """An hour in picoseconds, times 4,224 places: more than a float holds."""
+    """An hour in picoseconds, times 4,224 slots: more than a float holds."""
     launches, times = launched(([0, 1, 1, 0, 1], 2000)), np.array([1.2e15, 2.3e15])
-    np.testing.assert_allclose(ends_of_places(launches, times, 4224), one_by_one(launches, times, 4224), rtol=1e-9)
+    np.testing.assert_allclose(slot_ends(launches, times, 4224), one_by_one(launches, times, 4224), rtol=1e-9)
 
 
-@given(blocks=st.integers(1, 99), places=st.integers(1, 9))
-def test_equal_blocks_take_whole_waves(blocks: int, places: int) -> None:
+@given(blocks=st.integers(1, 99), slots=st.integers(1, 9))
+def test_equal_blocks_take_whole_waves(blocks: int, slots: int) -> None:
     launches, times = launched(([0], blocks)), np.array([3.0])
-    np.testing.assert_array_equal(ends_of_places(launches, times, places), one_by_one(launches, times, places))
+    np.testing.assert_array_equal(slot_ends(launches, times, slots), one_by_one(launches, times, slots))
 
 
 @pytest.mark.parametrize("long", [4.0, 400.0, 2e4])
@@ -69,10 +69,10 @@ def test_the_middle_of_a_long_launch_is_shared_by_those_free_before_it_is_done(
     draw = np.random.default_rng(1)
     launches = launched(([3], 1), (draw.integers(3, size=400).tolist(), 30))
     times = 1e9 * np.array([1.0, 1.7, 0.3, long])
-    assert ends_of_places(launches, times, 16).max() == pytest.approx(max(one_by_one(launches, times, 16)), rel=1e-4)
+    assert slot_ends(launches, times, 16).max() == pytest.approx(max(one_by_one(launches, times, 16)), rel=1e-4)
     assert sum(handed) < 700
     if long > 2e3:
-        assert ends_of_places(launches, times, 16).max() == pytest.approx(1e9 * long, rel=1e-9)
+        assert slot_ends(launches, times, 16).max() == pytest.approx(1e9 * long, rel=1e-9)
 
 
 @pytest.mark.parametrize("times", [[3.0, 3.0, 3.0], [3.0, 3.001, 2.99], [3.0, 3.0, 2.9]])
@@ -84,14 +84,14 @@ def test_the_last_wave_of_blocks_that_are_about_equal_is_as_full_as_one_by_one(
     monkeypatch.setattr(dispatch, "ONE_BY_ONE", 600)
     monkeypatch.setattr(dispatch, "faster", lambda plain: plain)
     launches, durations = launched(((np.arange(blocks) % 3).tolist(), 1)), 1e9 * np.array(times)
-    shared, alone = (np.sort(of(launches, durations, 48)) for of in (ends_of_places, one_by_one))
+    shared, alone = (np.sort(of(launches, durations, 48)) for of in (slot_ends, one_by_one))
     np.testing.assert_allclose(shared, alone, rtol=2e-3)
 
 
 ENDS = st.integers(1, 4).flatmap(
     lambda resident: st.lists(st.floats(0.1, 9), min_size=5 * resident, max_size=5 * resident).map(np.array)
 )
-"""Of places on five SMs."""
+"""Of slots on five SMs."""
 
 
 SPEEDS = st.builds(
@@ -121,11 +121,11 @@ def test_a_grid_that_drains_faster_is_done_earlier(ends: np.ndarray, speeds: Spe
 def test_two_places_of_which_one_is_alone_for_half_of_the_time() -> None:
     ends = np.array([1.0, 3.0])
     assert [drained(ends, 2, Speeds(alone, alone, 1.0))[-1] for alone in (1.0, 1.6, 9.0)] == [3.0, 2.25, 2.0]
-    assert drained(ends, 2, Speeds(4.0, 4.0, 0.5))[-1] == 1.5  # twice the places' share, at half the memory's use
+    assert drained(ends, 2, Speeds(4.0, 4.0, 0.5))[-1] == 1.5  # twice the slots' share, at half the memory's use
 
 
 def test_a_block_is_as_fast_as_those_beside_it_on_its_sm_leave_it() -> None:
-    """Two SMs of two places, the last blocks on one SM or on two."""
+    """Two SMs of two slots, the last blocks on one SM or on two."""
     speeds = Speeds(2.0, 1.0, 0.0)
     np.testing.assert_allclose(drained(np.array([1.0, 4.0, 1.0, 5.0]), 2, speeds), [1.0, 1.0, 4.0, 4.5])
     np.testing.assert_allclose(drained(np.array([4.0, 5.0, 1.0, 1.0]), 2, speeds), [1.0, 1.0, 2.5, 3.0])
@@ -141,14 +141,14 @@ def test_compiled_code_hands_out_the_same(free: list[float], durations: list[flo
 
 
 def test_a_long_block_in_the_middle_of_a_long_launch_keeps_its_place() -> None:
-    """It outlasts the launch: places that shared it as work would be done far too early."""
+    """It outlasts the launch: slots that shared it as work would be done far too early."""
     launches, times = launched(([0] * 25_000 + [1] + [0] * 15_000, 1)), np.array([1.0, 3000.0])
     assert max(one_by_one(launches, times, 10)) == 2500 + 3000
-    assert ends_of_places(launches, times, 10).max() == pytest.approx(5500, abs=1)
+    assert slot_ends(launches, times, 10).max() == pytest.approx(5500, abs=1)
 
 
 @pytest.mark.parametrize("usual", [[1.0, 1.0], [1.0, 1.02]])
 def test_blocks_that_begin_first_and_are_long_put_no_later_ones_off(usual: list[float]) -> None:
-    """Their places are hundreds of blocks ahead, and get none until the others come up (27 % too long before)."""
+    """Their slots are hundreds of blocks ahead, and get none until the others come up (27 % too long before)."""
     launches, times = launched(([2], 96), ([0, 1], 45_000)), 1e7 * np.array([*usual, 470.0])
-    assert ends_of_places(launches, times, 216).max() == pytest.approx(max(one_by_one(launches, times, 216)), rel=2e-3)
+    assert slot_ends(launches, times, 216).max() == pytest.approx(max(one_by_one(launches, times, 216)), rel=2e-3)

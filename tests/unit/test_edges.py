@@ -24,8 +24,8 @@ from attnsim.models.schedule.instructions import StepCounts
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
 from attnsim.simulator.program import compile_kernel
+from attnsim.simulator.reduced_grid import Chip, _shortened, reduce_grid
 from attnsim.simulator.replay import replay
-from attnsim.simulator.smaller import Chip, _shortened, smaller
 from attnsim.simulator.trace import trace
 from attnsim.simulator.unit_costs import unit_costs
 from attnsim.validation.fitting.problem import Problem
@@ -65,11 +65,11 @@ def test_a_smaller_grid_has_more_sms_the_longer_the_memory_is_busy() -> None:
     """Twelve times the root of a quarter; of a loop of loops the first and the last turns too, at least four."""
     whole = kernel(blocks=100_000)
     program = compile_kernel(whole, unit_costs(whole, H100, Numbers()), {})
-    assert smaller(whole, program, Chip(100, 1), 200, 0.25).chip.sms == 6
+    assert reduce_grid(whole, program, Chip(100, 1), 200, 0.25).chip.sms == 6
     loops = kernel(blocks=100_000, outer=100)
     loops = replace(loops, repeats=np.concatenate([loops.repeats, 2 * loops.repeats]))
     loops = replace(loops, launches=(Launch(np.array([0, 1]), 50_000),))
-    assert smaller(loops, program, Chip(100, 1), 2000, 0.25).kernel.repeats.shape[1] >= 4
+    assert reduce_grid(loops, program, Chip(100, 1), 2000, 0.25).kernel.repeats.shape[1] >= 4
 
 
 def test_a_tile_of_one_stage_is_refused_without_a_word_of_stages() -> None:

@@ -26,8 +26,8 @@ from attnsim.simulator import grid, players
 from attnsim.simulator.played import Played
 from attnsim.simulator.players import executions
 from attnsim.simulator.prepare import prepare
+from attnsim.simulator.reduced_grid import WHOLE, ReducedGrid, busy_ps, reduce_grid
 from attnsim.simulator.replay import LEAST_BUDGET, Mode, replay
-from attnsim.simulator.smaller import WHOLE, Smaller, held, smaller
 from attnsim.simulator.unit_costs import PS
 
 A100, H100 = (
@@ -81,7 +81,7 @@ def test_a_grid_within_the_budget_is_played_whole(asked: list[Kernel]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", [5000, grid.BUDGET])
 def test_of_a_larger_one_no_more_is_played_than_the_budget(
-    name: str, budget: int, asked: list[Kernel], made: list[Smaller]
+    name: str, budget: int, asked: list[Kernel], made: list[ReducedGrid]
 ) -> None:
     """But for rounding, and the little that every kernel may play; twice it where that is all blocks of the SMs."""
     s = schedule(name, 8192)
@@ -103,26 +103,28 @@ def test_blocks_of_many_lengths_are_no_more_than_the_budget(asked: list[Kernel])
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Smaller]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[ReducedGrid]:
     """The smaller grids that are played."""
-    grids: list[Smaller] = []
+    grids: list[ReducedGrid] = []
 
-    def noting(*of: Any) -> Smaller:
-        grids.append(smaller(*of))
+    def noting(*of: Any) -> ReducedGrid:
+        grids.append(reduce_grid(*of))
         return grids[-1]
 
-    monkeypatch.setattr(grid, "smaller", noting)
+    monkeypatch.setattr(grid, "reduce_grid", noting)
     return grids
 
 
-def shares(one: Smaller, whole: Kernel) -> Floats:
+def shares(one: ReducedGrid, whole: Kernel) -> Floats:
     """The share of each class of the whole kernel among the blocks of a smaller grid."""
     counts = np.zeros(len(whole.repeats))
     counts[one.of] = one.kernel.class_counts
     return counts / one.kernel.blocks
 
 
-def test_a_grid_of_up_to_twice_its_budget_is_played_whole_and_once(asked: list[Kernel], made: list[Smaller]) -> None:
+def test_a_grid_of_up_to_twice_its_budget_is_played_whole_and_once(
+    asked: list[Kernel], made: list[ReducedGrid]
+) -> None:
     s = schedule("flash-attn.2", 1024)
     replay(s, A100, NUMBERS, budget=executions(s.main) // WHOLE + 1)
     assert asked == list(s.kernels) and not made
@@ -141,7 +143,7 @@ def test_a_grid_of_its_budget_is_played_again_with_other_latencies(asked: list[K
 
 @pytest.mark.parametrize(("budget", "every"), [(3600, False), (4800, True), (7200, True)])
 def test_all_blocks_of_the_least_sms_are_played_up_to_twice_the_budget(
-    budget: int, every: bool, made: list[Smaller]
+    budget: int, every: bool, made: list[ReducedGrid]
 ) -> None:
     s = schedule("flash-attn.2", 8192)
     replay(s, A100, NUMBERS, budget=budget)
@@ -152,7 +154,7 @@ def test_all_blocks_of_the_least_sms_are_played_up_to_twice_the_budget(
     assert executions(one.kernel) < WHOLE * budget
 
 
-def test_blocks_that_share_an_sm_stay_together_where_no_place_gets_a_second_one(made: list[Smaller]) -> None:
+def test_blocks_that_share_an_sm_stay_together_where_no_place_gets_a_second_one(made: list[ReducedGrid]) -> None:
     """208 blocks of FlashAttention-1, 13 a head, on 108 SMs: each beside the 108th after it."""
     w = Workload(1, 16, 4096, 64, mask=CAUSAL)
     s = find_implementation("flash-attn.1").build(w, A100, None)
@@ -167,28 +169,28 @@ def test_blocks_that_share_an_sm_stay_together_where_no_place_gets_a_second_one(
 
 @pytest.mark.parametrize(("seq", "mask", "every"), [(65536, WINDOW, False), (4096, WINDOW, True)])
 def test_blocks_are_usual_in_the_second_half_where_waves_are_left_out(
-    seq: int, mask: Mask, every: bool, made: list[Smaller], monkeypatch: pytest.MonkeyPatch
+    seq: int, mask: Mask, every: bool, made: list[ReducedGrid], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And in all rounds but the first and the last where each wave is played."""
     noted: list[np.ndarray] = []
 
-    def noting(kernel: Kernel, program: Any, sms: int, slots: int, told: Any = None, rows: Any = None) -> Played:
+    def noting(kernel: Kernel, program: Any, sms: int, slots: int, progress: Any = None, rows: Any = None) -> Played:
         if rows is not None:
             noted.append(rows)
-        return players.play(kernel, program, sms, slots, told, rows)
+        return players.play(kernel, program, sms, slots, progress, rows)
 
     monkeypatch.setattr(grid, "play", noting)
     s = schedule("flash-attn.2", seq, mask)
     replay(s, A100, NUMBERS, budget=5000)
     (one,), (rows,) = made, noted
-    blocks, places = one.kernel.blocks, one.chip.places
+    blocks, slots = one.kernel.blocks, one.chip.slots
     assert (blocks == round(s.main.blocks * one.chip.sms / A100.sm.count)) == every
     usual = np.flatnonzero(rows == 0)
-    assert usual[0] == (places if every else blocks // 2) and usual[-1] == blocks - places - 1
+    assert usual[0] == (slots if every else blocks // 2) and usual[-1] == blocks - slots - 1
     assert len(usual) == usual[-1] - usual[0] + 1
 
 
-def test_exact_mode_plays_every_block(asked: list[Kernel], made: list[Smaller]) -> None:
+def test_exact_mode_plays_every_block(asked: list[Kernel], made: list[ReducedGrid]) -> None:
     """Twice where unequal blocks share an SM: they may be sensitive to latencies, as in default mode."""
     for name, mask, plays in (("triton.tutorial", CAUSAL, 2), ("triton.tutorial", Mask.full(), 1)):
         s = schedule(name, 4096, mask)
@@ -199,7 +201,7 @@ def test_exact_mode_plays_every_block(asked: list[Kernel], made: list[Smaller]) 
 
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("budget", [12_000, grid.BUDGET])  # at 8,000 triton.tutorial has 122 blocks, work 7.7 % off
-def test_classes_keep_their_share(name: str, budget: int, made: list[Smaller]) -> None:
+def test_classes_keep_their_share(name: str, budget: int, made: list[ReducedGrid]) -> None:
     """The share of the classes before each is within 3 % of all blocks, the work of the mean block within 3 %.
 
     Of FlashAttention-1, whose 71 blocks stand for 640, within 6 and 5 %.
@@ -238,11 +240,11 @@ def test_no_answer_is_faster_than_the_busiest_unit(name: str, seq: int, budget: 
     """Residents that are out of step, as in the second half of a launch, were said to use more than all of it."""
     s = find_implementation(name).build(Workload(1, 16, seq, 128, mask=CAUSAL), H100, None)
     (kernel,) = prepare(s, H100, NUMBERS, "warm")
-    _, busiest_ps = held(kernel.kernel, kernel.compiled(), H100.sm.count)
+    _, busiest_ps = busy_ps(kernel.kernel, kernel.compiled(), H100.sm.count)
     assert busiest_ps / PS < replay(s, H100, NUMBERS, budget=budget, launch="kernel").time_s < 1.1 * busiest_ps / PS
 
 
-def test_rows_of_global_tokens_are_kept(made: list[Smaller]) -> None:
+def test_rows_of_global_tokens_are_kept(made: list[ReducedGrid]) -> None:
     """Of every SM that is played, however few of the other rows are; they outlast those."""
     s = schedule("attnsim.sparse", 32768, mask=Mask.parse("window 257, global 1"))
     fast, exact = (replay(s, H100, NUMBERS, mode=mode, budget=5000).time_s for mode in ("fast", "exact"))
@@ -254,7 +256,7 @@ def test_rows_of_global_tokens_are_kept(made: list[Smaller]) -> None:
 
 
 @pytest.mark.parametrize(("seq", "budget"), [(32768, 20_000), (32768, 30_000), (41088, 30_000), (16384, 10_000)])
-def test_such_rows_keep_their_share_where_no_wave_is_left_out(seq: int, budget: int, made: list[Smaller]) -> None:
+def test_such_rows_keep_their_share_where_no_wave_is_left_out(seq: int, budget: int, made: list[ReducedGrid]) -> None:
     """Blocks that are evenly spaced in the launch are one of them too many, or none."""
     s = schedule("attnsim.sparse", seq, mask=Mask.parse("global 64"))
     fast, exact = (replay(s, H100, NUMBERS, mode=mode, budget=budget).time_s for mode in ("fast", "exact"))
@@ -321,7 +323,9 @@ WAS_OFF: list[tuple[str, str, float, list[tuple[Gpu, Workload]]]] = [
     ("name", "near", "gpu", "w"),
     [pytest.param(name, near, gpu, w, id=why) for why, name, near, asked in WAS_OFF for gpu, w in asked],
 )
-def test_what_was_off_is_near_exact_mode(name: str, near: float, gpu: Gpu, w: Workload, made: list[Smaller]) -> None:
+def test_what_was_off_is_near_exact_mode(
+    name: str, near: float, gpu: Gpu, w: Workload, made: list[ReducedGrid]
+) -> None:
     s = find_implementation(name).build(w, gpu, None)
     fast, exact = (replay(s, gpu, NUMBERS, mode=mode).time_s for mode in ("fast", "exact"))
     assert made and fast == pytest.approx(exact, rel=near)

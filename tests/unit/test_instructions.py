@@ -21,8 +21,8 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own import flash, hopper, sparse
+from attnsim.models.schedule.borrowed_counts import OF_PATH, with_borrowed_counts
 from attnsim.models.schedule.instructions import step_counts
-from attnsim.models.schedule.lending import OF_PATH, lent
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 from attnsim.tables import read_csv
 
@@ -196,7 +196,7 @@ ASKED = [(name, passes) for name, one in IMPLEMENTATIONS.items() if not one.pick
 
 
 def test_who_names_counts_has_them_in_its_own_schedules() -> None:
-    """So a calibration was fitted beside them; without a name they are those of its path, in the schedule or lent."""
+    """Its calibration was fitted with them; without a name they are those of its path, in the schedule or borrowed."""
     seen = 0
     for name, architecture in calibrations():
         record = IMPLEMENTATIONS[name]
@@ -216,7 +216,7 @@ def test_what_warps_do_beside_products_is_counted_whoever_the_numbers_are_from(g
     for name, passes in ASKED:
         numbers = choose(IMPLEMENTATIONS[name], there).numbers
         for kernel in built(IMPLEMENTATIONS[name], there, passes):
-            played = lent(kernel, numbers.counts, there)
+            played = with_borrowed_counts(kernel, numbers.counts, there)
             works = kernel.path == "mma_sync" or any(op.kind == "vector" for one in kernel.segments for op in one.ops)
             lender = numbers.counts or OF_PATH.get(kernel.path, "")
             assert played.counted == bool(kernel.counted or (lender and works)), (name, passes, kernel.name)
@@ -225,7 +225,7 @@ def test_what_warps_do_beside_products_is_counted_whoever_the_numbers_are_from(g
                 assert played.requested() == kernel.requested()
                 for amount in ("flops", "exps", "scores", "smem_bytes", "tmem_bytes"):
                     assert played.total(amount) == kernel.total(amount), (name, passes, amount)
-                assert lent(kernel, numbers.counts, there) is played
+                assert with_borrowed_counts(kernel, numbers.counts, there) is played
     features = there.features
     assert {*lenders} >= {"flash-attn.2", *["flash-attn.3"] * features.wgmma, *["flash-attn.4"] * features.tcgen05}
 
@@ -235,20 +235,20 @@ def test_a_kernel_that_nobody_counted_has_the_instructions_of_its_path(path: Pat
     """And one that has a path of its own threads, or is played with counts that are named, has not."""
     tile = FlashTile(128, 128, warps=8, path=path)
     plain = flash_forward(FWD, H100, tile)
-    found = lent(plain, "", H100)
+    found = with_borrowed_counts(plain, "", H100)
     assert not plain.counted and found.counted
-    assert found.total("issues") == lent(plain, OF_PATH[path], H100).total("issues")
-    assert found.total("issues") != lent(plain, "triton.tutorial", H100).total("issues")
+    assert found.total("issues") == with_borrowed_counts(plain, OF_PATH[path], H100).total("issues")
+    assert found.total("issues") != with_borrowed_counts(plain, "triton.tutorial", H100).total("issues")
     alone = replace(plain, path="simt")
-    assert lent(alone, "", H100) is alone
+    assert with_borrowed_counts(alone, "", H100) is alone
 
 
-def test_a_lent_softmax_has_the_instructions_of_the_lender() -> None:
-    """FlashAttention-2's kernel uncounted and lent its own counts is its counted kernel, but for the mask's lanes."""
+def test_a_softmax_that_borrows_has_the_borrowed_instructions() -> None:
+    """FlashAttention-2 uncounted, borrowing its own counts, is its counted kernel, except for the mask's lanes."""
     for passes, mask in (("fwd", Mask()), ("bwd", Mask()), ("fwd", Mask.causal())):
         w = replace(FWD, passes=passes, mask=mask)
         for one, plain in zip(flash2(w, A100, None).kernels, flash2(w, A100, None, machine="").kernels, strict=True):
-            found = lent(plain, "flash-attn.2", A100)
+            found = with_borrowed_counts(plain, "flash-attn.2", A100)
             for amount in ("issues", "load_stores"):
                 assert found.total(amount) == pytest.approx(one.total(amount), rel=0.01), (one.name, amount)
             both = [kernel.total("fp32") + kernel.total("int32") for kernel in (found, one)]

@@ -329,7 +329,7 @@ def noting(play: Callable[..., Played], asked: list[str], name: str) -> Callable
     return noted
 
 
-def test_who_watches_is_told_of_the_blocks_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_in_ended_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twin, "AT_ONCE", 10)
     work, ended = nest(1), list[int]()
     twin.play(*work, ended.append)

@@ -72,7 +72,7 @@ def crossover(
         Lengths to look between.
     step : int
         Lengths are multiples of it.
-    tiles, tile, mode, cache, launch, budget, told, calibration
+    tiles, tile, mode, cache, launch, budget, progress, calibration
         As for `predict`.
 
     Raises
@@ -97,7 +97,7 @@ def crossover(
     def asked(name: str, seq: int) -> Question:
         algorithm, _, implementation = name.partition("/")
         w = at_length(question, seq)
-        return ask(w, where, algorithm, implementation or None, conditions, beside_others=True)
+        return ask(w, where, algorithm, implementation or None, conditions, in_comparison=True)
 
     @cache
     def time_s(name: str, seq: int) -> float:
@@ -113,7 +113,7 @@ def crossover(
     mechanisms = {name: asked(name, longest).mechanism for name in (slower, faster)}
 
     def useful_flops(name: str, seq: int) -> int:
-        return mechanisms[name].useful(mechanisms[name].beside_others(at_length(question, seq))).flops
+        return mechanisms[name].useful(mechanisms[name].in_comparison(at_length(question, seq))).flops
 
     fitting = longest
     while fitting // 2 >= shortest and math.isinf(time_s(faster, fitting)):

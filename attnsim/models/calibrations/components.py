@@ -72,9 +72,9 @@ class Widths:
     within: float
     sd: Mapping[str, float]
 
-    def parts(self, spread: float, carried: Iterable[str]) -> dict[str, float]:
+    def parts(self, spread: float, components: Iterable[str]) -> dict[str, float]:
         """Standard deviations of log time by name: the calibration's own mean error, and each given component."""
-        return {WITHIN: self.within * spread} | {name: self.sd[name] for name in carried}
+        return {WITHIN: self.within * spread} | {name: self.sd[name] for name in components}
 
     def half_width(self, sds: Iterable[float]) -> float:
         """Half-width of the 90 % interval of log time for independent errors with these standard deviations."""

@@ -62,7 +62,7 @@ class Change:
         return f"{self.setting} (was {show(self.old, self.unit)}{''.join(follows)})"
 
 
-def told(changes: Iterable[Change]) -> str:
+def changes_text(changes: Iterable[Change]) -> str:
     """Changes in one line."""
     return "; ".join(map(str, changes))
 

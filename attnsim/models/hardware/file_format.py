@@ -135,7 +135,7 @@ def _reworded(error: ValidationError) -> str:
     where, given = ".".join(parts), shown(first["input"])
     match first["type"]:
         case "extra_forbidden":
-            text = f"unknown key {shown(where)}; {nearest(where, _names_beside(parts))}"
+            text = f"unknown key {shown(where)}; {nearest(where, _allowed_names(parts))}"
         case "missing":
             text = f"{where} is missing; a figure is {_FIGURE}"
         case "literal_error":
@@ -146,7 +146,7 @@ def _reworded(error: ValidationError) -> str:
         case "model_type" | "model_attributes_type" | "dict_type" if len(parts) == _FIGURE_DEPTH:
             text = f"{where} is {given}; write {_FIGURE}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            text = f"{where} is {given}; write keys under it: {', '.join(_names_beside([*parts, '']))}"
+            text = f"{where} is {given}; write keys under it: {', '.join(_allowed_names([*parts, '']))}"
         case "string_too_short":
             text = f"{where} is empty; write a text"
         case _ if parts and parts[-1] == "value":
@@ -156,7 +156,7 @@ def _reworded(error: ValidationError) -> str:
     return text
 
 
-def _names_beside(parts: list[str]) -> list[str]:
+def _allowed_names(parts: list[str]) -> list[str]:
     """Names allowed where `parts` points: top level, a section's keys, or a figure's."""
     if len(parts) <= 1:
         return list(GpuFile.model_fields)

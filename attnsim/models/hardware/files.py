@@ -67,8 +67,8 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
         raise InputError(f"{shown(name_or_path)} names several GPUs and one is asked for; give one of them alone")
     gpu, *others = gpus_called(name_or_path)
     if others:
-        told = ", ".join(one.id for one in others)
-        warnings.warn(f"{name_or_path} taken as {gpu.id}; others: {told}", Taken, stacklevel=2)
+        names = ", ".join(one.id for one in others)
+        warnings.warn(f"{name_or_path} taken as {gpu.id}; others: {names}", Taken, stacklevel=2)
     return gpu
 
 

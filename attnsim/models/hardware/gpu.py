@@ -111,8 +111,8 @@ class Gpu:
 
     def content(self) -> str:
         """Text of all figures that answers depend on; its hash distinguishes two GPUs."""
-        told = [f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr]
-        return f"Gpu({', '.join(told)})"
+        figures = [f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr]
+        return f"Gpu({', '.join(figures)})"
 
     @property
     def compute_capability_number(self) -> int:

@@ -94,7 +94,7 @@ def unit_text(bound: str | None) -> str:
     return UNITS[bound].words if bound in UNITS else bound or NOTHING
 
 
-BESIDE = ("wgmma", "tcgen05")
+CONCURRENT = ("wgmma", "tcgen05")
 """Instruction paths whose products run concurrently with register work of the warps."""
 ASYNC_SHARE = by_hand(0.95, "share of the tensor peak that wgmma and tcgen05 reach (arXiv 2402.13499, wgmma on H800)")
 MMA_SYNC_STALL = by_hand(

@@ -42,7 +42,7 @@ BUILDS: tuple[Build, ...] = tuple(
 )
 
 
-def told_apart(record: Implementation) -> bool:
+def versions_differ(record: Implementation) -> bool:
     """Return whether versions of an implementation are known to differ in speed."""
     return any(one.implementation == record.name and one.version for one in BUILDS)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from attnsim.errors import InputError, some
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.builds import told_apart
+from attnsim.models.implementations.builds import versions_differ
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.implementations.names import (
     MEANINGS,
@@ -187,8 +187,8 @@ def match(name: str, version: str = "", gpu: Gpu | None = None, w: Workload | No
     same = IMPLEMENTATIONS[name].library == found.record.library  # otherwise the version is that of the caller
     picked = match(name, found.version if same else "", gpu, w)
     newest = f", as in version {found.record.versions[-1]}" if found.record.versions and not given else ""
-    said = (found.taken, f"{found.record.name} runs {picked.record.name} here{newest}", picked.taken)
-    return Match(picked.record, "; ".join(filter(None, said)), found.record, found.version)
+    remarks = (found.taken, f"{found.record.name} runs {picked.record.name} here{newest}", picked.taken)
+    return Match(picked.record, "; ".join(filter(None, remarks)), found.record, found.version)
 
 
 def _found(key: str, version: str, gpu: Gpu | None, w: Workload | None, whose: str) -> Match | None:
@@ -209,9 +209,9 @@ def _in_table(name: str, lines: Sequence[Meaning], version: str, gpu: Gpu | None
     if gpu is None:  # on some GPU it is this
         able = [one for one in able if one.implementation] or able
     if able and able[0].implementation:
-        record, told = _of(able[0]), able[0].note
-        said = f"{record.name} taken for {name}: {told}" if told else ""
-        taken = "; ".join(filter(None, (said, _taken(record, version))))
+        record, note = _of(able[0]), able[0].note
+        remark = f"{record.name} taken for {name}: {note}" if note else ""
+        taken = "; ".join(filter(None, (remark, _taken(record, version))))
         return Match(_versioned(record, version), taken, version=version)
     if not lines or (not held and name.lower() in _NAMES):
         return None
@@ -240,9 +240,9 @@ def _by_record(key: str, version: str, name: str) -> Match | None:
     for record in IMPLEMENTATIONS.values():
         for alias in record.aliases:
             if alias.endswith("*") and key.startswith(alias[:-1]):
-                told = key.removeprefix(alias[:-1].rstrip("0123456789.")).lstrip("_.-")
-                if version_number(told) == told != "":
-                    return Match(_versioned(record, told), _taken(record, told), version=told)
+                number = key.removeprefix(alias[:-1].rstrip("0123456789.")).lstrip("_.-")
+                if version_number(number) == number != "":
+                    return Match(_versioned(record, number), _taken(record, number), version=number)
     return None
 
 
@@ -282,7 +282,7 @@ def _of_library(library: str, version: str, usual: Implementation | None) -> Imp
 def _versioned(record: Implementation, version: str) -> Implementation:
     """The record with the given version, if versions differ in known properties."""
     own = version_of(record.library, version)
-    known = own and (told_apart(record) or came_later(record.name, own))
+    known = own and (versions_differ(record) or came_later(record.name, own))
     return replace(record, version=own) if known else record
 
 

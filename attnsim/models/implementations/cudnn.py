@@ -185,9 +185,9 @@ def check_width(name: str, w: Workload, gpu: Gpu) -> None:
         rows = [one for one in _widths() if one["pass"] == way and int(one["low"]) <= number <= int(one["high"])]
         largest = max((int(one["largest"]) for one in rows if w.dtype in one["dtype"].split()), default=0)
         if width > largest:
-            told = f"head_dim up to {largest} in {w.dtype}, not {width}" if largest else f"fp16 and bf16, not {w.dtype}"
+            some = f"head_dim up to {largest} in {w.dtype}, not {width}" if largest else f"fp16 and bf16, not {w.dtype}"
             raise InputError(
-                f"{name} takes {told} on {gpu.id} ({gpu.sm_arch}), pass {way}; take xformers.cutlass or torch.flex, or "
+                f"{name} takes {some} on {gpu.id} ({gpu.sm_arch}), pass {way}; take xformers.cutlass or torch.flex, or "
                 "ask for another head_dim or dtype"
             )
 

@@ -51,7 +51,7 @@ KEYS = (128, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KeyTileLists:
     """Tensors from which a block learns the key tiles that its rows see.
 
     Parameters
@@ -75,7 +75,7 @@ class ListedTile:
     """A tile of FlashAttention-3's loop over a list of key tiles."""
 
     forward: FlashTile
-    told: Told
+    lists: KeyTileLists
 
     @property
     def rows(self) -> int:
@@ -94,15 +94,15 @@ class ListedTile:
 class _Operations(Operations):
     """Operations whose producer reads the list entry of a key tile while the tile before is copied and multiplied."""
 
-    def __init__(self, w: Workload, tile: FlashTile, told: Told) -> None:
+    def __init__(self, w: Workload, tile: FlashTile, lists: KeyTileLists) -> None:
         super().__init__(w, tile)
-        self.told = told
+        self.lists = lists
 
     def look_up(self) -> tuple[TileOp, ...]:
-        return (self.told.each.load(self.told.elements),)
+        return (self.lists.each.load(self.lists.elements),)
 
     def looked_up(self) -> tuple[TileOp, ...]:
-        return (self.told.each.wait(),)
+        return (self.lists.each.wait(),)
 
 
 def counts_of(w: Workload, tile: FlashTile) -> TileCounts:
@@ -140,8 +140,8 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     tile = choose_tile(w, gpu, shape)
     counts = counts_of(w, tile)
     axes = {"lists": Axis(counts.tiles.row_tiles), "entries": Axis(int(counts.visits.sum()))}
-    told = Told(Tensor(COUNTS, "lists", COUNTS_BYTES), Tensor(LIST, "entries", ENTRY_BYTES), 1, axes)
-    return listed_schedule(w, gpu, NAME, ListedTile(tile, told), counts, (), "flash_fwd_sparse")
+    lists = KeyTileLists(Tensor(COUNTS, "lists", COUNTS_BYTES), Tensor(LIST, "entries", ENTRY_BYTES), 1, axes)
+    return listed_schedule(w, gpu, NAME, ListedTile(tile, lists), counts, (), "flash_fwd_sparse")
 
 
 def listed_schedule(
@@ -150,7 +150,7 @@ def listed_schedule(
     """Schedule of a kernel with this loop, and of the kernels that make its lists."""
     kernel = _kernel(w, gpu, listed, counts, entry)
     lists = sum(
-        use.unique_bytes for use in kernel.uses if use.tensor in (listed.told.first.name, listed.told.each.name)
+        use.unique_bytes for use in kernel.uses if use.tensor in (listed.lists.first.name, listed.lists.each.name)
     )
     visits, every, part = int(counts.visits.sum()), counts.tiles.row_tiles * counts.tiles.key_tiles, counts.partial
     note = f"{visits} of {every} tiles visited ({100 * visits / every:.3g} %), {int(part.sum())} of them in part"
@@ -162,7 +162,7 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
 
     With packed rows, a block of queries has as many tiles as a group has heads; all walk its list.
     """
-    tile, told = listed.forward, listed.told
+    tile, lists = listed.forward, listed.lists
     pack, tiles = w.group if tile.pack_gqa else 1, counts.tiles
     number = -(-w.seq_q * pack // tile.rows)
     block = np.arange(number) // pack
@@ -176,15 +176,15 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
     axes = {
         "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "s": Axis(1),
-        "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"), "j": Axis(w.seq_kv, tile.keys), **told.axes,
+        "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"), "j": Axis(w.seq_kv, tile.keys), **lists.axes,
     }  # fmt: skip
     q, k, v = operands(w, seen=listed_keys(counts))
     q, stored = replace(q, seen=Seen("i", pack * busy_rows(w, counts))), results(w)
-    ops = _Operations(w, tile, told)
+    ops = _Operations(w, tile, lists)
     body = LOOPS[tile.loop](ops, k, v, steps, masked, missing_keys)
-    nest = once(f"read {told.first.name}", [told.first.load(), told.first.wait()])
+    nest = once(f"read {lists.first.name}", [lists.first.load(), lists.first.wait()])
     nest += with_ends(ops, q, body, steps, missing_rows, [(stored, steps >= 0)])
-    uses = uses_of((q, k, v, told.first, told.each, *stored), *launched(w, tile, axes))
+    uses = uses_of((q, k, v, lists.first, lists.each, *stored), *launched(w, tile, axes))
     return tiled_kernel(w, tile, entry, nest, launch_order(w, gpu, tile, (inverse[None],), heads), uses)
 
 

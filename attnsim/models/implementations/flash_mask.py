@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
-from attnsim.models.implementations.flash_attention_sparse import ListedTile, Told, counts_of, listed_schedule
+from attnsim.models.implementations.flash_attention_sparse import KeyTileLists, ListedTile, counts_of, listed_schedule
 from attnsim.models.implementations.fused.tile import FlashTile, check_tile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.documents import Documents, Prefix
@@ -103,10 +103,10 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     scanned = 2 * -(-blocks // ALIGNED) * ALIGNED * ENTRY_BYTES
     scans = Tensor(BLOCK_BOUNDS, "sequences", vectors * scanned)
     bounds = Tensor(BOUNDS, "sequences j", vectors * ENTRY_BYTES)
-    told = Told(scans, bounds, tile.keys, {"sequences": Axis(w.batch)})
+    lists = KeyTileLists(scans, bounds, tile.keys, {"sequences": Axis(w.batch)})
     counter = streaming(PREPARE, [Access(COUNTER, ENTRY_BYTES, True)], elements=1, threads=32, fp32_per_element=0)
     before = (counter, *(_scan(w, vector, blocks, scanned) for vector in range(vectors)))
-    return listed_schedule(w, gpu, NAME, BoundedTile(tile, told, vectors), counts, before, "flashmask_fwd")
+    return listed_schedule(w, gpu, NAME, BoundedTile(tile, lists, vectors), counts, before, "flashmask_fwd")
 
 
 def _scan(w: Workload, vector: int, blocks: int, scanned: int) -> Kernel:

@@ -190,7 +190,7 @@ class Implementation:
         return self.pages[0] <= keys <= self.pages[1] and keys % self.page_multiple == 0
 
     @property
-    def pages_told(self) -> str:
+    def pages_text(self) -> str:
         """Allowed page sizes, in words."""
         if len(self.pages) != 2:
             return ", ".join(map(str, self.pages))

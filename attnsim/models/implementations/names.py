@@ -51,9 +51,9 @@ def versions_of(text: str) -> dict[str, str]:
 
 def version_of(owner: str, text: str) -> str:
     """An owner's version in a text: its own, or one without a package; "" if there is none."""
-    told = versions_of(text)
-    mine = [number for what, number in told.items() if OWNERS.get(what, what) == OWNERS.get(plain(owner), plain(owner))]
-    return mine[0] if mine else version_number(_OF_WHAT.sub("", text)) if told else text
+    each = versions_of(text)
+    mine = [number for what, number in each.items() if OWNERS.get(what, what) == OWNERS.get(plain(owner), plain(owner))]
+    return mine[0] if mine else version_number(_OF_WHAT.sub("", text)) if each else text
 
 
 def in_bounds(version: str, bounds: Iterable[str]) -> bool:
@@ -151,9 +151,9 @@ _ADDED = re.compile(r"(backend|kernels?|attention|attn)+$")
 @functools.cache
 def meanings_of(name: str, whose: str = "", *, bare: bool = False) -> tuple[Meaning, ...]:
     """Lines of a name in order: of `whose`, of its first owner or, if not `bare`, of the owner named in it."""
-    text, called, told = name.strip(), plain(name), OWNERS.get(plain(whose), "")
+    text, called, known = name.strip(), plain(name), OWNERS.get(plain(whose), "")
     return (
-        (_of_owner(text, told) if told else ())
+        (_of_owner(text, known) if known else ())
         or _lines(lambda one: one != one.lower() and fnmatchcase(text, one))
         or _lines(lambda one: one == one.lower() and _fits(text, one) and not _NUMBERED.fullmatch(one))
         or _lines(lambda one: _fits(text, one) and not _NUMBERED.fullmatch(one))

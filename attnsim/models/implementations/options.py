@@ -24,7 +24,7 @@ FRAGMENT_ROWS = 16
 BY_FRAGMENT = {"e4m3 by integers": "e4m3 in fragments"}
 """Work for tiles of so few rows that warps convert their own fragments instead of staged data (`USE_KV_REPACK`)."""
 SINKS = Tensor("sinks", "h", 4)
-TOLD = {
+OPTION_TEXTS = {
     "kv_dtype": "takes K and V in the format of Q alone, kv_dtype is {}",
     "sinks": "has no attention sinks",
     "softcap": "has no soft-capping, softcap is {:g}",
@@ -90,19 +90,19 @@ def lacking(record: Implementation, w: Workload, usable: Callable[[str], bool] |
     """
     for option in (*w.options, *(["page_size"] if w.page_size else [])):
         found = SUPPORTS.get((option, record.name))
-        told = f"{record.name} {TOLD[option].format(getattr(w, option))}"
+        text = f"{record.name} {OPTION_TEXTS[option].format(getattr(w, option))}"
         if found is None and option == "page_size":
             continue  # see the record's `pages`
         if found is None:
             names = [name for other, name in SUPPORTS if other == option and (usable is None or usable(name))]
             reason = REASONS.get((option, record.name))
-            why = f"{record.name} is not played so, {option} is {getattr(w, option)}: {reason}" if reason else told
+            why = f"{record.name} is not played so, {option} is {getattr(w, option)}: {reason}" if reason else text
             instead = f"leave it out, or take {some(names, 'attnsim implementations')}"
             return f"{why}; {instead if names else 'leave it out: no other that runs the question there does it'}"
         if found.since and record.version and version_parts(record.version) < version_parts(found.since):
-            return f"{told}: it came with version {found.since}, asked is {record.version}; take a newer one"
+            return f"{text}: it came with version {found.since}, asked is {record.version}; take a newer one"
         if found.passes == "fwd" and "bwd" in w.directions:
-            return f"{told} with pass {w.passes}; allowed: fwd, decode"
+            return f"{text} with pass {w.passes}; allowed: fwd, decode"
     return ""
 
 

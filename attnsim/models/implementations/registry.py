@@ -102,14 +102,14 @@ def check_mask(record: Implementation, w: Workload) -> None:
 
 def check_lengths(record: Implementation, w: Workload) -> None:
     """Refuse lengths, pages, prefixes, trees and selections that an implementation does not play."""
-    for plays, given, told in (
+    for plays, given, reason in (
         ("prefixes", w.prefix, f"knows no prefix, it is {w.prefix}"),
         ("trees", w.tree, f"knows no tree, it is {w.tree}"),
         ("selects", w.selection, f"selects no keys, the selection is {w.selection}"),
     ):
         if given and not getattr(record, plays):
             able = _some(one.name for one in IMPLEMENTATIONS.values() if getattr(one, plays))
-            raise InputError(f"{record.name} {told}; leave it out, or take {able}")
+            raise InputError(f"{record.name} {reason}; leave it out, or take {able}")
     check_pages(record, w.page_size or None)
     if w.lengths and not record.lengths:
         able = _some(one.name for one in IMPLEMENTATIONS.values() if one.lengths and not one.launches)
@@ -165,7 +165,7 @@ def check_pages(record: Implementation, page_size: int | None) -> None:
         able = _some(one.name for one in IMPLEMENTATIONS.values() if one.pages and not one.form)
         raise InputError(f"page_size is {page_size}, {record.name} has no page table; leave it empty, or take {able}")
     if not record.takes_pages_of(page_size):
-        raise InputError(f"page_size is {page_size}; {record.name} takes pages of {record.pages_told} keys")
+        raise InputError(f"page_size is {page_size}; {record.name} takes pages of {record.pages_text} keys")
 
 
 def runs_on(record: Implementation, gpu: Gpu) -> bool:

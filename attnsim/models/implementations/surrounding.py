@@ -49,18 +49,18 @@ def check_operations(record: Implementation, w: Workload) -> None:
     if record.unfused and record.operations:
         if not given.has_softmax:
             raise InputError(f"the operations of {record.name} are '{given}', without a softmax; add it")
-    elif not (record.runs in FUSED and given.is_around):
-        around = " but copies and accumulate around it" if record.runs in FUSED else ""
+    elif not (record.runs in FUSED and given.may_surround):
+        exception = " but copies and accumulate around it" if record.runs in FUSED else ""
         raise InputError(
-            f"{record.name} takes no operations{around}, they are '{given}'; take --implementation torch.eager"
+            f"{record.name} takes no operations{exception}, they are '{given}'; take --implementation torch.eager"
         )
 
 
 def surrounded(record: Implementation, w: Workload, schedule: Schedule) -> Schedule:
     """The schedule with the operations around its kernels, and the host's launch time."""
     padded = "copies" if w.head_dim % record.pads else ""
-    told = record.operations or padded
-    own = Operations.parse(told) if told else Operations(())
+    text = record.operations or padded
+    own = Operations.parse(text) if text else Operations(())
     operations = own if w.operations is None else w.operations
     kernels = schedule.kernels
     if "copies" in operations and not record.unfused:

@@ -164,7 +164,7 @@ class Random(_WholeBlocks):
         """Number of drawn pairs of blocks."""
         return -(-tiles.seq_q // self.block) * self._drawn(tiles.seq_kv)
 
-    def _draws_around(self, row_block: Ints, seq_kv: int) -> tuple[int, Ints]:
+    def _aligned_draws(self, row_block: Ints, seq_kv: int) -> tuple[int, Ints]:
         """First row block of an aligned range that holds the given row blocks, and the draws of the range.
 
         The range is aligned so that tiles that are visited block after block share one cached result.
@@ -180,7 +180,7 @@ class Random(_WholeBlocks):
 
     def _member_at(self, seq_kv: int) -> Member:
         def member(row_block: Ints, key_block: Ints) -> Bools:
-            lowest, drawn = self._draws_around(row_block, seq_kv)
+            lowest, drawn = self._aligned_draws(row_block, seq_kv)
             if drawn.shape[1] > COMPARED_DRAWS:
                 seen, width = _seen(self, lowest, lowest + len(drawn), seq_kv), -(-seq_kv // self.block)
                 return np.asarray(seen[row_block - lowest, np.minimum(key_block, width)])
@@ -194,7 +194,7 @@ class Random(_WholeBlocks):
     def spans(self, row_tile: Ints, tiles: Tiles) -> Spans:
         """One interval for each drawn block of each row block that a row tile cuts."""
         entry, row_block = _row_blocks(row_tile, self.block, tiles)
-        lowest, drawn = self._draws_around(row_block, tiles.seq_kv)
+        lowest, drawn = self._aligned_draws(row_block, tiles.seq_kv)
         drawn = drawn[row_block - lowest]
         start = drawn.reshape(-1) * self.block
         return np.repeat(row_tile[entry], drawn.shape[1]), start, start + self.block

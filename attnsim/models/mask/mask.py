@@ -175,8 +175,8 @@ class Mask:
 
     def beyond(self, seq_kv: int) -> tuple[str, ...]:
         """Warnings, in words, for each item of the mask that reaches beyond a sequence of `seq_kv` keys."""
-        told = {str(Mask(self.left, self.right)): self.band.tokens} | {str(part): part.tokens for part in self.parts}
-        return tuple(f"mask '{one}' reaches beyond the {seq_kv:,} keys" for one, n in told.items() if n > seq_kv)
+        reaches = {str(Mask(self.left, self.right)): self.band.tokens} | {str(part): part.tokens for part in self.parts}
+        return tuple(f"mask '{one}' reaches beyond the {seq_kv:,} keys" for one, n in reaches.items() if n > seq_kv)
 
     def seen(self, rows: Ints, keys: Ints, seq_q: int, seq_kv: int) -> Bools:
         """Visibility of pairs, element by element: `rows` and `keys` are broadcast against each other."""

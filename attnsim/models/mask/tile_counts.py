@@ -196,22 +196,22 @@ class _Count:
         last_key_tile = self.tiles.key_tiles - 1
         looked_at = sum(part.looked_at(self.tiles) for part in self.others)
         for _, row_tile, key_tile in in_chunks(self.tiles, self.band, self._special, looked_at):
-            true, said = self.patterns.of(row_tile, key_tile), self.diagonals.of(row_tile, key_tile)
+            true, expected = self.patterns.of(row_tile, key_tile), self.diagonals.of(row_tile, key_tile)
             if self.short_keys:
                 self.last_key_tile[row_tile[(key_tile == last_key_tile) & (true != EMPTY)]] = True
-            wrong = np.flatnonzero(true != said)
-            self._put(row_tile[wrong], key_tile[wrong], true[wrong], said[wrong])
+            wrong = np.flatnonzero(true != expected)
+            self._put(row_tile[wrong], key_tile[wrong], true[wrong], expected[wrong])
 
-    def _put(self, row_tile: Ints, key_tile: Ints, true: Ints, said: Ints) -> None:
-        """Correct the counts of tiles from the patterns of their diagonals (`said`) to their actual ones (`true`)."""
-        np.add.at(self.full, row_tile, _gain(true == FULL, said == FULL))
-        np.add.at(self.partial, row_tile, _gain(true >= 0, said >= 0))
-        uses = _gain(*(np.bincount(one[one >= 0], minlength=len(self.bit_masks)) for one in (true, said)))
+    def _put(self, row_tile: Ints, key_tile: Ints, true: Ints, expected: Ints) -> None:
+        """Correct the counts of tiles from their diagonals' patterns (`expected`) to their own (`true`)."""
+        np.add.at(self.full, row_tile, _gain(true == FULL, expected == FULL))
+        np.add.at(self.partial, row_tile, _gain(true >= 0, expected >= 0))
+        uses = _gain(*(np.bincount(one[one >= 0], minlength=len(self.bit_masks)) for one in (true, expected)))
         uses[: len(self.uses)] += self.uses
         self.uses = uses
-        visits = _gain(true != EMPTY, said != EMPTY)
+        visits = _gain(true != EMPTY, expected != EMPTY)
         np.add.at(self.touches, key_tile, visits)
-        np.add.at(self.key_partial, key_tile, _gain(true >= 0, said >= 0))
+        np.add.at(self.key_partial, key_tile, _gain(true >= 0, expected >= 0))
         self._put_shared(row_tile, key_tile, visits)
 
     def _put_shared(self, row_tile: Ints, key_tile: Ints, gain: Ints) -> None:
@@ -222,8 +222,8 @@ class _Count:
         (v' + g') = v v' + g v' + v g' + g g'`` is 1. ``v v'`` has been counted; the first loop adds ``g v'`` for the
         tile above and ``v g'`` for the tile below, the last lines add ``g g'``.
         """
-        for row, beside in ((row_tile, row_tile - 1), (row_tile + 1, row_tile + 1)):
-            np.add.at(self.shared, row, gain * self.diagonals.visited(beside, key_tile))
+        for row, neighbour in ((row_tile, row_tile - 1), (row_tile + 1, row_tile + 1)):
+            np.add.at(self.shared, row, gain * self.diagonals.visited(neighbour, key_tile))
         width = self.tiles.key_tiles
         number = row_tile * width + (width - 1 - key_tile)
         known, gains = (np.concatenate(both) for both in zip(self.last_gains, (number, gain), strict=True))
@@ -253,5 +253,5 @@ class _Count:
         )
 
 
-def _gain(true: Ints | Bools, said: Ints | Bools) -> Ints:
-    return np.asarray(np.subtract(true, said, dtype=np.int64))
+def _gain(true: Ints | Bools, expected: Ints | Bools) -> Ints:
+    return np.asarray(np.subtract(true, expected, dtype=np.int64))

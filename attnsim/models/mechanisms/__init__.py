@@ -55,7 +55,7 @@ def playing(w: Workload) -> Mechanism:
     return MECHANISMS["sliding-window" if w.mask.is_windowed else "flash"]
 
 
-def unfused_beside(w: Workload) -> tuple[str, ...]:
+def comparable_unfused(w: Workload) -> tuple[str, ...]:
     """The unfused algorithm, if comparable with others: one sequence length, no pages, one number format."""
     return () if w.lengths or w.page_size or w.prefix or w.tree or w.kv_dtype else ("naive",)
 
@@ -75,7 +75,7 @@ def only_for(w: Workload) -> tuple[str, ...]:
     return tuple(
         name
         for name, item in ALGORITHMS.items()
-        if not item.refuses(item.question(w)) and item.beside_others(w).mask == w.mask
+        if not item.refuses(item.question(w)) and item.in_comparison(w).mask == w.mask
     )
 
 
@@ -83,9 +83,9 @@ __all__ = [
     "ALGORITHMS",
     "MECHANISMS",
     "Mechanism",
+    "comparable_unfused",
     "find_mechanism",
     "only_for",
     "playing",
     "running",
-    "unfused_beside",
 ]

@@ -125,13 +125,13 @@ class Mechanism:
         w = w if self.selection or w.selection is None else replace(w, selection=None)
         return w if self.reads_latent or w.latent is None else replace(w, latent=None)
 
-    def beside_others(self, w: Workload) -> Workload:
+    def in_comparison(self, w: Workload) -> Workload:
         """The question in the mechanism's form for a comparison of several, so that windows and patterns show a gain.
 
         Operations are kept only if its implementations run them.
         """
         w = self.question(w if self.leaves_out else w.without_window())
-        runs = self.operations == "all" or (w.operations is not None and w.operations.is_around and self.operations)
+        runs = self.operations == "all" or (w.operations is not None and w.operations.may_surround and self.operations)
         return w if runs or w.operations is None else replace(w, operations=None)
 
     def check(self, w: Workload) -> None:

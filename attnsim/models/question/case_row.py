@@ -113,8 +113,8 @@ def parse_row(row: Mapping[str, object], columns: Columns = OWN) -> Case:
     batch = cells.count("batch", LARGEST["batch"], needed="" if lengths else _NEEDED)
     heads_q = cells.count("heads_q", LARGEST["heads_q"], needed=_NEEDED)
     length = cells.count("seq", LARGEST["seq_q"], needed=_NEEDED if columns.find("seq") and not lengths else "")
-    told = length or lengths or columns.find("seq") or (passes == "decode" and not columns.find("seq_q"))
-    seq_q = cells.count("seq_q", LARGEST["seq_q"], needed="" if told else _NEEDED)
+    length_known = length or lengths or columns.find("seq") or (passes == "decode" and not columns.find("seq_q"))
+    seq_q = cells.count("seq_q", LARGEST["seq_q"], needed="" if length_known else _NEEDED)
     embed_dim = cells.count("embed_dim", LARGEST["head_dim"] * LARGEST["heads_q"])
     head_dim = cells.count("head_dim", LARGEST["head_dim"], needed="" if embed_dim else _NEEDED)
     head_dim = head_dim or cells.share(embed_dim, heads_q)
@@ -174,21 +174,21 @@ def _timed(case: Case, flops_per_s: float, bytes_per_s: float) -> Case:
     """The case with a time from its throughput, in FLOPs or otherwise in bytes."""
     w = workload_of(case)
     if flops_per_s:
-        said = {"tflops": f"time from the throughput by {FLOPS}"}
-        return replace(case, time_s=w.matrix_flops(w.visible_pairs) / flops_per_s, assumed={**case.assumed, **said})
+        assumed = {"tflops": f"time from the throughput by {FLOPS}"}
+        return replace(case, time_s=w.matrix_flops(w.visible_pairs) / flops_per_s, assumed={**case.assumed, **assumed})
     if case.passes not in ("fwd", "decode"):
         raise InputError(f"a bandwidth says no time of pass {case.passes}; give a time or a throughput of FLOPs")
     queries = sum(one.queries * one.times for one in w.parts) * w.heads_q * (w.head_dim + w.head_dim_v)
-    said = {"gbs": "time from the bandwidth by the bytes of Q, K, V and O, each once"}
+    assumed = {"gbs": "time from the bandwidth by the bytes of Q, K, V and O, each once"}
     size = queries * w.element_bytes + w.kv_cache_bytes
-    return replace(case, time_s=size / bytes_per_s, assumed={**case.assumed, **said})
+    return replace(case, time_s=size / bytes_per_s, assumed={**case.assumed, **assumed})
 
 
 def _decompressed(case: Case) -> Case:
     """A case in FlashMLA's widths, converted to the widths of the heads that its latent stands for."""
     width, width_v = _DECOMPRESSED
-    told = "head_dim 576 on 512 and one key head, taken as latent 512x64 under heads of 192 and 128, as DeepSeek-V3's"
-    assumed, options = {**case.assumed, "latent": told}, {**case.options, "latent": "512x64"}
+    remark = "head_dim 576 on 512 and one key head, taken as latent 512x64 under heads of 192 and 128, as DeepSeek-V3's"
+    assumed, options = {**case.assumed, "latent": remark}, {**case.options, "latent": "512x64"}
     whole_heads = replace(case, heads_kv=case.heads_q, head_dim=width, head_dim_v=width_v)
     return replace(whole_heads, options=options, assumed=assumed)
 
@@ -308,10 +308,10 @@ class _Cells:
         text = self.text(column)
         if text is None:
             return None
-        said = known_columns()[column].words.get(key(text), text).casefold()
-        if said not in _FLAGS:
+        word = known_columns()[column].words.get(key(text), text).casefold()
+        if word not in _FLAGS:
             self._bad(column, text, "1, 0, true, false or empty")
-        return _FLAGS.get(said)
+        return _FLAGS.get(word)
 
     def choice(self, column: str, allowed: tuple[str, ...], read: Callable[[str], str] = str.lower) -> str | None:
         text = self.text(column)
@@ -353,11 +353,11 @@ def workload_of(case: Case) -> Workload:
         mask = mask & Mask.parse(case.options["mask"])
     if case.window is not None:
         mask = mask & Mask.sliding_window(case.window, case.causal)
-    told = case.options
-    texts: dict[str, Any] = {name: told[name] for name in (*TEXTS, *KERNEL_OPTIONS) if name in told}
-    prefix = whole(told.get("prefix", "0"))
+    options = case.options
+    texts: dict[str, Any] = {name: options[name] for name in (*TEXTS, *KERNEL_OPTIONS) if name in options}
+    prefix = whole(options.get("prefix", "0"))
     if prefix is None:
-        raise InputError(f"prefix is {shown_cell(told['prefix'])}; allowed: a whole number of keys that all share")
+        raise InputError(f"prefix is {shown_cell(options['prefix'])}; allowed: a whole number of keys that all share")
     return Workload(
         batch=case.batch,
         heads_q=case.heads_q,
@@ -370,7 +370,7 @@ def workload_of(case: Case) -> Workload:
         dtype=case.dtype,
         passes=case.passes,
         mask=mask,
-        dropout=float(told.get("dropout") or 0) > 0,
+        dropout=float(options.get("dropout") or 0) > 0,
         prefix=prefix,
         **texts,
     )

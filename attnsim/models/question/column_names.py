@@ -35,7 +35,7 @@ LENGTHS_SAY = ("batch", "seq_q")
 """Columns that are not needed if the table has the lengths of each sequence."""
 _INSTEAD = {"seq_q": "seq"}
 """Columns that may replace another."""
-_TOLD_BY = {"seq_q": ("seq", "seq_kv"), "head_dim": ("embed_dim",)}
+_DERIVED_FROM = {"seq_q": ("seq", "seq_kv"), "head_dim": ("embed_dim",)}
 """Columns from which a row may derive a missing one."""
 
 _ANSWERED = (*ADDED_COLUMNS, *MEASURED_COLUMNS)
@@ -93,8 +93,8 @@ def given_cells(cells: Mapping[str, str]) -> dict[str, str]:
     for name, cell in cells.items():
         meant = _read(name)
         if len(meant) != 1 or meant[0].ours in (*MEASURED, "unit"):
-            said = nearest(name, [ours for ours in known_columns() if ours not in MEASURED])
-            raise InputError(f"--set-column {name}={cell}: {shown(name)} is no column that is set; {said}")
+            hint = nearest(name, [ours for ours in known_columns() if ours not in MEASURED])
+            raise InputError(f"--set-column {name}={cell}: {shown(name)} is no column that is set; {hint}")
         ours, factor = meant[0].ours, meant[0].factor
         if ours in found:
             raise InputError(f"--set-column gives {ours} twice; keep one")
@@ -179,11 +179,11 @@ def _set_aside(
 ) -> Iterator[tuple[Column, str]]:
     """Columns that are understood but not used, with the reasons."""
     for ours, found in claims.items():
-        known, said = known_columns()[ours], naming.given.get(ours)
+        known, given = known_columns()[ours], naming.given.get(ours)
         rival = next((one for one in naming.maps if one != ours and _stands_for(one) == _stands_for(ours)), None)
         for one in found:
-            if said:
-                yield one, f"{ours} is given as {said}"
+            if given:
+                yield one, f"{ours} is given as {given}"
             elif rival and ours not in naming.maps:
                 yield one, f"{shown(naming.maps[rival])} counts as {rival}"
             elif ours in MEASURED[1:] and (first := _filled(ours, claims, frame)):
@@ -275,19 +275,19 @@ def _check_time_unit(columns: Sequence[Column], naming: Naming) -> None:
 def _check_maps(maps: Mapping[str, str], names: Sequence[str]) -> None:
     for ours, theirs in maps.items():
         if ours not in known_columns():
-            said = f"{shown(ours)} is no column of a case table; {nearest(ours, known_columns())}"
-            raise InputError(f"--map {ours}={theirs}: {said}; write --map ours=theirs")
+            reason = f"{shown(ours)} is no column of a case table; {nearest(ours, known_columns())}"
+            raise InputError(f"--map {ours}={theirs}: {reason}; write --map ours=theirs")
         if theirs not in names:
-            said = f"the table has no column {shown(theirs)}; {nearest(theirs, names)}"
-            raise InputError(f"--map {ours}={theirs}: {said}")
+            reason = f"the table has no column {shown(theirs)}; {nearest(theirs, names)}"
+            raise InputError(f"--map {ours}={theirs}: {reason}")
     twice = [theirs for theirs in maps.values() if list(maps.values()).count(theirs) > 1]
     if twice:
         raise InputError(f"--map names column {shown(twice[0])} twice; a column is one of ours")
 
 
 def _check_needed(have: Collection[str], left: Sequence[str]) -> None:
-    told = {*have, *(LENGTHS_SAY if "lengths" in have else ())}
-    missing = [ours for ours in REQUIRED_COLUMNS if ours not in told and told.isdisjoint(_TOLD_BY.get(ours, ()))]
+    known = {*have, *(LENGTHS_SAY if "lengths" in have else ())}
+    missing = [ours for ours in REQUIRED_COLUMNS if ours not in known and known.isdisjoint(_DERIVED_FROM.get(ours, ()))]
     if missing:
         hints = [f"{ours} ({nearest(ours, left)})" if left else ours for ours in missing]
         for_all = ", or --gpu ID for all rows" if "gpu" in missing else ""

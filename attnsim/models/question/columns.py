@@ -86,11 +86,11 @@ def known_columns() -> dict[str, Known]:
     files = (here.with_name("unmodelled.toml"), here.with_suffix(".toml"))
     both = [tomllib.loads(file.read_text("utf-8")) for file in files]
     found = {}
-    for ours, said in (both[0] | both[1]).items():
-        words = {key(word): meant for meant, others in said.get("words", {}).items() for word in others}
-        units = said.get("units", {})
+    for ours, entry in (both[0] | both[1]).items():
+        words = {key(word): meant for meant, others in entry.get("words", {}).items() for word in others}
+        units = entry.get("units", {})
         own = [] if ours.rpartition("_")[2] in units else [ours]  # "times" says no seconds
-        found[ours] = Known(frozenset(map(key, [*own, *said["names"]])), units, words, said.get("do", ""))
+        found[ours] = Known(frozenset(map(key, [*own, *entry["names"]])), units, words, entry.get("do", ""))
     return found
 
 

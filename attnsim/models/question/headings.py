@@ -33,7 +33,7 @@ class Heading(NamedTuple):
     plain: bool = True
     """Whether no word says that the column is measured."""
 
-    def told(self, unit: str) -> str:
+    def described(self, unit: str) -> str:
         """The heading in words, with `unit` if it has none."""
         unit = self.unit or unit
         ours, _ = unit_of(unit) or (self.measured or MEASURED[0], 1.0)
@@ -111,7 +111,7 @@ def long_form(
     InputError
         For columns without a unit, and for given values that are also in the table.
     """
-    frame, told = _apart(frame), []
+    frame, gathered = _apart(frame), []
     names = {key(str(name)): str(name) for name in frame.columns}
     programs = (one["unit"] for one in heading_words()["programs"] if names.keys() >= {*map(key, one["columns"])})
     if naming.time_unit is None and naming.maps.keys().isdisjoint(MEASURED):
@@ -126,10 +126,10 @@ def long_form(
             for name, heading in chosen.items()
             if (cell := str(row[name]).strip()).casefold() not in _NOTHING
         ]
-        told = [(name, heading.told(naming.time_unit or "")) for name, heading in chosen.items()]
+        gathered = [(name, heading.described(naming.time_unit or "")) for name, heading in chosen.items()]
         frame = frame_of_lines(rows, frame.index.name)
         naming = replace(naming, time_unit=None)
-    return *_with_cells(frame, naming), told
+    return *_with_cells(frame, naming), gathered
 
 
 def frame_of(rows: Sequence[object], index: list[Any] | None = None, **settings: Any) -> pd.DataFrame:
@@ -182,8 +182,8 @@ def _chosen(frame: pd.DataFrame, naming: Naming, is_kernel: IsKernel, has_units:
     chosen = {name: one for name, one in found.items() if name in best.values()}
     several = {one.kernel for one in chosen.values()}
     if naming.implementation and len(several) > 1:
-        told = f"columns {', '.join(map(shown, chosen))} are of several kernels"
-        raise InputError(f"--implementation {naming.implementation} names all rows, and {told}; leave it out")
+        reason = f"columns {', '.join(map(shown, chosen))} are of several kernels"
+        raise InputError(f"--implementation {naming.implementation} names all rows, and {reason}; leave it out")
     bare = [name for name, one in chosen.items() if not (one.unit or has_units or naming.time_unit or name in own_unit)]
     if bare:
         cells = [cell for name in bare for cell in frame[name]]
@@ -196,12 +196,12 @@ def _said(heading: Heading, cell: str, unit: str, naming: Naming, row: Mapping[A
     match = _QUANTITY.fullmatch(cell) or re.fullmatch(rf"({NUMBER})()", cell, re.IGNORECASE)
     unit = match[2] if match and match[2] else heading.unit or unit.strip() or naming.time_unit or ""
     ours, factor = unit_of(unit) or ("", 0.0)
-    said: dict[str, object] = {ours or MEASURED[0]: f"{cell} {unit}".strip()}
+    cells: dict[str, object] = {ours or MEASURED[0]: f"{cell} {unit}".strip()}
     if match and ours and heading.measured in ("", ours):
-        said[ours] = repr(float(match[1].replace(",", "")) * factor)
+        cells[ours] = repr(float(match[1].replace(",", "")) * factor)
     for name, value in (("implementation", heading.kernel), ("pass", heading.passes), ("dtype", heading.dtype)):
-        said |= {name: value} if value else {name: row[name]} if name in row else {}
-    return said
+        cells |= {name: value} if value else {name: row[name]} if name in row else {}
+    return cells
 
 
 def _with_cells(frame: pd.DataFrame, naming: Naming) -> tuple[pd.DataFrame, Naming]:

@@ -10,7 +10,7 @@ from attnsim.models.question.words import whole
 
 LARGEST_LENGTH = 1 << 27
 LARGEST_BATCH = 1 << 20
-TOLD = 4
+MOST_LISTED = 4
 """Most sequences, or runs of equal ones, that a text for people lists; for more it gives the range."""
 
 
@@ -149,9 +149,9 @@ def lengths_text(lengths: Iterable[Length]) -> str:
     return ", ".join(map(str, lengths))
 
 
-def told_lengths(lengths: tuple[Length, ...]) -> str:
+def lengths_summary(lengths: tuple[Length, ...]) -> str:
     """Lengths in one line for people: each if they are few, otherwise their number and range."""
-    if len(lengths) <= TOLD:
+    if len(lengths) <= MOST_LISTED:
         return lengths_text(lengths)
 
     def span(values: list[int]) -> str:

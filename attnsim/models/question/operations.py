@@ -17,8 +17,8 @@ Each operation passes over whole tensors in memory. Those on S and P, the N x N 
   The rate does not change the time; at rate 0 nothing is launched.
 * ``accumulate``: after the backward, dQ, dK and dV are added to existing gradients: two reads and a write each.
 
-The GEMMs S = Q K^T and O = P V are in every list, unnamed. The work of a fused kernel has no operations; `AROUND` may
-surround one.
+The GEMMs S = Q K^T and O = P V are in every list, unnamed. The work of a fused kernel has no operations; those of
+`SURROUNDING` may surround one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ORDER = (
 )
 """Operations in the order in which they run; a call has at most one of each line."""
 
-AROUND = ("copies", "accumulate")
+SURROUNDING = ("copies", "accumulate")
 """Operations that may also surround a fused kernel."""
 
 _PLACE = {name: place for place, names in enumerate(ORDER) for name in names}
@@ -102,9 +102,9 @@ class Operations:
         return ", ".join(f"{name} {self.dropout:g}" if name == "dropout" else name for name in self.names)
 
     @property
-    def is_around(self) -> bool:
+    def may_surround(self) -> bool:
         """Whether all of them may surround a kernel, fused or not."""
-        return all(name in AROUND for name in self.names)
+        return all(name in SURROUNDING for name in self.names)
 
     @property
     def has_softmax(self) -> bool:

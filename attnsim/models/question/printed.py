@@ -30,7 +30,7 @@ def read_printed(text: str) -> list[tuple[int, Row]]:
     nothing ran. The list is empty if the text holds no measurement.
     """
     found: list[tuple[int, Row]] = []
-    said: Row = {}
+    past: Row = {}
     head: list[str] = []
     slashed = False
     lines = text.splitlines()
@@ -49,7 +49,7 @@ def read_printed(text: str) -> list[tuple[int, Row]]:
                 for name, cell in _pairs(part.split(", "), part, titled=False).items()
             }
             meant = {ours for name in row for ours in _meanings(name)}
-            found.append((at, {name: cell for name, cell in said.items() if meant.isdisjoint(_meanings(name))} | row))
+            found.append((at, {name: cell for name, cell in past.items() if meant.isdisjoint(_meanings(name))} | row))
         elif heads := _head(line, lines[at:]):
             head = heads
         else:
@@ -57,8 +57,8 @@ def read_printed(text: str) -> list[tuple[int, Row]]:
             rows = list(_measured(segments))
             new = _pairs(segments, line, titled=not rows)
             slashed = "/" in line if "unit" in new else slashed
-            said = {name: cell for name, cell in said.items() if key(name) not in {*map(key, new)}} | new
-            found += [(at, said | row) for row in rows]
+            past = {name: cell for name, cell in past.items() if key(name) not in {*map(key, new)}} | new
+            found += [(at, past | row) for row in rows]
     return found
 
 
@@ -79,8 +79,8 @@ def _parted(line: str) -> Iterator[list[str]]:
 
 def _head(line: str, after: Sequence[str]) -> list[str]:
     """Headings in a line, if a line of cells follows and one heading names a column."""
-    told = "=" in line or re.search(r":(\s|$)", line)
-    row = "" if told else next(itertools.filterfalse(_BORDER.fullmatch, after), "")
+    labelled = "=" in line or re.search(r":(\s|$)", line)
+    row = "" if labelled else next(itertools.filterfalse(_BORDER.fullmatch, after), "")
     for cells in _parted(line):
         shape = any("," in cell and all(map(_meanings, cell.strip("()").split(","))) for cell in cells)
         known = "=" in row or shape or any(map(_meanings, cells))
@@ -101,11 +101,11 @@ def _measured(segments: Sequence[str]) -> Iterator[Row]:
     heading: Heading | None = Heading()
     for before, number, unit in quantities(segments):
         label = re.sub(r"^.*(\]|\)|=\s*\S+\s{2,})", "", before.rstrip(" :="))
-        told = read_heading(label) if label.strip() else heading
-        if told is None or is_described(label):
+        new = read_heading(label) if label.strip() else heading
+        if new is None or is_described(label):
             heading = None if not rows else heading  # what follows a label that is no time is none either
             continue
-        heading = told._replace(kernel=told.kernel or (heading.kernel if heading else ""))
+        heading = new._replace(kernel=new.kernel or (heading.kernel if heading else ""))
         ours, factor = unit_of(unit) or (MEASURED[0], 1.0)
         value = float(number.replace(",", "")) * factor
         if value > 0:
@@ -113,8 +113,8 @@ def _measured(segments: Sequence[str]) -> Iterator[Row]:
             rows.setdefault(heading[:3], launch)[ours] = repr(value)
     for (kernel, passes, dtype), row in rows.items():
         best = next(ours for ours in MEASURED if ours in row)
-        said = {"implementation": kernel, "pass": passes, "dtype": dtype, "launch": row.get("launch", "")}
-        yield {name: cell for name, cell in said.items() if cell} | {best: row[best]}
+        cells = {"implementation": kernel, "pass": passes, "dtype": dtype, "launch": row.get("launch", "")}
+        yield {name: cell for name, cell in cells.items() if cell} | {best: row[best]}
 
 
 def _pairs(segments: Sequence[str], line: str, *, titled: bool) -> Row:

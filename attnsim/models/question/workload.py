@@ -10,7 +10,7 @@ from typing import Literal
 from attnsim.errors import InputError, shown
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.cache import Tree, check_cache
-from attnsim.models.question.lengths import Length, blind, check_seen, checked_lengths, lengths_of, told_lengths
+from attnsim.models.question.lengths import Length, blind, check_seen, checked_lengths, lengths_of, lengths_summary
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.words import KERNEL_OPTIONS, understanding
@@ -330,10 +330,10 @@ class Workload:
     def unusual(self) -> tuple[str, ...]:
         """Inconsistencies of mask and lengths, one line each; the call runs nevertheless."""
         unseeing = blind(self.parts, self.mask.right)
-        told = (
+        text = (
             f"{unseeing:,} of {self.queries:,} queries see no key: sequences have more queries than keys, and the mask"
         )
-        aligned = (f"{told} aligns the last of both",) if unseeing else ()
+        aligned = (f"{text} aligns the last of both",) if unseeing else ()
         return (*aligned, *self.mask.beyond(self.seq_kv))
 
     @property
@@ -367,19 +367,19 @@ class Workload:
     def __str__(self) -> str:
         heads = f"{self.heads_q}" if self.group == 1 else f"{self.heads_q}/{self.heads_kv}"
         seq = f"{self.seq_q}" if self.seq_q == self.seq_kv else f"{self.seq_q} x {self.seq_kv}"
-        seq = told_lengths(self.lengths) if self.lengths else seq
+        seq = lengths_summary(self.lengths) if self.lengths else seq
         width = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
         latent = "" if self.latent is None else f", latent {self.latent}"
         operations = "" if self.operations is None else f"; {self.operations}"
         selection = "" if self.selection is None else f"; {self.selection}"
-        told = ("page", self.page_size), ("prefix", self.prefix), ("tree", self.tree)
-        told += tuple((name.replace("_", " "), getattr(self, name)) for name in KERNEL_OPTIONS)
-        said = (
+        parts = ("page", self.page_size), ("prefix", self.prefix), ("tree", self.tree)
+        parts += tuple((name.replace("_", " "), getattr(self, name)) for name in KERNEL_OPTIONS)
+        texts = (
             (name, "" if value is True else f" {value:g}" if isinstance(value, float) else f" {value}")
-            for name, value in told
+            for name, value in parts
             if value
         )
-        operations = "".join(f", {name}{value}" for name, value in said) + operations
+        operations = "".join(f", {name}{value}" for name, value in texts) + operations
         return (
             f"batch {self.batch}, heads {heads}, seq {seq}, head_dim {width}{latent}, {self.dtype}, {self.passes}, "
             f"{self.mask}{selection}{operations}"

@@ -147,8 +147,8 @@ _SCALARS = ("threads", "registers_per_thread", "warpgroups", "path", "dtype", "i
 
 def _use(use: TensorUse) -> dict[str, Any]:
     """Fields of a use that differ from their defaults, and its blocks."""
-    told = {one.name: value for one in fields(use) if (value := getattr(use, one.name)) != one.default}
-    return told | {"blocks": list(use.blocks)}
+    changed = {one.name: value for one in fields(use) if (value := getattr(use, one.name)) != one.default}
+    return changed | {"blocks": list(use.blocks)}
 
 
 def _op(op: TileOp) -> dict[str, Any]:

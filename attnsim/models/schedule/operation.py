@@ -76,12 +76,12 @@ class TileOp(NamedTuple):
 
     def __str__(self) -> str:
         """One line for a reader: the kind, the tensor and the amounts that are not zero."""
-        told = [
+        amounts = [
             f"{name} {amount:{',' * (name != 'waits')}}"
             for name, amount in self._asdict().items()
             if name not in ("kind", "tensor") and amount != self._field_defaults[name]
         ]
-        return " ".join(part for part in (self.kind, self.tensor, *told) if part)
+        return " ".join(part for part in (self.kind, self.tensor, *amounts) if part)
 
 
 BLOCK, STEP = TileOp("delay", waits="block"), TileOp("delay", waits="step")

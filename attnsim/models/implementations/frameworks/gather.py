@@ -190,27 +190,27 @@ class _Kernels:
         """Gathers, scores, mask, softmax, outputs, then the rows of the global tokens."""
         w, sizes = self.w, self.sizes
         blocks, rows, width, tokens = self.heads * sizes.row_blocks, sizes.rows, sizes.width, sizes.global_keys
-        local, beside = width > 0, tokens > 0
-        both = local and beside
+        local, has_global = width > 0, tokens > 0
+        both = local and has_global
         if local:
             yield self._gather("K", w.head_dim)
             yield self._gather("V", w.head_dim_v)
             scores = "S local" if both else "S"
             yield self._product("S = Q K^T", blocks, (rows, width, w.head_dim), ("Q", "K gathered", scores))
-        if beside:
+        if has_global:
             scores = "S global" if both else "S"
             yield self._product("S global = Q K^T", self.heads, (sizes.seq_q, tokens, w.head_dim), ("Q", "K", scores))
         queries = self.heads * sizes.seq_q
         if both:
             parts = {"S local": queries * width, "S global": queries * tokens}
             yield self._pass("concatenate", parts, {"S": sum(parts.values())}, rows=queries)
-        if local or beside:
+        if local or has_global:
             yield from self._weights("", sizes.seq_q, width + tokens)
         else:
             yield self._pass("fill O", {}, {"O": queries * w.head_dim_v})
         if local:
             yield self._product("O = P V", blocks, (rows, w.head_dim_v, width), ("P", "V gathered", "O"))
-        if beside:
+        if has_global:
             out, size = ("O global" if both else "O"), queries * w.head_dim_v
             yield self._product("O global = P V", self.heads, (sizes.seq_q, w.head_dim_v, tokens), ("P", "V", out))
             if both:

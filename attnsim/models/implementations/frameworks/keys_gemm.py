@@ -20,16 +20,11 @@ Sizes = tuple[int, int, int]
 """m, n, k."""
 
 
-def check_nothing_hidden(w: Workload, told: str) -> None:
-    """Refuse a mask, or dropout, for a mechanism that sums all keys before any query; `told` is its explanation.
-
-    Raises
-    ------
-    InputError
-    """
+def check_nothing_hidden(w: Workload, reason: str) -> None:
+    """Refuse a mask, or dropout, for a mechanism that sums all keys before any query; `reason` is its explanation."""
     if w.mask.within(w.seq_q, w.seq_kv).is_windowed or is_causal(w) or w.dropout:
         raise InputError(
-            f"{told}, so that none can be hidden: the mask is {w.mask}{', dropout' if w.dropout else ''}; "
+            f"{reason}, so that none can be hidden: the mask is {w.mask}{', dropout' if w.dropout else ''}; "
             "allowed: no mask, no dropout; linear and performer have a causal form"
         )
 
@@ -50,14 +45,10 @@ def keys_gemm(
 
     Parameters
     ----------
-    name : str
-    batch : int
     shape : (int, int, int)
         m, n, k.
-    a, b, c : Operand
-    dtype : str
     gpu : Gpu
-        Whose SMs are to be filled.
+        GPU whose SMs are to be filled.
     """
     (m, n, _), chosen_for = shape, gpu.tiled_for
     cuts = [

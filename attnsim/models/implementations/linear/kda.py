@@ -163,10 +163,10 @@ _DRAFT = Recurrence(columns=32, warps=1, after=0, gates=2, channels=True, kept=4
 """``fused_sigmoid_gating_recurrent.py`` of SGLang with `CACHE_INTERMEDIATE_STATES` and `DISABLE_STATE_UPDATE`."""
 _DRAFT_AHEAD = replace(_DRAFT, columns=8, narrower=((48, 4), (96, 8), (192, 16)), ahead=True)
 """``fused_recurrent.py`` of vLLM's Kimi K3, `fused_recurrent_kda_fwd`: BV by heads x sequences, stages of loads."""
-_FUSED = Recurrence(columns=32, warps=4, gates=2, channels=True, around=True)
+_FUSED = Recurrence(columns=32, warps=4, gates=2, channels=True, fused=True)
 _FUSED_DRAFT = Recurrence(
     columns=128, warps=8, registers=WHOLE_FILE, after=0, gates=2, channels=True, kept=4, turns=2, ahead=True,
-    around=True,
+    fused=True,
 )  # fmt: skip
 """``kda_decode_mtp.py`` of SGLang, `kda_decode_mtp_kernel`: a block of 256 threads has all columns of a head and
 processes them in two tiles of 64; Q, K, V and gates of all tokens are computed first and stay in shared memory."""

@@ -54,7 +54,7 @@ class Recurrence:
         Sequential parts of a block's columns, each with all tokens, from shared memory.
     ahead : bool
         Whether the next token's Q, K and V are prefetched.
-    around : bool
+    fused : bool
         Whether the preceding short convolution and the following gated norm are in the same kernel.
     """
 
@@ -70,7 +70,7 @@ class Recurrence:
     kept: int = 0
     turns: int = 1
     ahead: bool = False
-    around: bool = False
+    fused: bool = False
 
     def __str__(self) -> str:
         return f"{self.columns} columns of a state, {self.warps} warp{'s' * (self.warps > 1)}"
@@ -95,7 +95,7 @@ class Recurrence:
             tensors.append(Tensor("state", "b h g x", columns * s.d * self.after, written=True))
         if self.kept:
             tensors.append(Tensor("kept states", "b h g c x", columns * s.d * self.kept, written=True))
-        if self.around:
+        if self.fused:
             before = (TAPS - 1) * (2 * s.d + s.dv) * s.e
             kept = Tensor("kept taps' tokens", "b h g c", before, written=True)
             tensors += [

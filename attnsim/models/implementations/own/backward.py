@@ -22,11 +22,11 @@ from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import (
     ELEMENT,
-    around,
     asked_for,
     counts_of,
     kernel_label,
     loaded,
+    phases,
     registers_of,
 )
 from attnsim.models.question.workload import Workload
@@ -201,7 +201,7 @@ def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     tensors, at_once = _of_queries(w, tile), THREADS * PIECE // w.head_dim
     o, do = tensors["O"], tensors["dO"]
     d, sums = (replace(tensors[name], written=True) for name in ("D", "dQ accum"))
-    counts = around(kernel_label(ROW_DOTS, tile.constants(w.dtype)), gpu)
+    counts = phases(kernel_label(ROW_DOTS, tile.constants(w.dtype)), gpu)
 
     def ops(rows: int) -> Iterator[TileOp]:
         yield STEP

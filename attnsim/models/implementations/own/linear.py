@@ -67,7 +67,7 @@ STORED = "+stores"
 AHEAD = 8
 """Partial states whose loads are in flight together, `kAhead` of ``kernels/cuda/linear_merge.cu``."""
 
-BESIDE = ("", LOADING, FLYING, STORED)
+PER_RANGE = ("", LOADING, FLYING, STORED)
 """Parts that are proportional to the ranges of an iteration."""
 
 
@@ -350,7 +350,7 @@ def _merge_kernel(
     d, rows, turns, short = w.head_dim, axes["x"].tile, axes["r"].tiles, axes["r"].short
     partials = Tensor("State partial", "b h r x", 4 * d), Tensor("Normalizer partial", "b h r x", 4)
     label = block.label(w.dtype)
-    counts = {part: counts_of(label, gpu, part) for part in (TURN, *BESIDE, *(RANGES + one for one in BESIDE))}
+    counts = {part: counts_of(label, gpu, part) for part in (TURN, *PER_RANGE, *(RANGES + one for one in PER_RANGE))}
 
     def work(part: str, **ranges: int) -> tuple[TileOp, ...]:
         """Work of a part per group of its ranges."""

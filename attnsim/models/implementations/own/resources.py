@@ -129,17 +129,17 @@ def asked_for(tiles: Sequence[Tile], request: TileRequest | None, name: str, hea
 LOADING, FLYING = "+loads", "+flight"
 """Suffixes of a part: a warp's work up to the last of the loads that it then waits for, and from there until it
 waits."""
-AROUND = (LOADING, FLYING, "")
+PHASES = (LOADING, FLYING, "")
 """Phases of a part: up to its loads, while they are in flight, and after the wait for them."""
 
 
-def around(label: str, gpu: Gpu, part: str = "") -> tuple[StepCounts | None, ...]:
+def phases(label: str, gpu: Gpu, part: str = "") -> tuple[StepCounts | None, ...]:
     """Counts of a part of a kernel up to its loads, while they are in flight, and after the wait for them."""
-    found = (counts_of(label, gpu, part + where) for where in AROUND)
+    found = (counts_of(label, gpu, part + where) for where in PHASES)
     return tuple(one if one and one.issued else None for one in found)
 
 
 def loaded(loads: Sequence[TileOp], work: Sequence[TileOp | None]) -> tuple[TileOp, ...]:
-    """Loads and the waits for them, with the work of each phase in the order of `AROUND`; None for no work."""
+    """Loads and the waits for them, with the work of each phase in the order of `PHASES`; None for no work."""
     before, meanwhile, behind = ((one,) if one else () for one in work)
     return *before, *loads, *meanwhile, *(TileOp("wait", one.tensor) for one in loads), *behind

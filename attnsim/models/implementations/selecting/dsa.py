@@ -85,8 +85,8 @@ def build_whole(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     best, tokens = top_k_tile(w, gpu), tokens_tile(w, gpu)
     found = indexers(w, index, gpu)
     # The attention kernel has Q and K of its own.
-    beside = (renamed(one, {"Q": "Q index", "K": "K index"}) for one in found)
-    kernels = (*beside, *top_ks(w, best), attention(w, tokens))
+    indexing = (renamed(one, {"Q": "Q index", "K": "K index"}) for one in found)
+    kernels = (*indexing, *top_ks(w, best), attention(w, tokens))
     return scheduled("dsa", "sglang.dsa", kernels, f"{index}; {best}; {tokens}", w, gpu)
 
 

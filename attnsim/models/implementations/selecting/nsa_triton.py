@@ -116,11 +116,11 @@ def selected_tile(w: Workload, gpu: Gpu) -> SelectedTile:
         heads, block, warps=back, stages_q=2 if wide or block > 64 else 1, registers=registers("dq", gpu, width),
         across=back,
     )  # fmt: skip
-    beside = (4 if hopper else 8) if wide else 2
+    warps = (4 if hopper else 8) if wide else 2
     path: Path = "wgmma" if hopper and wide else "mma_sync"
     keys = TritonBackwardTile(
-        QUERIES, block, warps=beside, stages_q=2 if path == "wgmma" else 1, path=path,
-        across=beside if wide else 1,
+        QUERIES, block, warps=warps, stages_q=2 if path == "wgmma" else 1, path=path,
+        across=warps if wide else 1,
     )  # fmt: skip
     return SelectedTile(
         tile,

@@ -14,12 +14,12 @@ from attnsim.simulator.players import executions
 from attnsim.simulator.program import Program
 
 WHOLE = by_hand(
-    2, "times as many of a grid that is played whole, in about the time that a smaller grid and all beside it take"
+    2, "largest ratio to the budget of a grid that is still played whole: a reduced grid takes about as long in all"
 )
-SMS_BESIDE_MEMORY = by_hand(
-    12, "least SMs of a smaller grid, times the root of the share of the time in which the memory is busy"
+LEAST_SMS = by_hand(
+    12, "least SMs of a reduced grid, times the root of the share of the time in which the memory is busy"
 )
-LEAST = by_hand(4, "least waves of a smaller grid, a first, a last and two between them, and turns of an outer loop")
+LEAST = by_hand(4, "least waves of a reduced grid: a first, a last, two between them; and least turns of an outer loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class Chip:
     resident: int
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """Blocks that run at the same time."""
         return self.sms * self.resident
 
 
 @dataclass(frozen=True, slots=True)
-class Smaller:
+class ReducedGrid:
     """A reduced grid.
 
     Parameters
@@ -48,7 +48,7 @@ class Smaller:
         Class of the whole kernel that each class stands for.
     chip : Chip
         SMs and resident blocks of the reduced grid.
-    every : bool
+    all_waves : bool
         Whether all waves of blocks are kept.
     part : float
         Share of the whole grid's time that the reduced grid takes, if its longest blocks outlast the rest and all are
@@ -58,11 +58,11 @@ class Smaller:
     kernel: Kernel
     of: Ints
     chip: Chip
-    every: bool
+    all_waves: bool
     part: float = 0.0
 
 
-def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
+def busy_ps(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
     """Picoseconds for which all transfers hold L2 or HBM, and for which evenly shared work holds an SM unit."""
     units = float((kernel.executions @ program.unit_times()).max()) * kernel.warpgroups / sms
     return float((kernel.executions @ program.memory_times()).max()), units
@@ -70,36 +70,36 @@ def held(kernel: Kernel, program: Program, sms: int) -> tuple[float, float]:
 
 def least_times(kernel: Kernel, program: Program, chip: Chip) -> Floats:
     """Least picoseconds of each segment while all slots run it, shape [segments]."""
-    shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.places * program.memory_times()
+    shared = chip.resident * kernel.warpgroups * program.unit_times(), chip.slots * program.memory_times()
     return np.asarray(np.column_stack([program.work(), *shared]).max(axis=1))
 
 
-def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> Smaller:
+def reduce_grid(kernel: Kernel, program: Program, chip: Chip, budget: float, memory: float) -> ReducedGrid:
     """Reduce a grid to about `budget` segment executions; to `WHOLE` times as many if all its SMs are kept.
 
     If the memory is busy for a small share of the time (`memory`), SMs hardly affect each other, and few SMs suffice.
     """
     size, blocks = executions(kernel), kernel.blocks
     enough = int(chip.sms * budget / size)
-    least = max(1, round(SMS_BESIDE_MEMORY * sqrt(memory)))
+    least = max(1, round(LEAST_SMS * sqrt(memory)))
     few = Chip(max(min(least, chip.sms), enough), chip.resident)
     may = budget / size * chip.sms / few.sms  # share of these SMs' executions that may be played
     may = may if WHOLE * may < 1 else 1.0
-    waves = blocks / chip.places
+    waves = blocks / chip.slots
     # At least enough blocks for one SM to have as many as the whole grid's fullest SM: the last round is then as full.
     count = thin = max(round(blocks * few.sms / chip.sms), few.sms * (-(-blocks // chip.sms) - 1) + 1)
     # Whole waves are left out before loops are cut: resident blocks fall into step over many iterations.
-    count -= few.places * max(0, int(waves - max(LEAST, may * waves)))
+    count -= few.slots * max(0, int(waves - max(LEAST, may * waves)))
     part = count / thin
     shorter = min(1.0, may / part)
     outlasting = np.zeros(len(kernel.repeats), bool)
-    if blocks > chip.places and chip.resident > 1 and len(kernel.repeats) > 1:  # such as rows that see every key
+    if blocks > chip.slots and chip.resident > 1 and len(kernel.repeats) > 1:  # such as rows that see every key
         usual = kernel.by_class(least_times(kernel, program, chip))
-        time = part * (kernel.class_counts @ usual) / chip.places
+        time = part * (kernel.class_counts @ usual) / chip.slots
         outlasting = usual > (time / 2 if part < 1 else time)  # if waves are left out, the second half is extrapolated
         outlasting &= kernel.class_counts[outlasting].sum() <= part * blocks  # otherwise they are ordinary blocks
-    long = _places(kernel, outlasting)
-    if blocks > chip.places:
+    long = _positions(kernel, outlasting)
+    if blocks > chip.slots:
         classes = _fewer(kernel, count, long, chip, few)
     else:
         classes = _of_some_sms(kernel, program, chip, few)
@@ -111,16 +111,16 @@ def smaller(kernel: Kernel, program: Program, chip: Chip, budget: float, memory:
         repeats = _shortened(repeats, program.balanced(), shorter * np.where(outlasting, part, 1.0))
     halves = np.stack([repeats - repeats // 2, repeats // 2], axis=-1).reshape(*repeats.shape[:2], -1)
     small = replace(kernel, launches=(Launch(classes),), repeats=halves)
-    if not len(long) or long[-1] >= blocks / 2:  # list scheduling places blocks that begin later
-        return Smaller(small, of, few, part == 1)
+    if not len(long) or long[-1] >= blocks / 2:  # list scheduling starts blocks that begin later
+        return ReducedGrid(small, of, few, part == 1)
     counts = small.class_counts
     # Blocks of its class that each block represents.
     stands_for = np.where(outlasting, len(long) / counts[outlasting].sum(), chip.sms / few.sms)
     played = float(stands_for * counts @ small.turns.sum(axis=1)) * small.warpgroups
-    return Smaller(small, of, few, part == 1, played / size)
+    return ReducedGrid(small, of, few, part == 1, played / size)
 
 
-def _places(kernel: Kernel, among: Bools) -> Ints:
+def _positions(kernel: Kernel, among: Bools) -> Ints:
     """Positions in launch order of the blocks of some classes."""
     if not among.any():
         return np.zeros(0, np.int64)
@@ -148,23 +148,23 @@ def _of_some_sms(kernel: Kernel, program: Program, chip: Chip, few: Chip) -> Int
     one.
     """
     classes = _classes(kernel, np.arange(kernel.blocks))
-    work = np.zeros(chip.places)
+    work = np.zeros(chip.slots)
     work[: kernel.blocks] = kernel.by_class(program.work())[classes]
     most = int(work.reshape(-1, chip.sms).sum(axis=0).argmax())
     sms = _spaced(few.sms, chip.sms)
     sms[np.abs(sms - most).argmin()] = most
-    places = sms + chip.sms * np.arange(chip.resident)[:, None]
-    return np.asarray(classes[places[places < kernel.blocks]])
+    positions = sms + chip.sms * np.arange(chip.resident)[:, None]
+    return np.asarray(classes[positions[positions < kernel.blocks]])
 
 
-def _classes(kernel: Kernel, places: Ints) -> Ints:
+def _classes(kernel: Kernel, positions: Ints) -> Ints:
     """Classes of the blocks at the given positions in launch order."""
     blocks = np.array([len(launch) * launch.times for launch in kernel.launches])
-    of = np.searchsorted(blocks.cumsum(), places, side="right")
-    place = places - (blocks.cumsum() - blocks)[of]
-    found = np.empty_like(places)
+    of = np.searchsorted(blocks.cumsum(), positions, side="right")
+    position = positions - (blocks.cumsum() - blocks)[of]
+    found = np.empty_like(positions)
     for number in np.unique(of).tolist():
-        found[of == number] = kernel.launches[number].at(place[of == number])
+        found[of == number] = kernel.launches[number].at(position[of == number])
     return found
 
 

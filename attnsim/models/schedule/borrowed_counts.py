@@ -19,10 +19,10 @@ PRODUCTS = {False: 2, True: 5}
 """Products of the size of the scores in a pass, by whether it is the backward pass."""
 OF_PATH = {"mma_sync": "flash-attn.2", "wgmma": "flash-attn.3", "tcgen05": "flash-attn.4"}
 """Kernel whose counts an uncounted kernel borrows, by instruction path: FlashAttention on the same path."""
-_lent: WeakKeyDictionary[Kernel, dict[tuple[str, int], Kernel]] = WeakKeyDictionary()
+_borrowed: WeakKeyDictionary[Kernel, dict[tuple[str, int], Kernel]] = WeakKeyDictionary()
 
 
-def lent(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
+def with_borrowed_counts(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
     """Return the kernel with counted instructions: its own, or those that go with its fitted numbers.
 
     - A softmax gets the instructions per score of the kernel named by `counts`, at the nearest head dimension. Its
@@ -41,7 +41,7 @@ def lent(kernel: Kernel, counts: str, gpu: Gpu) -> Kernel:
     if not counts or kernel.counted or not kernel.total("flops"):
         return kernel
     capability = gpu.compute_capability_number
-    known = _lent.setdefault(kernel, {})
+    known = _borrowed.setdefault(kernel, {})
     if (counts, capability) not in known:
         known[counts, capability] = _with_counts(kernel, counts, capability)
     return known[counts, capability]
@@ -54,12 +54,12 @@ def _with_counts(kernel: Kernel, counts: str, capability: int) -> Kernel:
     base = counts.removesuffix(" split") + " backward" if backward else counts
     step = step_counts(base, capability, head_dim)
 
-    def told(op: TileOp) -> TileOp:
+    def counted(op: TileOp) -> TileOp:
         if op.kind in ("mma", "mma_async"):
             return product(op) if kernel.path == "mma_sync" else op
         return _vector(op, step, backward) if op.kind == "vector" else op
 
-    return edited(kernel, told)
+    return edited(kernel, counted)
 
 
 def _vector(op: TileOp, step: StepCounts, backward: bool) -> TileOp:
