@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from benchmarks import gemms
 H100, B200, A100, L40S, RTX = (
     load_gpu(name) for name in ("h100-sxm5-80gb", "b200-sxm-180gb", "a100-sxm4-80gb", "l40s", "rtx-pro-6000-server")
 )
-NONE = Waits(**dict.fromkeys(asdict(Waits()), 0.0) | {"kept": 1.0})
+NONE = Waits(**dict.fromkeys(asdict(Waits()), 0.0) | {"kept": 1.0, "busy_calls": 1.0})
 BY_HAND = H100.replace({"clock.sustained": "1 GHz", "hbm.bandwidth": "5 PB/s"})
 """A clock is a nanosecond, and HBM takes no time."""
 
@@ -158,11 +159,36 @@ def test_every_kernel_has_waits_that_were_held_out() -> None:
     assert fits()["cublas-bf16"]["wgmma"].held_out < 0.08
     assert fits()["cublas-bf16"]["tcgen05"].held_out < 0.09
     assert fits()["cublas-bf16"]["mma_sync"].held_out < 0.12
+    assert max(one.held_out for one in fits()["trtllm-grouped-bf16"].values()) < 0.14
+
+
+def test_the_page_has_what_was_held_out() -> None:
+    page = (Path(gemms.__file__).parents[1] / "docs" / "design" / "gemms.md").read_text(encoding="utf-8")
+    for name, of in fits().items():
+        for path, fit in of.items():
+            off, far = f"{100 * fit.held_out:.1f}", f"{math.exp(fit.half_width):.2f}x"
+            assert f"| {name} | {path} | {len(fit.gpus)} | {off} | {far} |" in page
 
 
 def test_a_format_says_whose_kernel_runs() -> None:
     assert [kernel_of(dtype, "vllm") for dtype in ("bf16", "fp16", "fp8")] == ["cublas-bf16"] * 2 + ["vllm-fp8"]
     assert kernel_of("fp8", "sglang") == "sglang-fp8" and kernel_of("fp8", "nccl") == "vllm-fp8"
+    assert kernel_of("bf16", "vllm", H100) == "triton-grouped-bf16"
+    assert kernel_of("bf16", "vllm", B200) == "flashinfer-grouped-bf16"
+    assert kernel_of("bf16", "trtllm", B200) == "trtllm-grouped-bf16"
+
+
+def test_experts_read_the_weights_of_all_that_tokens_reach_and_gather_their_rows() -> None:
+    """64 experts of 16 tokens each: the weights of one product of 64 times the columns, and rows are moved first."""
+    waits = replace(NONE, row_clks=1000.0, convert_launches=3.0)
+    grouped, one = (
+        gemm_times(H100, kernel, 16, n, 2048, waits, batch=batch)
+        for kernel, n, batch in (("triton-grouped-bf16", 1024, 64), ("cublas-bf16", 64 * 1024, 1))
+    )
+    weights = 2 * 64 * 1024 * 2048
+    assert grouped.hbm_bytes[0] >= weights and one.hbm_bytes[0] >= weights
+    gathered = 3 * H100.launch.graph_s + 4 * 1000 / H100.clock.full_hz  # 1,024 rows, 264 at a time
+    assert grouped.time_s[0] == pytest.approx(one.time_s[0] + gathered, rel=0.05)
 
 
 @pytest.mark.skipif(installed_folder() is None, reason="needs the datasets extra")

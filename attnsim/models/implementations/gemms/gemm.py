@@ -251,7 +251,7 @@ MORE_TILES: dict[Instructions, tuple[GemmTile, ...]] = by_hand(
 """Traces name ``ampere_fp16_s16816gemm_fp16_256x64_ldg8_f2f_stages_64x3`` (deeper than fits an L40S) and, on Blackwell,
 tiles of 64 rows without a pair: ``nvjet_sm100_tst_64x8_64x16_4x1_v_bz``, ``64x24_64x16_1x2``. 64 x 32 is assumed."""
 LOW_CLUSTER = by_hand(4, "blocks that share an operand of a library's (closed) GEMM with tiles of one warpgroup")
-"""As in ``nvjet_tst_64x8_64x16_4x1_v_bz`` and ``nvjet_sm100_tst_32x64_64x16_4x1_v_bz``; 2 x 4 and 1 x 2 are named."""
+"""As in ``nvjet_tst_64x8_64x16_4x1_v_bz`` and ``nvjet_sm100_tst_32x64_64x16_4x1_v_bz``; others have 2 x 4 or 1 x 2."""
 
 
 def product_tiles(path: Instructions) -> tuple[GemmTile, ...]:
@@ -593,6 +593,6 @@ def kernel_of(dtype: str, library: str, grouped_on: Gpu | None = None) -> str:
 
 
 def fit_of(kernel: str, gpu: Gpu) -> Fit:
-    """The waits of a kernel on a GPU; those of its oldest instructions where a GPU's have none."""
+    """The waits of a kernel on a GPU; those of other instructions where a GPU's have none."""
     of = fits()[kernel]
-    return of.get(gemm_path(gpu)) or of["mma_sync"]
+    return of.get(gemm_path(gpu)) or next(iter(of.values()))
