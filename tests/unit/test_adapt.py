@@ -152,9 +152,32 @@ def test_rows_slowed_by_one_factor_move_that_kernel_and_pass_and_nothing_else() 
         assert str(found.trust.reasons[0]).startswith("not corrected: no timing of ")
 
 
-def test_the_order_of_rows_does_not_matter() -> None:
+@pytest.mark.parametrize("factor", [1.0, 0.85, 1.4])
+@pytest.mark.parametrize(("implementation", "passes"), [("vllm.flash-attn-2", "decode"), ("flash-attn.2", "bwd")])
+def test_rows_of_decode_and_of_a_backward_move_theirs_alone(implementation: str, passes: str, factor: float) -> None:
+    def asked(seq: int) -> attnsim.Workload:
+        return replace(question(seq, batch=8, passes=passes), mask=attnsim.Mask.causal())
+
+    def answer(w: attnsim.Workload, own: OwnTimings | None = None, **more: object) -> attnsim.Prediction:
+        return predicted(w, own, implementation=implementation, cache="cold", launch="graph", **more)
+
+    times = [(answer(asked(seq)).time_s or 0.0) * factor for seq in LENGTHS]
+    stated = {"gpu": GPU.id, "implementation": implementation, "pass": passes, "batch": 8, "heads": 16, "head_dim": 128}
+    frame = pd.DataFrame({**stated, "causal": 1, "cache": "cold", "launch": "graph", "seq": LENGTHS, "time_s": times})
+    own = attnsim.adapt(frame, as_stated=True).own
+    for seq in (1500, 6000, 12000):
+        plain, found = answer(asked(seq)), answer(asked(seq), own)
+        moved = math.log((found.time_s or 0.0) / (plain.time_s or 1.0))
+        assert moved == pytest.approx(math.log(factor), abs=0.15 * abs(math.log(factor)) + 1e-9)
+        assert found.trust.high / found.trust.low < plain.trust.high / plain.trust.low
+    other = replace(asked(4096), passes="fwd", seq_q=4096)
+    assert answer(other, own).time_s == answer(other).time_s
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     frame = table(lambda seq: 1.1 + seq / 1e5)
-    one, two = adapted(frame), adapted(frame[::-1])
+    one, two = adapted(frame), adapted(frame.sample(frac=1, random_state=seed))
     assert [replace(x, rows=()) for x in one.timings] == [replace(x, rows=()) for x in two.timings]
     assert predicted(question(3000), one).time_s == predicted(question(3000), two).time_s
 
@@ -448,6 +471,17 @@ def test_a_trace_is_as_long_as_the_corrected_call(
     assert all(after.end_s == pytest.approx(before.end_s * factor) for before, after in pieces)
     assert main([*command, "--calibration", slowed]) == 0
     assert f"as {slowed} corrects it" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_the_share_of_attention_is_of_the_corrected_call(tmp_path: Path) -> None:
+    w = attnsim.load_model("llama-2-7b").workload(batch=1, seq=2048)
+    plain = attnsim.predict(w, GPU, baseline=False)
+    kernel = {"gpu": GPU.id, "implementation": plain.implementation, "batch": 1, "heads": 32, "seq": 2048, "d": 128}
+    slow = attnsim.adapt(pd.DataFrame([{**kernel, "causal": 1, "time_s": 1.5 * (plain.time_s or 0.0)}])).own
+    one, other = (
+        attnsim.attention_share("llama-2-7b", GPU, [2048], calibration=own)[0].attention_share for own in (None, slow)
+    )
+    assert other > 1.1 * one
 
 
 def test_a_picture_of_densities_has_corrected_times(
