@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -164,20 +164,12 @@ class Check:
     @property
     def impossible(self) -> dict[str, list[object]]:
         """Lines of the rows whose time no GPU can have taken, by the reason."""
-        found: dict[str, list[object]] = {}
-        for line, row in self.lines:
-            if row.impossible:
-                found.setdefault(row.impossible, []).append(line)
-        return found
+        return _lines_of((row.impossible, line) for line, row in self.lines if row.impossible)
 
     @property
     def failed(self) -> dict[str, list[object]]:
         """Lines of the rows without an answer, by the reason."""
-        found: dict[str, list[object]] = {}
-        for line, row in self.lines:
-            if row.ratio is None:
-                found.setdefault(str(row.answer.get("error") or ""), []).append(line)
-        return found
+        return _lines_of((str(row.answer.get("error") or ""), line) for line, row in self.lines if row.ratio is None)
 
     @property
     def taken(self) -> list[tuple[str, str]]:
@@ -222,6 +214,14 @@ class Check:
             "reason": self.audit.reasons,
         }
         return [{"table": name, **one} for name, several in cells.items() for one in several]
+
+
+def _lines_of(pairs: Iterable[tuple[str, object]]) -> dict[str, list[object]]:
+    """Lines by their reason."""
+    found: dict[str, list[object]] = {}
+    for reason, line in pairs:
+        found.setdefault(reason, []).append(line)
+    return found
 
 
 def accuracy_of(name: str, rows: Sequence[AnsweredRow]) -> Accuracy:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnsim.api.adapting.near import ROBUST_FROM, Near, Points, coordinates, most_telling
-from attnsim.api.adapting.own import FORMAT, OwnTimings, Timing, model_digest, prior_of
+from attnsim.api.adapting.near import ROBUST_FROM, Points, coordinates, most_telling
+from attnsim.api.adapting.own import FORMAT, OwnTimings, Timing, model_digest, near_of, prior_of
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question
@@ -68,7 +68,7 @@ class Adapted:
                 "by_the_others_s": None if others is None else one.predicted_s * float(np.exp(others)),
             }
             for mine in self._kernels()
-            for one, others in zip(mine, _near(mine).left_out if len(mine) > 1 else [None], strict=True)
+            for one, others in zip(mine, near_of(mine).left_out if len(mine) > 1 else [None], strict=True)
         ]  # fmt: skip
 
     @property
@@ -84,7 +84,7 @@ class Adapted:
             if len(mine) < ROBUST_FROM:
                 count = "one question was" if len(mine) == 1 else f"{len(mine)} questions were"
                 said.append(f"{what}: {count} timed; from {ROBUST_FROM} on they are held against each other")
-            elif not _near(mine).agree:
+            elif not near_of(mine).agree:
                 said.append(f"{what}: timings do not predict each other, so that less of the correction is taken")
         return said
 
@@ -278,8 +278,3 @@ for name, way, kind, b, h, hk, n, m, d, causal in shapes:
 
 
 _TORCH = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8": "float8_e4m3fn"}
-
-
-def _near(timings: tuple[Timing, ...]) -> Near:
-    points = Points.of([(one.shape, one.sd, one.predicted_s) for one in timings])
-    return Near(points, np.array([one.off for one in timings]))

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
+Outcome = tuple[float, float, bool, float]
+"""Of a row what `Tried` has of it, in the same order."""
 
 AUDITED = Scales(
     noise=0.05, factor=0.11, near=0.12, octaves=SCALES.octaves, constant_s=1.5e-6, freedom=6.0, widen=SCALES.widen
@@ -229,40 +231,29 @@ def _found(
         return plain
     points = points_of(rows)
     off = -np.log([row.ratio or 1.0 for row in rows])
+
+    def tried(chosen: NDArray[np.int_]) -> Finding | None:
+        """What causes say of chosen rows; None where none is named."""
+        if len(chosen) < FEWEST or np.sqrt(np.mean(off[chosen] ** 2)) < QUIET:
+            return None
+        stated, others = trials([table[row] for row in chosen], columns, [rows[row] for row in chosen])
+        right, reasons = named(points[chosen], stated, others)
+        if not reasons:
+            return None
+        best = next(one for one in others if one.name == reasons[0].name)
+        single = standing_alone(replace(points[chosen], predicted_s=best.predicted_s), best.off)
+        return Finding(kernel, plain.rows, reasons, {places[chosen[at]]: far for at, far in single.items()}, right)
+
     order = np.argsort(points.predicted_s, kind="stable")
     calls = [question_of(row.case).w for row in rows if row.case]
     dense = all(w.selection is None and (w.mask in (Mask(), Mask.causal()) or w.mask.is_windowed) for w in calls)
     count = most if dense else min(most, MOST_SPARSE)
     chosen = order[np.unique(np.linspace(0, len(rows) - 1, count).round().astype(int))]
-    found = _tried(plain, chosen, table, columns, rows, points, off)
-    if found is None:  # a few rows that are far off may hide what the others have in common
-        single = _alone(points, off)
-        others = np.array([row for row in chosen if row not in single])
-        found = _tried(plain, others, table, columns, rows, points, off) if single else None
-        return replace(found or plain, alone={places[row]: factor for row, factor in single.items()})
-    return found
-
-
-def _tried(
-    plain: Finding,
-    chosen: NDArray[np.int_],
-    table: Sequence[Row],
-    columns: Columns,
-    rows: Sequence[AnsweredRow],
-    points: Points,
-    off: Array,
-) -> Finding | None:
-    """What causes say of chosen rows; None where none is named."""
-    if len(chosen) < FEWEST or np.sqrt(np.mean(off[chosen] ** 2)) < QUIET:
-        return None
-    stated, tried = trials([table[row] for row in chosen], columns, [rows[row] for row in chosen])
-    right, reasons = named(points[chosen], stated, tried)
-    if not reasons:
-        return None
-    best = next(one for one in tried if one.name == reasons[0].name)
-    single = standing_alone(replace(points[chosen], predicted_s=best.predicted_s), best.off)
-    alone = {plain.rows[chosen[at]]: factor for at, factor in single.items()}
-    return replace(plain, reasons=reasons, alone=alone, right=right)
+    if found := tried(chosen):
+        return found
+    single = _alone(points, off)  # a few rows that are far off may hide what the others have in common
+    found = tried(chosen[~np.isin(chosen, list(single))]) if single else None
+    return replace(found or plain, alone={places[row]: factor for row, factor in single.items()})
 
 
 def _alone(points: Points, off: Array) -> dict[int, float]:
@@ -308,23 +299,22 @@ def _causes(row: Row, columns: Columns, one: AnsweredRow) -> list[Cause]:
 
 def trials(table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow]) -> tuple[Tried, list[Tried]]:
     """Rows as stated and under each cause; one that does not concern a row leaves it; of few rows it is left out."""
-    same = [_answered(Cause("", "", ()), row, columns) for row in table]
-    stated = [np.array([one[part] for one in same if one]) for part in range(4)]
-    made: dict[tuple[str, str], Tried] = {}
-    met: dict[tuple[str, str], int] = {}
+    stated = [_answered(Cause("", "", ()), row, columns) for row in table]
+    found: dict[tuple[str, str], dict[int, Outcome]] = {}
     for at, (row, one) in enumerate(zip(table, rows, strict=True)):
         for cause in _causes(row, columns, one):
-            found = _answered(cause, row, columns)
-            if found is not None:
-                key = cause.kind, cause.name
-                mine = made.setdefault(key, Tried(*key, *(part.copy() for part in stated)))
-                mine.off[at], mine.predicted_s[at], mine.inside[at], mine.above[at] = found
-                met[key] = met.get(key, 0) + 1
-    return Tried("", "", *stated), [one for key, one in made.items() if met[key] > len(rows) / 2]
+            if (outcome := _answered(cause, row, columns)) is not None:
+                found.setdefault((cause.kind, cause.name), {})[at] = outcome
+
+    def made(kind: str, name: str, met: Mapping[int, Outcome]) -> Tried:
+        every = [met.get(at, one) for at, one in enumerate(stated) if one]
+        return Tried(kind, name, *map(np.array, zip(*every, strict=True)))
+
+    return made("", "", {}), [made(*key, met) for key, met in found.items() if len(met) > len(rows) / 2]
 
 
-def _answered(cause: Cause, row: Row, columns: Columns) -> tuple[float, float, bool, float] | None:
-    """Of a row under a cause what `Tried` has of it, in the same order."""
+def _answered(cause: Cause, row: Row, columns: Columns) -> Outcome | None:
+    """A row under a cause; None where it cannot be asked."""
     cells, read = cause.on(row, columns)
     try:
         case = parse_row(cells, read)
@@ -371,11 +361,10 @@ def named(points: Points, stated: Tried, tried: Sequence[Tried]) -> tuple[float,
 
 def kinds_of(tried: Sequence[Tried], each: Iterable[float]) -> list[tuple[float, int]]:
     """Probability of each kind and its likeliest cause, the likeliest kind first."""
-    found: dict[str, tuple[float, float, int]] = {}
-    for at, (one, probability) in enumerate(zip(tried, each, strict=True)):
-        total, best, place = found.get(one.kind, (0.0, -1.0, at))
-        found[one.kind] = (total + probability, *max((best, place), (probability, at), key=lambda pair: pair[0]))
-    return sorted(((total, place) for total, _, place in found.values()), key=lambda pair: -pair[0])
+    shares = list(each)
+    places = {one.kind: [at for at, other in enumerate(tried) if other.kind == one.kind] for one in tried}
+    found = [(sum(shares[at] for at in mine), max(mine, key=lambda at: shares[at])) for mine in places.values()]
+    return sorted(found, key=lambda pair: -pair[0])
 
 
 def _reason(stated: Tried, one: Tried, probability: float) -> Reason:

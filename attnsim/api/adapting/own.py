@@ -177,7 +177,7 @@ class OwnTimings:
             missing = f"no timing of {record.name}, {w.passes} on {gpu.base_id}"
             return Corrected(1.0, _said(trust, f"not corrected: {missing}; {self.table} has {self.kernels}"))
         prior, shape = prior_of(w, gpu, record, calibration, trust), coordinates(w)
-        found = _near(mine).at(Points.of([(shape, prior.sd, time_s)]))
+        found = near_of(mine).at(Points.of([(shape, prior.sd, time_s)]))
         log, own = float(found.log[0]), float(found.half_width[0])
         half = math.hypot(own, widths().half_width(prior.left.values()))
         rows = some(map(str, sorted(row for one in mine for row in one.rows)), f"all of {record.name}, {w.passes}")
@@ -248,7 +248,8 @@ def model_digest() -> str:
 
 
 @lru_cache(maxsize=64)
-def _near(timings: tuple[Timing, ...]) -> Near:
+def near_of(timings: tuple[Timing, ...]) -> Near:
+    """The process of a kernel and pass, given these timings of it."""
     points = Points.of([(one.shape, one.sd, one.predicted_s) for one in timings])
     return Near(points, np.array([one.off for one in timings]))
 
