@@ -13,6 +13,8 @@ from attnsim.models.implementations.choose import Match, match, runs_on
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 
+OURS = "attnsim"
+"""Library of the implementations that are kernels of this package."""
 LIBRARIES = {
     "PyTorch SDPA": "sdpa",
     "PyTorch FlexAttention": "flexattention",
@@ -58,6 +60,11 @@ class Default:
     implementation: str
     calibrated: bool
     why: str
+
+
+def never_run(implementation: str) -> bool:
+    """Whether an implementation is our own, none of which has run on a GPU."""
+    return match(implementation).record.library == OURS
 
 
 def library_defaults(gpus: Sequence[Gpu | str], passes: Sequence[str] = tuple(TYPICAL)) -> list[Default]:

@@ -8,13 +8,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from attnsim.api.comparing.breakeven import BreakEven
+from attnsim.api.libraries import never_run
 from attnsim.errors import InputError
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_data import short_names
 from attnsim.plots.roofline_labels import frame_dpi
 from attnsim.plots.series import NEVER_RUN, Kernel, kernels_of, key_panel, length_text
 from attnsim.plots.sheet import Picture, band, heading, note, plain_axes
-from attnsim.plots.styles import Style, never_run
+from attnsim.plots.styles import Style
 from attnsim.wording import times_text
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Outcome
+from attnsim.api.libraries import never_run
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import changes_text
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import NEVER_RUN, Kernel, engineering, identity, kernels_of, key_panel, shared_words
 from attnsim.plots.sheet import Picture, band, heading, plain_axes
-from attnsim.plots.styles import Style, never_run
+from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnsim.api.answer import Outcome
+from attnsim.api.libraries import never_run
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.changes import Marks, changes_text, marks
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.roofline_labels import frame_dpi, short, spread
 from attnsim.plots.sheet import note
-from attnsim.plots.styles import Style, algorithm_hue, never_run
+from attnsim.plots.styles import Style, algorithm_hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,6 @@ from typing import Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import UNITS as HARDWARE
-from attnsim.models.implementations.registry import OWN_KERNELS
 from attnsim.models.mechanisms import ALGORITHMS
 
 BLUE, ORANGE, GREEN, MAGENTA, BROWN, SKY, WINE, INK = range(8)
@@ -64,11 +63,6 @@ def algorithm_hue(name: str) -> int:
     if base in FAMILIAR:
         return FAMILIAR[base]
     return GROUPS[ALGORITHMS[base].group] if base in ALGORITHMS else INK
-
-
-def never_run(implementation: str) -> bool:
-    """Whether a kernel is one of our own, none of which has run on a GPU: drawn thin."""
-    return any(one.name == implementation for one in OWN_KERNELS)
 
 
 def figure_hue(figure: str) -> int | None:
