@@ -251,7 +251,7 @@ def _row(label: str, one: Outcome, over: str, ratio: Ratio | None) -> dict[str, 
         "time_high_s": one.time_high_s, "speedup_vs_naive": one.speedup_vs_naive, "baseline": over if ratio else None,
         "speedup": ratio and ratio.value, "speedup_low": ratio and ratio.low, "speedup_high": ratio and ratio.high,
         "flops_useful": one.flops_useful, "peak_memory_bytes": one.peak_memory_bytes, "fits": one.fits,
-        "trust": one.trust.level, "clock_hz": one.clock_hz, "clock_by": one.clock_by,
+        "trust": one.trust.level, "clock_hz": one.clock_hz, "clock_by": one.clock_by, "slower": None,
     }  # fmt: skip
 
 
