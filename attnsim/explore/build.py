@@ -13,7 +13,7 @@ from typing import Any
 
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
-from attnsim.explore.pictures import PICTURES
+from attnsim.explore import pictures
 from attnsim.explore.server import answered, page_files, plain
 from attnsim.explore.state import DEFAULTS, FIGURES, calibration
 
@@ -125,7 +125,7 @@ def _write(folder: Path, done: Callable[[int], object]) -> None:
             headlines[query(state)] = _answer("headline", state)
             if drawn:
                 changed = state.keys() & set(TURNED)
-                names = [name for name in PICTURES if not (changed and name in OF_CASE)]
+                names = [name for name in pictures.PICTURES if not (changed and name in OF_CASE)]
                 found: dict[str, Any] = {name: _answer("picture", state, name) for name in names}
                 found["said"] = {name: _answer("said", state, name) for name in (*names, "headline")}
                 files[query(state)] = f"answers/{len(files)}.json"
