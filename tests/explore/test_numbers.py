@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import attnsim
+from attnsim.api.answer import played
 from attnsim.api.answering import answer
 from attnsim.cli import main
 from attnsim.explore.pictures import PICTURES, shown_as
@@ -224,7 +225,7 @@ def test_a_layer_is_of_a_model_as_it_is(server: Server) -> None:
 def test_why_begins_with_what_bounds_the_call(server: Server) -> None:
     why, levers = (server.api("picture", ARCHITECT, name=name) for name in ("why", "levers"))
     question = read_state(ARCHITECT)
-    now, before = (attnsim.predict(question.question, gpu) for gpu in (question.gpu, question.base))
+    now, before = (played(attnsim.predict(question.question, gpu)) for gpu in (question.gpu, question.base))
     assert why["alt"].startswith(f"Bound by {now.bound.words}. ") and now.bound.words in " ".join(levers["sentences"])
     assert why["alt"].endswith(f" Unchanged, it is bound by {before.bound.words}.")
 
