@@ -223,7 +223,7 @@ def _model(model: Model | str) -> Model:
 
 
 GEMM_NUMBERS = Numbers(ImplementationNumbers(call_s=0.0))
-"""What a pass is replayed with: the chip's rates, and no call of an attention interface."""
+"""Numbers of the replay of a pass: the chip's rates, and no call of an attention interface."""
 PASS_HALF_WIDTH = 0.34
 """Half-width of the 90 % interval of a pass's log time, assumed: that of GEMMs that were replayed without a fit."""
 

@@ -1,4 +1,4 @@
-"""What a layer runs that does not attend, as parts: products, convolution, recurrence or chunks, gated norm."""
+"""Parts of a layer that does not attend: products, convolution, recurrence or chunks, gated norm."""
 
 from __future__ import annotations
 

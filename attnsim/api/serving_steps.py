@@ -107,7 +107,7 @@ class Served:
 
     @property
     def left_out(self) -> str:
-        """What is not timed."""
+        """Everything that is not timed."""
         return LEFT_OUT[self.of]
 
     @property
@@ -162,7 +162,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What a step takes: as :class:`Step`, and whose attention it is."""
+    """The time of a step, as :class:`Step` has it, and whose attention it is."""
 
     time_s: float
     time_low_s: float
