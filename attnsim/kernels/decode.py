@@ -30,9 +30,7 @@ def variants() -> tuple[Variant, ...]:
     """Return every tile, and the combine kernel at each width, in both formats."""
     dtypes = ("bf16", "fp16")
     tiles = [tile for tiles in TILES.values() for tile in tiles]
-    splits = [
-        split_variant(dtype, tile, with_options) for dtype in dtypes for tile in tiles for with_options in (False, True)
-    ]
+    splits = [split_variant(dtype, tile, extra) for dtype in dtypes for tile in tiles for extra in (False, True)]
     widths = [Workload(1, 1, 1, width, dtype=dtype) for dtype in dtypes for width in TILES]
     return (*splits, *(combine_variant(w) for w in widths))
 
@@ -109,9 +107,9 @@ def decode_attention(
     heads = w.batch * w.heads_kv
     numbers = int32(heads=heads, group=w.group, seq_q=w.seq_q, seq_kv=w.seq_kv, splits=splits)
     arguments = {"Q": q, "K": k, "V": v, **made, **numbers, **reaches(w.mask), **scale_log2(factor)}
-    score_arguments = score_options(device.upload, w, factor, softcap, sinks)
-    arguments |= score_arguments
-    device.launch(split_variant(w.dtype, tile, bool(score_arguments)), (row_tiles(w) * splits * heads, 1, 1), arguments)
+    extra = score_options(device.upload, w, factor, softcap, sinks)
+    arguments |= extra
+    device.launch(split_variant(w.dtype, tile, bool(extra)), (row_tiles(w) * splits * heads, 1, 1), arguments)
     if splits > 1:
         device.launch(combine_variant(w), (rows, 1, 1), {**made, **whole, **int32(rows=rows, splits=splits)})
     return o, lse

@@ -24,12 +24,12 @@ def variants(
 ) -> tuple[Variant, ...]:
     """Return every tile in both formats, with and without the options softcap and sinks."""
     return tuple(
-        variant(dtype, head_dim, tile, with_options)
+        variant(dtype, head_dim, tile, extra)
         for dtype in ELEMENT
         for head_dim, tiles in compiled.items()
         for tile in tiles
-        for with_options in options
-        if not with_options or tile in own_flash.LEAN[head_dim]
+        for extra in options
+        if not extra or tile in own_flash.LEAN[head_dim]
     )
 
 
@@ -84,16 +84,13 @@ def flash_forward(
     """
     w = attention_workload(q, k, v, mask, head_dims=tuple(own_flash.TILES))
     factor = factor_of(w, scale, positive=True)
-    score_arguments = score_options(device.upload, w, factor, softcap, sinks)
-    compiled = own_flash.LEAN if score_arguments else own_flash.TILES
+    extra = score_options(device.upload, w, factor, softcap, sinks)
+    compiled = own_flash.LEAN if extra else own_flash.TILES
     chosen = own_flash.choose_tile(w, device.gpu, tile and TileRequest(*tile), compiled)
     o, lse = device.empty(q.shape, str(q.dtype)), device.empty(q.shape[:3], "float32")
     tensors = {"Q": q, "K": k, "V": v, "O": o, "LSE": lse}
-    device.launch(
-        variant(w.dtype, w.head_dim, chosen, bool(score_arguments)),
-        grid(w, chosen),
-        tensors | numbers(w, chosen, factor) | score_arguments,
-    )
+    program = variant(w.dtype, w.head_dim, chosen, bool(extra))
+    device.launch(program, grid(w, chosen), tensors | numbers(w, chosen, factor) | extra)
     return o, lse
 
 

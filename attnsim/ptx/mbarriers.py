@@ -229,7 +229,7 @@ class Mbarriers:
             known = (
                 self._ordering.knows(made, mask)
                 if owners is None
-                else self._ordering.cluster_knows(made, owners, mask.index)
+                else self._ordering.all_know(made, owners, mask.index)
             )
             if not known:
                 raise MisusedMbarrier(

@@ -349,20 +349,13 @@ class _Recorder:
         firsts = np.flatnonzero(np.r_[True, blocks[1:] != blocks[:-1]])
         grid_blocks = blocks[firsts] + self._first
         lowest, bytes_ = np.minimum.reduceat(starts, firsts), np.add.reduceat(sizes, firsts)
-        last = next(
-            (
-                one
-                for one in reversed(self._record.accesses[-4:])
-                if (one.direction, one.argument) == (direction, argument)
-            ),
-            None,
-        )
+        recent = (one for one in reversed(self._record.accesses[-4:]) if one.direction == direction)
+        last = next((one for one in recent if one.argument == argument), None)
         if last is not None and last.branches == self._branches and np.array_equal(last.blocks, grid_blocks):
             last.starts, last.sizes = np.minimum(last.starts, lowest), last.sizes + bytes_
         else:
-            self._record.accesses.append(
-                GlobalAccesses(direction, argument, grid_blocks, lowest, bytes_, self._branches)
-            )
+            found = GlobalAccesses(direction, argument, grid_blocks, lowest, bytes_, self._branches)
+            self._record.accesses.append(found)
 
 
 def _width(one: Instruction) -> int:

@@ -205,7 +205,5 @@ def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[s
         here = of([item.main.dtype == dtype for item in plans])
         rate[here] = gpu["sm.fp32_rate" if dtype == "fp32" else f"tensor.{dtype}"][here]
     synchronous = of([item.main.path == "mma_sync" and item.main.dtype != "fp32" for item in plans])
-    asynchronous = of([item.main.path in CONCURRENT for item in plans])
-    return np.asarray(
-        rate * np.where(synchronous, gpu["tensor.mma_sync_fraction"], np.where(asynchronous, ASYNC_SHARE, 1.0))
-    )
+    others = np.where(of([item.main.path in CONCURRENT for item in plans]), ASYNC_SHARE, 1.0)
+    return np.asarray(rate * np.where(synchronous, gpu["tensor.mma_sync_fraction"], others))

@@ -194,7 +194,7 @@ class Design:
 
 
 @dataclass
-class HardwareEvaluator:
+class Evaluator:
     """The question, and the machines that were already answered."""
 
     mix: Mix

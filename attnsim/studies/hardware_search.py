@@ -30,7 +30,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Answered, Case, speedup_of
-from attnsim.studies.hardware_machines import INFEASIBLE, Design, HardwareEvaluator, Mix, compared
+from attnsim.studies.hardware_machines import INFEASIBLE, Design, Evaluator, Mix, compared
 from attnsim.studies.hardware_space import Space, check_name, with_figures
 from attnsim.studies.prices import Prices
 
@@ -150,9 +150,7 @@ def search_hardware(
         (prices.cost if prices else cost_usd)(space.gpu)
     conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
     base = [case.answered(space.gpu, algorithm, implementation, conditions) for case in cases]
-    evaluator = HardwareEvaluator(
-        Mix.of(cases, base), space, algorithm, implementation, names, conditions, prices, done
-    )
+    evaluator = Evaluator(Mix.of(cases, base), space, algorithm, implementation, names, conditions, prices, done)
     mix = evaluator.mix = Mix.of(cases, [evaluator.retuned(case, one) for case, one in zip(cases, base, strict=True)])
     unchanged = evaluator.measure_unchanged()
     space = evaluator.space
@@ -174,7 +172,7 @@ class _Spent(Exception):
     """All points are used up."""
 
 
-def _evolve(evaluator: HardwareEvaluator, weight: float, points: int, seed: int) -> None:
+def _evolve(evaluator: Evaluator, weight: float, points: int, seed: int) -> None:
     """Run the evolution until so many machines are evaluated, or it has converged."""
     ranges = evaluator.space.ranges
 

@@ -82,17 +82,15 @@ def uses_of(accesses: Sequence[GlobalAccesses], sizes: Mapping[str, int]) -> tup
     sizes : mapping of str to int
         Bytes of each argument.
     """
-    by_access: dict[Access, list[GlobalAccesses]] = defaultdict(list)
+    groups: dict[Access, list[GlobalAccesses]] = defaultdict(list)
     for one in accesses:
-        by_access[one.direction, one.argument].append(one)
+        groups[one.direction, one.argument].append(one)
     found = []
-    for (direction, argument), parts in by_access.items():
+    for (direction, argument), parts in groups.items():
         blocks = np.concatenate([one.blocks for one in parts])
         starts = np.concatenate([one.starts for one in parts])
         bytes_ = np.concatenate([one.sizes for one in parts])
-        found.append(
-            _use(direction, argument, blocks, starts, bytes_, sizes[argument], ("load", argument) in by_access)
-        )
+        found.append(_use(direction, argument, blocks, starts, bytes_, sizes[argument], ("load", argument) in groups))
     return tuple(found)
 
 

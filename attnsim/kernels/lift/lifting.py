@@ -221,11 +221,9 @@ def _compiled(function: Function) -> tuple[tuple[Known, ...], range, Skeleton, R
     return known, loop_of_products(function, known), Skeleton(function), Recorder(function)
 
 
-def _check(
-    function: Function, skeleton: Skeleton, counted: Mapping[Access, int], expected: Mapping[Access, int]
-) -> None:
+def _check(function: Function, skeleton: Skeleton, found: Mapping[Access, int], expected: Mapping[Access, int]) -> None:
     """Raise UnsupportedInstruction if a block's complete run accesses other bytes than its run without arithmetic."""
-    if counted != expected:
+    if found != expected:
         where = f": {skeleton.guessed[0].place}" if skeleton.guessed else ""
         raise UnsupportedInstruction(
             f"{function.name}: where blocks go depends on values that the kernel computes{where}; "

@@ -27,6 +27,8 @@ FRAGMENTS = "matrix_load"
 UNCHARGED = "uncharged"
 """Pipe of PTX instructions that no operation is charged for: branches, and the start and wait of operations."""
 _UNCHARGED = ("commit", "wait", "wgmma commit", "wgmma wait", "barrier", "mbarrier")
+Places = Sequence[int]
+"""Positions of instructions; of `visits`, one count per instruction."""
 PIPE_LANES = ("fp32", "integer", "load_store")
 """Pipes whose instructions are charged per lane."""
 
@@ -112,9 +114,7 @@ def instruction_ratio_of(
     return found[min(found)] if found else NOTHING
 
 
-def _by_paths(
-    function: Function, ptx: Code, code: Code, warps: Iterable[tuple[int, ...]], ops: Ops
-) -> InstructionRatio:
+def _by_paths(function: Function, ptx: Code, code: Code, warps: Iterable[Places], ops: Ops) -> InstructionRatio:
     """Compare everything that the warps of a block ran with their paths through the machine code.
 
     Work beyond the shortest path of the PTX, such as masking scores, leaves no trace in memory accesses. It is kept, up
@@ -128,19 +128,15 @@ def _by_paths(
     marks, marks_of_code = marks_of(function), code_marks(code)
     for visits, times in Counter(warps).items():
         wanted = marks_made(marks, visits)
-        ptx_path, code_path = shortest_path(ptx, marks, wanted), shortest_path(code, marks_of_code, wanted)
-        if ptx_path is None or code_path is None:
+        ptx_path, path = shortest_path(ptx, marks, wanted), shortest_path(code, marks_of_code, wanted)
+        if ptx_path is None or path is None:
             return NOTHING
-        least, found, over = (
-            _amounts(ptx, ptx_path.places),
-            _amounts(code, code_path.places),
-            _amounts(code, code_path.over),
-        )
+        least, found, over = _amounts(ptx, ptx_path.places), _amounts(code, path.places), _amounts(code, path.over)
         ran = _amounts(ptx, [index for index, times_run in enumerate(visits) for _ in range(times_run)])
         beyond = {pipe: min(max(0.0, ran[pipe] - least[pipe]), over[pipe]) for pipe in PIPE_LANES}
         beyond["issued"] = sum(beyond.values())
         loads = sum(many for mark, many in wanted.items() if mark.startswith("load"))
-        waiting = between_waits(code, code_path.places, loads)
+        waiting = between_waits(code, path.places, loads)
         within = within if len(waiting) == len(parts) and all(one["issued"] for one in spent) else []
         for pipe in ran:
             before[pipe] += times * ran[pipe]
@@ -154,7 +150,7 @@ def _by_paths(
     return InstructionRatio(before, after, 0, by_wait=tuple(shares))
 
 
-def _of_uneven_loops(ptx: Code, code: Code, visits: Sequence[int], in_step: int) -> InstructionRatio | None:
+def _of_uneven_loops(ptx: Code, code: Code, visits: Places, in_step: int) -> InstructionRatio | None:
     """Compare an iteration of a loop whose inner loops have different iteration counts."""
     for loop in ptx.loops():
         within = [one for one in ptx.loops() if inside(one, loop)]
@@ -207,9 +203,7 @@ def amounts(body: Mapping[str, int], threads: int) -> tuple[float, float]:
     return body.get("tensor", 0) * WARP / threads, body.get("XU", 0) * WARP / threads
 
 
-def _ran(
-    ptx: Code, ptx_path: Sequence[int], code: Code, code_path: Sequence[int], visits: Sequence[int]
-) -> list[list[int]]:
+def _ran(ptx: Code, ptx_path: Places, code: Code, code_path: Places, visits: Places) -> list[list[int]]:
     """Remove the pieces that no warp ran, such as loads for the next step, from both paths.
 
     The k-th piece of the PTX corresponds to the k-th piece of the machine code.
@@ -219,26 +213,18 @@ def _ran(
     if len(pieces[0]) != len(pieces[1]) or not unused:
         return [list(ptx_path), list(code_path)]
     away = [{index for number in unused for index in some[number]} for some in pieces]
-    return [
-        [index for index in path if index not in out] for path, out in zip((ptx_path, code_path), away, strict=True)
-    ]
+    return [[at for at in path if at not in out] for path, out in zip((ptx_path, code_path), away, strict=True)]
 
 
 def _compared(
-    ptx: Code,
-    ptx_path: Sequence[int],
-    code: Code,
-    code_path: Sequence[int],
-    products: int,
-    visits: Sequence[int],
-    warps: int,
+    ptx: Code, ptx_path: Places, code: Code, code_path: Places, products: int, visits: Places, warps: int
 ) -> InstructionRatio:
     ptx_path, code_path = _ran(ptx, ptx_path, code, code_path, visits)
     waits = waits_of(code, code_path, warps) if warps else (0.0, 0.0)
     return InstructionRatio(_amounts(ptx, ptx_path), _amounts(code, code_path), products, *waits)
 
 
-def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, float]:
+def waits_of(code: Code, step: Places, in_step: int) -> tuple[float, float]:
     """Return the waits of :class:`InstructionRatio` in clocks, per product and per other instruction of a warp."""
     ran = [code.instructions[at] for at in step]
     products = sum(one.pipe == "tensor" for one in ran)
@@ -247,7 +233,7 @@ def waits_of(code: Code, step: Sequence[int], in_step: int) -> tuple[float, floa
     return iteration.products_wait / max(1, products), iteration.others_wait / max(1, others)
 
 
-def _amounts(code: Code, where: Sequence[int]) -> dict[str, float]:
+def _amounts(code: Code, where: Places) -> dict[str, float]:
     """Count instructions by pipe; `issued` leaves out products, fragments, and PTX that vanishes or is not charged."""
     counts = code.counts(where)
     stay = counts["tensor"] + counts[FRAGMENTS] + sum(counts[pipe] for pipe in (*VANISHING, UNCHARGED))

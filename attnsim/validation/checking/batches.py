@@ -74,12 +74,9 @@ def mixed() -> list[Line]:
     alone = [[played_s(one, gpu, own) + fixed for one in both] for both in parts]
     out.append(_line("sum of its parts", np.array([sum(both) for both in alone]), measured))
     out.append(_line("longest of its parts", np.array([max(both) for both in alone]), measured))
-    fitted = (
-        f"{clock * rows[0].gpu.clock.full_hz / 1e6:.0f} MHz, block latency x {block:.2f}, {fixed * 1e6:.1f} us a call"
-    )
+    fit = f"{clock * rows[0].gpu.clock.full_hz / 1e6:.0f} MHz, block latency x {block:.2f}, {fixed * 1e6:.1f} us a call"
     return [
-        line | {"with": "" if line is out[0] else f"of each rest: {fitted}" if line in out[1:3] else fitted}
-        for line in out
+        line | {"with": "" if line is out[0] else f"of each rest: {fit}" if line in out[1:3] else fit} for line in out
     ]
 
 

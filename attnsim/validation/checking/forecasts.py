@@ -237,7 +237,6 @@ def _scored(pairs: Sequence[tuple[tuple[str, ...], float, float, float, float]])
         held = float(((low <= true) & (true <= high)).mean())
         line = dict(zip(("release", "gpu", "implementation", "pass"), cell, strict=True)) | {"rows": len(members)}
         bias = float(np.log(forecast / true).mean())
-        table.append(
-            line | error_summary(np.abs(forecast / true - 1)) | {"bias": round(bias, 4), "held": round(held, 4)}
-        )
+        line |= error_summary(np.abs(forecast / true - 1))
+        table.append(line | {"bias": round(bias, 4), "held": round(held, 4)})
     return table

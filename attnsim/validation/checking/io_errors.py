@@ -65,9 +65,7 @@ def compare_io(counted: Sequence[Counted], cases: Sequence[Case]) -> list[dict[s
     asked = [_with_schedule(case) for case in cases]
     known = {name for one in asked for name, _ in one.launches}
     calls = _calls([launch for launch in counted if launch.kernel in known], asked)
-    return [
-        line for one, own_calls in zip(asked, calls, strict=True) for line in _lines(one, own_calls, _predicted(one))
-    ]
+    return [line for one, each in zip(asked, calls, strict=True) for line in _lines(one, each, _predicted(one))]
 
 
 def _with_schedule(case: Case) -> _CaseSchedule:

@@ -191,10 +191,8 @@ def _published() -> Iterator[tuple[Row, Row]]:
 
 def pairs_of_gpus(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
     """Yield pairs of rows of one question, laboratory and version on two GPUs, the older GPU first."""
-    for members in grouped(
-        rows, lambda row: (laboratory_of(row.case.source), row.case.version, *question(row))
-    ).values():
-        for one, other in combinations(members, 2):
+    for part in grouped(rows, lambda row: (laboratory_of(row.case.source), row.case.version, *question(row))).values():
+        for one, other in combinations(part, 2):
             if one.gpu.base_id != other.gpu.base_id:
                 yield (one, other) if _in_order(one.gpu, other.gpu)[0] is one.gpu else (other, one)
 

@@ -48,8 +48,8 @@ def totals(away: Sequence[Predicted]) -> list[dict[str, Any]]:
     """Return ``use, rows, mean, median, bias, held`` over all rows off home, and by role."""
     table = [{"use": ALL} | _summary(away)]
     for role in ROLES:
-        if members := [one for one in away if role_of(one.row.case.source) == role]:
-            table.append({"use": role} | _summary(members))
+        if part := [one for one in away if role_of(one.row.case.source) == role]:
+            table.append({"use": role} | _summary(part))
     return table
 
 
@@ -62,9 +62,7 @@ def stated_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
         return use, stated(one.row).level, case.passes, one.row.gpu.architecture
 
     columns = ("use", "level", "pass", "architecture")
-    return [
-        dict(zip(columns, key, strict=True)) | _summary(members) for key, members in sorted(grouped(away, cell).items())
-    ]
+    return [dict(zip(columns, key, strict=True)) | _summary(part) for key, part in sorted(grouped(away, cell).items())]
 
 
 def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
@@ -82,9 +80,7 @@ def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
         return laboratory_of(source), source_of(source), role_of(source), one.row.gpu.base_id
 
     columns = ("laboratory", "source", "use", "gpu")
-    return [
-        dict(zip(columns, key, strict=True)) | _summary(members) for key, members in sorted(grouped(away, cell).items())
-    ]
+    return [dict(zip(columns, key, strict=True)) | _summary(part) for key, part in sorted(grouped(away, cell).items())]
 
 
 def _summary(some: Sequence[Predicted]) -> dict[str, Any]:
