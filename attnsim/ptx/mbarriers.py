@@ -224,13 +224,9 @@ class Mbarriers:
         number, blocks = self._numbers.get(address), self._block_of[mask.index] if owners is None else owners
         if number is None or not self._expected[number, blocks].all():
             raise MisusedMbarrier(f"there is no mbarrier at {address:#x}", mask.lane(0))
-        if self._ordering:
+        if ordering := self._ordering:
             made = self._made[number]
-            known = (
-                self._ordering.knows(made, mask)
-                if owners is None
-                else self._ordering.all_know(made, owners, mask.index)
-            )
+            known = ordering.knows(made, mask) if owners is None else ordering.cluster_knows(made, owners, mask.index)
             if not known:
                 raise MisusedMbarrier(
                     f"the mbarrier at {address:#x} has been initialised, but with no barrier between", mask.lane(0)

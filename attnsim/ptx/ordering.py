@@ -170,7 +170,7 @@ class Ordering:
         """True if these warps' clocks include the barrier's clock."""
         return bool(compiled_clocks.clocks_known(clock, self._known, mask.warp_index, self._per_block))
 
-    def all_know(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
+    def cluster_knows(self, clock: Clock, blocks: Indices, lanes: Indices) -> bool:
         """True if the clocks of these lanes' warps include the barrier's clock in other blocks of their clusters."""
         return bool((clock[blocks, _GENERIC] <= self._known[lanes // WARP, _GENERIC]).all())
 
