@@ -42,7 +42,7 @@ def check(
     look: Look,
     json: options.Json = False,
 ) -> None:
-    """Hold your own timings against predictions: error and 90 % range of each row, bias and coverage of all.
+    """Compare your own timings with predictions: error and 90 % range of each row, bias and coverage of all.
 
     Ends with 0 if every row was answered, 1 if some were not or are impossible, 2 if the table cannot be read at all.
     """

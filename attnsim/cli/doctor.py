@@ -22,7 +22,7 @@ from attnsim.simulator.program import Program
 
 
 def doctor(json: options.Json = False) -> None:
-    """Say what of packages, player, compiler, interpreter, driver, GPU and profiler works; how to mend the rest."""
+    """Check packages, player, compiler, interpreter, driver, GPU and profiler, and say how to mend what is broken."""
     with progress.busy("examining"):
         packages, *others = examine()
         findings = [packages, player(), *others]

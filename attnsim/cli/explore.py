@@ -23,13 +23,13 @@ def explore(
     *,
     port: Annotated[
         int,
-        options.count("Of 127.0.0.1; default: any that is free.", None, low=0, high=65535, show_default=False),
+        options.count("Port on 127.0.0.1; default: any free one.", None, low=0, high=65535, show_default=False),
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     build: Annotated[Path | None, flag("DIR", "Write the page with computed answers, for a web server.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Turn a GPU and a question on a page of this machine, and see the answer move; Ctrl-C ends it.
+    """Change a GPU and a question on a page of this machine, and see the answer move; Ctrl-C ends it.
 
     Only whoever has the printed address is answered, and only on this machine.
     """

@@ -50,7 +50,10 @@ Mode = Annotated[str, flag("MODE", "fast or exact.", panel=CONDITIONS)]
 Cache = Annotated[
     str | None, flag("L2", "cold or warm L2; default: cold for decode of a model, else warm.", panel=CONDITIONS)
 ]
-Launch = Annotated[str, flag("HOW", "stream, host (from Python), graph or kernel (alone).", panel=CONDITIONS)]
+Launch = Annotated[
+    str,
+    flag("HOW", "How kernels are launched: stream, host (from Python), graph, or kernel (alone).", panel=CONDITIONS),
+]
 Calibration = Annotated[
     Path | None,
     flag("FILE", "Your own timings, as attnsim adapt writes them: near them answers are corrected.", panel=CONDITIONS),
@@ -82,7 +85,7 @@ def amount(help_text: str, panel: str | None = None, *, metavar: str = "X") -> A
     return typer.Option(parser=partial(_read, read_number), metavar=metavar, help=help_text, rich_help_panel=panel)
 
 
-Budget = Annotated[int | None, count("Segment executions of a call that fast mode plays (20k).", CONDITIONS)]
+Budget = Annotated[int | None, count("Most segment executions that fast mode plays of a call (20k).", CONDITIONS)]
 Batch = Annotated[int, count("Sequences.")]
 Heads = Annotated[int | None, count("Query heads.")]
 KvHeads = Annotated[int | None, count("Key/value heads; default: as --heads.")]
@@ -91,10 +94,10 @@ Seqs = Annotated[
     str | None,
     _asked("N", "Sequence length (64k); with --pass decode the keys in the cache. With --layer several with commas."),
 ]
-SeqKv = Annotated[int | None, count("Keys, where not as many as queries.")]
+SeqKv = Annotated[int | None, count("Number of keys, where it differs from that of queries.")]
 LengthsText = Annotated[
     str | None,
-    _asked("TEXT", "Queries:keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution."),
+    _asked("TEXT", "Queries and keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution."),
 ]
 PageSize = Annotated[int | None, count("Keys of a page of the cache.")]
 Prefix = Annotated[int | None, count("Keys at the beginning that all sequences share.")]
@@ -105,9 +108,11 @@ Tp = Annotated[
     int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.", high=1024)
 ]
 ExpertGpus = Annotated[int | None, count("Of a step: GPUs among which whole experts are divided.", high=64)]
-LatentText = Annotated[str | None, _asked("RANKxROPE", "Latent that is cached instead of K and V, such as 512x64.")]
+LatentText = Annotated[
+    str | None, _asked("RANKxROPE", "Latent vector that is cached instead of K and V, such as 512x64.")
+]
 OperationsText = Annotated[
-    str | None, _asked("TEXT", "What unfused attention runs, such as 'scale, softmax, dropout 0.1'.")
+    str | None, _asked("TEXT", "Passes of unfused attention, such as 'scale, softmax, dropout 0.1'.")
 ]
 SelectionText = Annotated[
     str | None,
@@ -122,9 +127,9 @@ Dtype = Annotated[
     typer.Option(parser=read_dtype, metavar="FORMAT", help="fp32, fp16, bf16 or fp8.", rich_help_panel=QUESTION),
 ]
 Causal = Annotated[bool, switch("Causal mask, last query against last key.", "--causal", panel=QUESTION)]
-KvDtype = Annotated[str | None, _asked("FORMAT", "Of K and V where it is not that of Q: fp8.")]
-Sinks = Annotated[bool, switch("A further term in the sums of each softmax.", "--sinks", panel=QUESTION)]
-Softcap = Annotated[str | None, _asked("X", "Scores bounded by X tanh(score / X).")]
+KvDtype = Annotated[str | None, _asked("FORMAT", "Number format of K and V, where it differs from that of Q: fp8.")]
+Sinks = Annotated[bool, switch("Attention sinks: one more term in the sum of each softmax.", "--sinks", panel=QUESTION)]
+Softcap = Annotated[str | None, _asked("X", "Soft cap of scores: X tanh(score / X).")]
 MaskText = Annotated[str | None, _asked("TEXT", "Patterns for sparse, such as 'causal, window 512, global 16'.")]
 Pass = Annotated[
     str,
@@ -140,9 +145,7 @@ StyleName = Annotated[str, flag("NAME", "light, dark, print (grey) or latex (ser
 PictureWidth = Annotated[str, flag("NAME", "page, or column of a two-column paper.", "--width", panel=OUTPUT)]
 Json = Annotated[bool, switch("A list of objects on stdout, and nothing else.", "--json", panel=OUTPUT)]
 Verbose = Annotated[bool, switch("More columns and tables.", "--verbose", "-v", panel=OUTPUT)]
-Details = Annotated[
-    bool, switch("More columns, and all there is to say of the trust.", "--verbose", "-v", panel=OUTPUT)
-]
+Details = Annotated[bool, switch("More columns, and all remarks.", "--verbose", "-v", panel=OUTPUT)]
 Pictures = Annotated[list[Path], flag("FILE", "Picture, .png, .svg, .pdf or .pgf; repeat it for several.", "--out")]
 CaptionPlace = Annotated[
     str, flag("WHERE", "Title and caption: in the picture, in a file beside it, or none.", "--caption", panel=OUTPUT)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,22 +73,8 @@ def roofline(
     machines = question_flags.beside_unchanged(gpu, changes)
     names = plot_flags.drawn(algorithm, question)
     imitated = options.words([implementation], "--implementation") if implementation else []
-    groups = [
-        (
-            machine,
-            compare(
-                question,
-                machine,
-                names,
-                implementation=imitated,
-                tiles=tiles,
-                cache=flags.l2,
-                launch=launch,
-                calibration=calibration,
-            ),
-        )
-        for machine in machines
-    ]
+    conditions: dict[str, Any] = {"tiles": tiles, "cache": flags.l2, "launch": launch, "calibration": calibration}
+    groups = [(one, compare(question, one, names, implementation=imitated, **conditions)) for one in machines]
     predictions = [item for _, found in groups for item in found]
     written = look.write(roofs(predictions, machines), *out)
     if json:

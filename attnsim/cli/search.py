@@ -120,30 +120,28 @@ def hardware(
         algorithm = algorithm if given.is_given(context, "algorithm") else ""
     prices = Prices.parse(cost) if cost else None
     space = Space.read(question_flags.changed(load_gpu(gpu), changes), vary, limit)
+    goals = options.words([minimise], "--minimise")
+    how: dict[str, Any] = {"implementation": implementation, "cache": flags.l2}
+    how |= {"launch": launch, "calibration": calibration}
     with progress.rate("answering machines", min(points, space.size)) as done:
         found = search_hardware(
-            cases, space, algorithm or None, implementation=implementation,
-            objectives=options.words([minimise], "--minimise"), prices=prices, points=points, seed=seed, cache=flags.l2,
-            launch=launch, calibration=calibration, done=done,
-        )  # fmt: skip
+            cases,
+            space,
+            algorithm or None,
+            objectives=goals,
+            prices=prices,
+            points=points,
+            seed=seed,
+            done=done,
+            **how,
+        )
     rows = rows_of(found)
     questions = [described(one, flags.title) for one in cases]
     if out is not None:
         write_csv(out, list(rows[0]), rows)
     if plot is not None:
         look.write(front(found, "; ".join(questions)), plot)
-    best = (
-        split_best(
-            found,
-            algorithm or None,
-            implementation=implementation,
-            cache=flags.l2,
-            launch=launch,
-            calibration=calibration,
-        )
-        if split
-        else None
-    )
+    best = split_best(found, algorithm or None, **how) if split else None
     if json:
         show.print_json([best.to_dict()] if best else rows)
     else:

@@ -37,9 +37,7 @@ def sensitivity(
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
-    """Show how the time answers to each figure of a GPU: d log time / d log figure."""
-    from attnsim.api.answering import answer
-
+    """Show how sensitive the time is to each figure of a GPU: d log time / d log figure."""
     if sobol is None:
         given.refuse(context, "is about the indices of --sobol, which are not asked for", ("spread", "seed"))
     w, changed = flags.workload(), question_flags.changed(load_gpu(gpu), changes)

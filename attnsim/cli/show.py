@@ -88,18 +88,22 @@ def print_table(out: Console, table: Table) -> None:
     """Print a table, long texts folded save in its `whole` columns.
 
     A table that is wider than the terminal is cut between columns, and each part begins with the columns that tell the
-    rows apart. In a pipe a table stays whole, as wide as it is. No cell is ever cut.
+    rows apart. In a pipe such a table stays whole, a line for each row. No cell is ever cut.
     """
     columns = dict(zip(table.columns, map(list, zip(*table.cells, strict=True)), strict=True))
     widths = {name: _least_width(name, cells, name in table.whole) for name, cells in columns.items()}
+    parts, unfolded = _parts(columns, widths, out.width), table.whole
+    if len(parts) > 1 and getattr(out, "is_piped", False):
+        parts, unfolded = [list(columns)], columns
+        widths = {name: _least_width(name, cells, True) for name, cells in columns.items()}
     if table.heading:
         out.print(table.heading)
-    for part in [list(columns)] if getattr(out, "is_piped", False) else _parts(columns, widths, out.width):
+    for part in parts:
         wide = sum(widths[name] + 2 for name in part) <= out.width + 2
         shown = rich.table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(wide), 0, 0), show_edge=False)
         for name in part:
             side: Literal["left", "right"] = "right" if table.is_right(name) else "left"
-            whole = name in table.whole
+            whole = name in unfolded
             shown.add_column(name, justify=side, overflow="fold", min_width=widths[name], no_wrap=whole)
         for cells in zip(*(columns[name] for name in part), strict=True):
             shown.add_row(*cells)

@@ -25,9 +25,9 @@ Maps = Annotated[
 ]
 TimeUnit = Annotated[
     str | None,
-    flag("UNIT", "s, ms, us or ns, where times have none; tflops or gbs of kernels' columns.", "--time-unit"),
+    flag("UNIT", "Unit of times that have none: s, ms, us or ns; tflops or gbs of kernels' columns.", "--time-unit"),
 ]
-Cells = Annotated[list[str], flag("NAME=VALUE", "What all rows say, such as heads=32; repeat it.", "--set-column")]
+Cells = Annotated[list[str], flag("NAME=VALUE", "A value of all rows, such as heads=32; repeat it.", "--set-column")]
 SaveMap = Annotated[Path | None, flag("FILE", "Write how the columns were read, for --map.", "--save-map")]
 
 

@@ -298,7 +298,7 @@ def test_the_tile_chosen_anew_is_told_in_a_line(tmp_path: Path, capsys: pytest.C
     mask = "causal, window 4096, global 64, random 48x64"
     shape = ("--heads", "32", "--kv-heads", "8", "--seq", "65536", "--head-dim", "128", "--mask", mask)
     code, text, _ = run(
-        capsys, "sparse", "--implementation", "attnsim.sparse", "--gpu", str(tmp_path / "slow.yaml"), *shape
+        capsys, "sparse", "--implementation", "attnsim.sparse", "--gpu", str(tmp_path / "slow.yaml"), *shape, "-v"
     )
     (line,) = [line for line in text.splitlines() if line.startswith("All on the same tile")]
     assert code == 0 and "with it chosen anew, 64 x 64, 2 warps: l2.bandwidth 1." in line
