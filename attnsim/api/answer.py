@@ -24,6 +24,7 @@ from attnsim.models.hardware.changes import Change, changes_text
 from attnsim.models.hardware.clock_law import ClockBy, clock_law
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import UNITS, bound_text
+from attnsim.models.question.headings import frame_of
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.models.question.workload import Workload
@@ -137,9 +138,7 @@ class Reply(Generic[Q]):
 
     def to_frame(self: Reply[Question]) -> pd.DataFrame:
         """The one row of :meth:`row` as a frame; :func:`attnsim.compare` gives several."""
-        import pandas as pd
-
-        return pd.DataFrame([self.row()])
+        return frame_of([self.row()])
 
     def shown(self: Reply[Question]) -> dict[str, str]:
         """The cells of a table for people."""
@@ -586,9 +585,7 @@ class Answers(list[Outcome]):
 
     def to_frame(self) -> pd.DataFrame:
         """A row an answer, the columns of :meth:`Answer.row`."""
-        import pandas as pd
-
-        return pd.DataFrame([one.row() for one in self])
+        return frame_of([one.row() for one in self])
 
     def __repr__(self) -> str:
         return "[" + ",\n ".join(map(repr, self)) + "]"

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from attnsim.cli import app, help
 from attnsim.errors import InputError, Taken, shortened
 
 BAD_INPUT = 2
@@ -32,8 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         In place of those of the process.
     """
     gc.set_threshold(OBJECTS)
-    from attnsim.cli import app, help
-
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if sys.stdout is None:

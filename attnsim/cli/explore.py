@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import secrets
 import sys
 import webbrowser
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +14,6 @@ import typer
 from attnsim.cli import options, progress, show
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
-from attnsim.explore.build import build as write
-from attnsim.explore.build import check_folder, count
-from attnsim.explore.server import listen, serve
 
 
 def explore(
@@ -38,16 +35,20 @@ def explore(
         if port:
             raise InputError(f"--port {port} is of a server, and --build writes files; leave one out")
 
-        check_folder(build)
-        with progress.rate("answering states", count()) as done:
-            written = write(build, done)
+        from attnsim.explore import build as pages
+
+        pages.check_folder(build)
+        with progress.rate("answering states", pages.count()) as done:
+            written = pages.build(build, done)
         if json:
             show.print_json([{"folder": str(build), "files": written}])
             return
         print(f"written: {build}, {written} files; python -m http.server --directory {build}")
         return
 
-    listening, token = listen(port), secrets.token_urlsafe(24)
+    from attnsim.explore import server
+
+    listening, token = server.listen(port), secrets.token_urlsafe(24)
     number = listening.getsockname()[1]
     url = f"http://127.0.0.1:{number}/?token={token}"
     if json:
@@ -58,11 +59,11 @@ def explore(
     sys.stdout.flush()
     if browser:
         webbrowser.open(url)
-    serve(listening, token)
+    server.serve(listening, token)
 
 
 def _check_extra() -> None:
     """Refuse where the extra is not installed."""
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"{' and '.join(missing)} are not installed; pip install 'attnsim[explore]'")

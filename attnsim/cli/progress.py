@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
-from rich import progress
 from rich.console import Console
-from rich.progress import Progress, TaskID
 
 from attnsim.bounds import watched
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 @contextmanager
@@ -27,6 +29,8 @@ def busy(what: str) -> Iterator[None]:
 @contextmanager
 def _bar(what: str, total: float, *columns: str) -> Iterator[tuple[Progress, TaskID]]:
     """A bar with further columns, by their names in `rich.progress` or as texts."""
+    from rich import progress
+
     err = Console(stderr=True)
     shown = [getattr(progress, name)() if name.endswith("Column") else progress.TextColumn(name) for name in columns]
     first = (progress.TextColumn(what), progress.BarColumn())

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from attnsim import wording
+from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions
 from attnsim.cli import given, options, progress, question_flags, show
 from attnsim.cli.question_flags import QuestionFlags, asking

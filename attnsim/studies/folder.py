@@ -7,11 +7,11 @@ written under a temporary name and then renamed, so that a part is complete or a
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import socket
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +229,7 @@ def to_xarray(folder: str | Path) -> Any:
     InputError
         Without xarray.
     """
-    if find_spec("xarray") is None:
+    if importlib.util.find_spec("xarray") is None:
         raise InputError("xarray is not installed: pip install xarray, or take attnsim.studies.load for pandas")
     frame = load(folder)
     axes = Folder(folder).manifest()["inputs"]["plan"].get("axes", [])

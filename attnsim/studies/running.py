@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def _check(jobs: int, backend: str, scheduler: str) -> None:
     """Raise InputError for a backend that is not available, before anything is computed."""
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; allowed: whole numbers from 1")
-    if find_spec("pyarrow") is None:
+    if importlib.util.find_spec("pyarrow") is None:
         raise InputError('results are Parquet, which needs pyarrow: pip install "attnsim[datasets]"')
     if backend not in BACKENDS:
         raise InputError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
@@ -150,5 +150,5 @@ def _check(jobs: int, backend: str, scheduler: str) -> None:
         raise InputError(f"scheduler {scheduler} goes with backend dask; leave it out, or add --backend dask")
     if backend == "dask" and not scheduler:
         raise InputError("backend dask needs the scheduler's address: --scheduler tcp://host:8786")
-    if backend == "dask" and find_spec("distributed") is None:
+    if backend == "dask" and importlib.util.find_spec("distributed") is None:
         raise InputError('backend dask needs dask[distributed]: pip install "attnsim[cluster]"')

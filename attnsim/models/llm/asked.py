@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnsim.errors import InputError, Taken, shown
-from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import LayerKind, Model
 from attnsim.models.llm.parallel import LEFT_OUT, share_of_heads, share_of_model
 from attnsim.models.question.length_sources import read_lengths
@@ -130,6 +129,8 @@ def filled(
     ------
     InputError
     """
+    from attnsim.models.llm.files import load_model  # what knows no model is answered without
+
     whole = load_model(name)
     model = asked_layers(whole, name)
     flags: dict[str, int | str | None] = {
