@@ -31,12 +31,8 @@ Answer = dict[str, object]
 
 PASSES = {"prefill": "prefill", "decode": "decode", "training": "training (forward and backward)", "bwd": "backward"}
 MASKS = {
-    "": "as the model has it, or full",
-    "full": "full",
-    "causal": "causal",
-    "causal, window 1024": "sliding window",
-    "causal, window 512, global 16": "window and global",
-    "causal, strided 512": "strided",
+    "": "as the model has it, or full", "full": "full", "causal": "causal", "causal, window 1024": "sliding window",
+    "causal, window 512, global 16": "window and global", "causal, strided 512": "strided",
     "causal, block window 256x4": "blocks along the diagonal",
 }  # fmt: skip
 """Masks that the control offers; any text of ``--mask`` may be typed."""
@@ -201,10 +197,6 @@ def _kernel(state: State, record: Implementation) -> Answer:
     w, gpu = state.question, state.base
     trust = assess(w, gpu, built(choose(record, gpu), record, w, gpu), record, version=record.version)
     return {
-        "id": record.name,
-        "label": record.name,
-        "code": record.source,
-        "runs": running(record)[0].name,
-        "level": trust.level,
-        "trust": trust.summary,
-    }
+        "id": record.name, "label": record.name, "code": record.source, "runs": running(record)[0].name,
+        "level": trust.level, "trust": trust.summary,
+    }  # fmt: skip

@@ -34,13 +34,9 @@ def _look(body: Body) -> tuple[object, object]:
 
 HOST = "127.0.0.1"
 TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".txt": "text/plain; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".json": "application/json",
-}
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json",
+}  # fmt: skip
 """Media types of the page's files."""
 
 ASKED: Mapping[str, Callable[[Body], object]] = {
