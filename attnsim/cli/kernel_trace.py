@@ -54,10 +54,7 @@ def trace(
         outputs.check_output(out)
     kernel.refuse_mixed(context, own=("gpu",), others=("registers", "like"))
     with progress.interpreting("finding the schedule"):
-        if kernel.given:
-            found = _other(kernel, inputs, registers, like, counted)
-        else:
-            found = _own(kernel.name, gpu, inputs, own, counted)
+        found = _lifted(kernel, gpu, inputs, registers, like, own, counted)
     if out is not None:
         write_kernels(out, found)
     if json:
@@ -66,21 +63,20 @@ def trace(
         _print(found, out)
 
 
-def _other(kernel: KernelFlags, inputs: str, registers: int | None, like: str | None, counted: bool) -> LiftedCall:
-    from attnsim.kernels.lift.tracing import trace_kernel
+def _lifted(
+    kernel: KernelFlags, gpu: str, inputs: str, registers: int | None, like: str | None, flags: OwnFlags, counted: bool
+) -> LiftedCall:
+    from attnsim.kernels.lift import own, tracing
 
-    if like:
-        find_implementation(like)
-    source = str(kernel.ptx or kernel.cuda or kernel.triton)
-    return trace_kernel(kernel.ready(inputs, 0), source, inputs, registers, like, counted=counted)
-
-
-def _own(name: str, gpu: str, inputs: str, own: OwnFlags, counted: bool) -> LiftedCall:
-    from attnsim.kernels.lift.own import lift_operation
-
-    operation = find_operation(name)
+    if kernel.given:
+        if like:
+            find_implementation(like)
+        source = str(kernel.ptx or kernel.cuda or kernel.triton)
+        return tracing.trace_kernel(kernel.ready(inputs, 0), source, inputs, registers, like, counted=counted)
+    operation = find_operation(kernel.name)
+    where, question = gpu or operation.example_gpu, flags.workload(operation)
     try:
-        return lift_operation(operation, own.workload(operation), gpu or operation.example_gpu, inputs, counted=counted)
+        return own.lift_operation(operation, question, where, inputs, counted=counted)
     except Fault as fault:
         raise InputError(str(fault)) from None
 

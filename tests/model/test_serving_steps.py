@@ -206,7 +206,7 @@ def test_the_example_simulates_what_serving_steps_through(tmp_path: Path, monkey
 def test_the_command_writes_steps_and_picture(tmp_path: Path) -> None:
     path, picture = tmp_path / "requests.csv", tmp_path / "steps.png"
     path.write_text("ContextTokens,GeneratedTokens\n600,3\n40,2\n")
-    flags = ["--gpu", "a100-sxm4-80gb", "--model", "llama-3-8b", "--tokens", "512", "--plot", str(picture)]
+    flags = ["--gpu", "a100-sxm4-80gb", "--model", "llama-3-8b", "--tokens", "512", "--plot", str(picture), "-v"]
     result = CliRunner().invoke(app, ["serving", str(path), *flags])
     assert result.exit_code == 0, result.output
     assert "Steps by kind" in result.output and "Left out:" in result.output and "(90 % range " in result.output
