@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from attnsim import wording
-from attnsim.api.comparing.breakeven import BreakEven
+from attnsim.api.comparing.breakeven import BreakEven, verdict
+from attnsim.api.comparing.breakeven import breakeven as search
 from attnsim.cli import options, question_flags, show
 from attnsim.cli.help import QUESTION
 from attnsim.cli.look import Look
@@ -55,7 +56,6 @@ def breakeven(
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 16, head_dim=flags.head_dim or 128)
     question = flags.workload(seq=lengths[0])
-    from attnsim.api.comparing.breakeven import breakeven as search
 
     machines = [question_flags.changed(load_gpu(name), changes) for name in options.words(gpu, "--gpu")]
     rows: list[BreakEven] = []
@@ -81,8 +81,6 @@ def breakeven(
 
 
 def _print(rows: list[BreakEven], title: str, verbose: bool) -> None:
-    from attnsim.api.comparing.breakeven import verdict
-
     out = show.console()
     table: list[dict[str, object]] = [
         {

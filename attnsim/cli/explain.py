@@ -9,6 +9,8 @@ from rich.console import Console
 
 from attnsim import wording
 from attnsim.api.answer import Outcome
+from attnsim.api.asking import read_conditions
+from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.explaining import Explanation, KernelFit
 from attnsim.api.explaining import explain as explained
 from attnsim.api.floor import fastest
@@ -54,8 +56,6 @@ def explain(
     if split_changes:
         split.check(changes)
     question = flags.workload() if any(given.is_given(context, name) for name in OF_THE_CALL) else None
-    from attnsim.api.asking import read_conditions
-    from attnsim.api.comparing.splitting import split as shared_out
 
     if question is not None:
         check_window(question, [algorithm], flags.window)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from attnsim import wording
+from attnsim.api.answer import plain
 from attnsim.api.libraries import TYPICAL, library_defaults
 from attnsim.cli import options, show
 from attnsim.cli.options import flag, switch
@@ -168,8 +169,6 @@ def span(one: Implementation) -> str:
 
 def _described(one: Implementation) -> dict[str, object]:
     """The record without its functions."""
-    from attnsim.api.answer import plain
-
     return {
         "implementation": one.name,
         **{name: plain(getattr(one, name)) for name in ("library", "runs", "calls", "source", "closed", "versions")},

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from attnsim.api.asking import ask, read_conditions
+from attnsim.api.comparing.baselines import check_baseline
+from attnsim.api.comparing.crossover import crossover
+from attnsim.api.comparing.densities import densities
 from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.explaining import explain
 from attnsim.cli import help, options, progress
@@ -35,9 +38,6 @@ app = help.Commands(
 @asking(without=("lengths",), algorithm="naive,flash,linear", seq="512:131072", out=[Path("scaling.png")])
 def scaling(asked: Asked, *, baseline: options.Baseline = None) -> None:
     """Time and speedup over the length, with 90 % ranges, crossovers, and where memory ends a line."""
-    from attnsim.api.comparing.baselines import check_baseline
-    from attnsim.api.comparing.crossover import crossover
-
     questions = asked.questions()
     if len(questions) < 2 or len({one.batch for one in questions}) > 1:
         raise InputError(f"scaling has one --batch and several lengths; write --seq 512:131072, not {asked.seq}")
@@ -122,8 +122,6 @@ def density(
     block: Annotated[int, options.count("Tokens of a block of the pattern.")] = 64,
 ) -> None:
     """Time of dense flash and of sparse kernels (--implementation) over the density of the mask."""
-    from attnsim.api.comparing.densities import densities
-
     machines = asked.machines()
     with progress.steps("predicting", len(machines)) as done:
         found = densities(

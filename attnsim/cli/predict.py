@@ -15,11 +15,12 @@ from attnsim.api import compare
 from attnsim.api.answer import Answer, Outcome, plain
 from attnsim.api.answering import compared
 from attnsim.api.asking import Question, read_conditions
+from attnsim.api.bounds import expect_bounds
 from attnsim.api.comparing.baselines import Ratios, check_baseline, ratios_over, ratios_over_unchanged
 from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.comparing.splitting import Split
 from attnsim.api.comparing.splitting import split as shared_out
-from attnsim.api.tables import predict_rows, with_answers
+from attnsim.api.tables import predict_rows, read, with_answers
 from attnsim.cli import given, lifted, options, predictions, progress, question_flags, show, split, table_flags
 from attnsim.cli.help import MACHINE
 from attnsim.cli.look import Look
@@ -210,8 +211,6 @@ class _Asked:
 
     def groups(self, question: Workload, base: Gpu, machine: Gpu, ways: list[str]) -> list[_Group]:
         """Tables for one GPU: as it is, and changed in each of the `ways` to choose tiles."""
-        from attnsim.api.bounds import expect_bounds
-
         expect_bounds()
         if machine is base:
             why = self.refused[base.base_id]
@@ -243,8 +242,6 @@ class _Asked:
         self, question: Workload, base: Gpu, unchanged: list[Outcome], answers: list[Outcome]
     ) -> list[LikeForLike[Outcome]]:
         """Each answer on retuned tiles beside those on the unchanged GPU; none where that has no answer."""
-        from attnsim.api.comparing.ratios import LikeForLike
-
         if not unchanged:
             return []
         retuned = self.answers(question, base, "retuned")
@@ -379,8 +376,6 @@ def _predict_cases(
     """The table of answers; ends with 1 where a row has none."""
     if out is not None:
         table_flags.check_table(out)
-    from attnsim.api.asking import read_conditions
-    from attnsim.api.tables import read
 
     conditions = read_conditions(tiles, mode=how.mode, budget=how.budget, calibration=how.calibration)
     frame, columns = read(cases, naming)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from attnsim import wording
+from attnsim.api.asking import read_conditions
 from attnsim.api.lifted import trace_kernel
 from attnsim.api.tracing import traces
 from attnsim.cli import given, lifted, options, outputs, question_flags, show
@@ -61,7 +62,6 @@ def trace(
     changed = [question_flags.changed(base, changes) for base in bases]
     pairs = zip(bases if picture else changed, changed, strict=True)
     machines = list(dict.fromkeys(one for pair in pairs for one in pair))
-    from attnsim.api.asking import read_conditions
 
     conditions = read_conditions(cache=flags.l2, launch=launch, calibration=calibration)
     with busy("replaying"):
