@@ -324,7 +324,7 @@ class Answer(Reply[Q]):
 
     @property
     def clock_by(self) -> ClockBy:
-        """Who set the clock: "given", "boost", "power" where the power limit holds it, or "least", the lowest clock.
+        """The limit that set the clock: "given", "boost", "power", or "least", the lowest clock.
 
         "boost" is no limit: GeForce cards run above their datasheet's boost.
         """

@@ -306,7 +306,7 @@ class KernelQuestion:
         **{name: name for name in ("blocks_per_sm", "waves", "units_s", "clock_hz", "exposed_s", "launch_s", "spread")},
         **{"kernels": "kernels", "trust": "trust"},
     }
-    """As of :class:`Question`."""
+    """Keys of its answer in JSON, as :class:`Question` has them."""
 
     @property
     def implementation(self) -> str:
@@ -354,7 +354,7 @@ class LayerQuestion:
         **{name: name for name in ("flops_useful", "mode", "budget", "cache", "launch", "trust", "parts", "dense")},
         **{"head": "head", "attention": "attention"},
     }
-    """As of :class:`Question`."""
+    """Keys of its answer in JSON, as :class:`Question` has them."""
 
     @property
     def title(self) -> str:

@@ -48,7 +48,7 @@ LEFT_OUT = "Left out: sampling, the scheduler and all else that the host does be
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one GPU has to hold.
+    """Memory that one GPU has to hold.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ _FP8 = {"tensorrt-llm": "trtllm"}
 """Whose fp8 GEMMs go with an all-reduce, where the names differ."""
 
 _seen_part = lru_cache(maxsize=4096)(step_part)
-"""Of steps with as many tokens the parts are the same, whatever is attended."""
+"""Parts are the same of steps with as many tokens, whatever is attended."""
 
 
 def _read(model: Model | str) -> Model:
@@ -320,7 +320,7 @@ def _check_fits(model: Model, memory: Memory, gpus: int) -> None:
 
 @dataclass(frozen=True)
 class _Run:
-    """What stays the same from kind to kind of layers."""
+    """A step's question, the same for all kinds of layers."""
 
     model: Model
     gpu: Gpu

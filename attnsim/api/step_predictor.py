@@ -57,6 +57,7 @@ class StepPredictor:
         Raises
         ------
         InputError
+            When a request has no new token, and as :func:`attnsim.api.step.step` does.
         """
         return self.predict(requests).time_s
 
@@ -74,6 +75,7 @@ def rounded(requests: Iterable[tuple[int, int]]) -> tuple[Length, ...]:
     Raises
     ------
     InputError
+        When a request has no new token.
     """
     decoding, chunks = list[int](), list[Length]()
     for new, cached in requests:

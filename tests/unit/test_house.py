@@ -139,7 +139,6 @@ def strings(node: ast.AST) -> set[str]:
 
 
 NOT_REWRITTEN = (
-    "api/",
     "cli/",
     "explore/",
     "kernels/",

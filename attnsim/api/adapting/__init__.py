@@ -1,1 +1,1 @@
-"""What somebody's own timings say of a model's answers, and answers corrected by them."""
+"""Somebody's own timings against a model's answers, and answers corrected by them."""

@@ -55,6 +55,7 @@ class Adapted:
         Raises
         ------
         InputError
+            When the file cannot be written.
         """
         self.own.write(path)
 
@@ -73,7 +74,7 @@ class Adapted:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known of the timings, a line each."""
+        """Remarks on the timings, a line each."""
         said, line = [], self.check.line_name
         for one in self.own.timings:
             if one.spread > 0:

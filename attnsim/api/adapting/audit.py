@@ -103,7 +103,7 @@ class Reason:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """What is to be said of the rows of a kernel and pass on a GPU.
+    """Remarks on the rows of a kernel and pass on a GPU.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an audit found in a table.
+    """Findings of an audit in a table.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class Audit:
 
     @property
     def rows(self) -> list[str]:
-        """Of each row: "plausible", "suspicious" or "impossible", with the likeliest reason; "" without an answer."""
+        """Verdicts on rows: "plausible", "suspicious" or "impossible", with the likeliest reason; "" if unanswered."""
         said = ["" if row.ratio is None else "plausible" for row in self.answered]
         for one in self.findings:
             for place in one.rows if one.reasons else ():
@@ -167,7 +167,7 @@ class Audit:
 
     @property
     def lines(self) -> list[str]:
-        """What is suspicious, a line each."""
+        """Suspicious findings, a line each."""
         found = [one.text for one in self.findings if one.text]
         index = self.frame.index
         for one in self.findings:
@@ -329,7 +329,7 @@ def _answered(cause: Cause, row: Row, columns: Columns) -> Outcome | None:
 
 
 def probabilities(points: Points, stated: Tried, tried: Sequence[Tried]) -> tuple[float, Array]:
-    """Of the table as it stands, and of each cause."""
+    """Trials of the table as it stands, and of each cause."""
     apart = [np.sqrt(np.mean((one.off - stated.off) ** 2)) > NOTHING for one in tried]
     share = np.log((1 - RIGHT) / max(1, sum(apart)))
     logs = [np.log(RIGHT) + _likelihood(points, stated)]

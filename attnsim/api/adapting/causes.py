@@ -34,7 +34,7 @@ THOUSANDS = (1e-6, 1e-3, 1e3, 1e6)
 """By which times in another unit are off."""
 LATENCY = ("stream", "host", "graph", "kernel")
 OTHER_PASS = {"fwd": ("fwd+bwd", "bwd"), "bwd": ("fwd+bwd", "fwd"), "fwd+bwd": ("fwd", "bwd"), "decode": ()}
-"""What else may have been timed."""
+"""A cause: something else that may have been timed."""
 OTHER_BUILD = {
     "flash-attn.1": ("flash-attn.2",),
     "flash-attn.2": ("flash-attn.1", "flash-attn.2-unsplit", "torch.sdpa-math"),
@@ -49,7 +49,7 @@ OTHER_BUILD = {
     "sglang.fa3": ("flashinfer.fa2",),
     "flashinfer.fa3": ("flashinfer.fa2",),
 }
-"""What a library runs where a version, build or flag is not what was thought: the kernel before, or its fallback."""
+"""Kernels that a library runs where a version, build or flag is another: the kernel before, or its fallback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Cause:
 
 
 def causes(row: Row, columns: Columns, case: Case, asked: Question, clock_hz: float) -> Iterator[Cause]:
-    """What is tried on a row.
+    """A cause tried on a row.
 
     Parameters
     ----------

@@ -29,12 +29,12 @@ CONSTANT_CAP = by_hand(0.6, "largest standard deviation of log time that a const
 ROUNDS = by_hand(5, "times that the weights of timings are set anew")
 
 COORDINATES = ("seq_q", "seq_kv", "batch x heads", "head_dim", "causal", "window", "group", "bytes")
-"""Of a shape, in octaves."""
+"""Coordinates of a shape, in octaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What the process is made of.
+    """Parts of the process.
 
     Rounded from a fit to 260 tables of 13 laboratories, in which halving or doubling any of them moved the mean error
     with five timings by at most 0.7 points. `factor` holds that fit's parts of the clock and of the memory's rate too
@@ -67,7 +67,7 @@ SCALES = Scales(noise=0.05, factor=0.14, near=0.11, octaves=3.0, constant_s=2e-6
 
 
 def coordinates(w: Workload) -> tuple[float, ...]:
-    """Where a question lies among shapes, by `COORDINATES`: twice as long is one octave, another mask two."""
+    """Place of a question among shapes, by `COORDINATES`: twice as long is one octave, another mask two."""
     sizes = np.log2([w.seq_q, w.seq_kv, w.batch * w.heads_q, w.head_dim, w.group, w.element_bytes])
     masks = 2.0 * (w.mask.is_causal), 2.0 * (w.mask.is_windowed or not w.mask.is_band)
     return (*map(float, sizes[:3]), 2 * float(sizes[3]), *masks, float(sizes[4]), 2 * float(sizes[5]))
@@ -93,7 +93,7 @@ class Points:
 
     @classmethod
     def of(cls, calls: Sequence[tuple[Sequence[float], float, float]]) -> Points:
-        """Of calls given as shape, standard deviation and predicted time."""
+        """Points of calls given as shape, standard deviation and predicted time."""
         shape = np.array([one[0] for one in calls], dtype=float).reshape(len(calls), len(COORDINATES))
         return cls(shape, *(np.array([one[column] for one in calls], dtype=float) for column in (1, 2)))
 
@@ -125,7 +125,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """What timings say of other calls.
+    """Corrections of other calls by timings.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class Near:
 
     @cached_property
     def left_out(self) -> Array:
-        """What the other timings say of each (Rasmussen and Williams, equation 5.12)."""
+        """Predictions of each timing by the others (Rasmussen and Williams, equation 5.12)."""
         return np.asarray(self.off - (self._inverse @ self.off) / np.diag(self._inverse))
 
     @property

@@ -84,7 +84,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What an answer may be off by before anything was timed, parts that timings of the unchanged GPU tell apart.
+    """Errors that an answer may have before anything was timed, by parts that timings of the unchanged GPU tell apart.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Prior:
 
 
 def prior_of(w: Workload, gpu: Gpu, record: Implementation, calibration: Calibration | None, trust: Trust) -> Prior:
-    """What the range of an answer is made of, as far as timings of the kernel on the unchanged GPU narrow it."""
+    """Components of an answer's range, as far as timings of the kernel on the unchanged GPU narrow it."""
     parts = trust.components
     names = unmeasured(
         w, gpu.unchanged, record, calibration, version="version" in parts, operations=w.operations is not None
