@@ -124,13 +124,14 @@ def _print(out: Console, found: Explanation, gpu: Gpu, model: str, verbose: bool
             out.print(f"It reaches {share:.2f} of its floor; on {gpu.base_id} in this pass {nearest}.")
         out.print("")
     fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
+    for line in anew_sentences(found):
+        out.print(line)
     _print_kernels(out, found)
     reached = ", ".join(f"{share:.2f} of {unit}" for unit, share in found.reached.items())
     details = (
         WITHOUT_RANGE,
         *fit_tables.COLUMNS,
         *([f"now: the datasheet's; of bandwidths kernels reach {reached}, and are busy by that."] if reached else []),
-        *anew_sentences(found),
     )
     show.print_remarks(out, f"{WITHOUT_RANGE} -v explains the columns.", details, verbose)
     out.print("")

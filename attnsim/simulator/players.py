@@ -32,13 +32,13 @@ Ended = Callable[[int], None]
 REPORTED_BLOCKS = by_hand(256, "blocks that SimPy begins between two progress reports")
 
 _left = PLAYED_BY_SIMPY
-_again = 0
+_plays: int | None = None
 
 
 def expect(plays: int) -> None:
     """Say how often this process plays each kernel; the twin plays a long one from its first play on."""
-    global _again  # noqa: PLW0603 (of this process)
-    _again = plays - 1
+    global _plays  # noqa: PLW0603 (of this process)
+    _plays = plays
 
 
 def play(
@@ -56,7 +56,8 @@ def play(
     """
     global _left  # noqa: PLW0603 (of this process)
     _left -= executions(kernel)
-    if _left < _again * executions(kernel) and (player := twin()) is not None:
+    ahead = (_plays - 1) * executions(kernel) if _plays else 0
+    if _left < ahead and (player := twin()) is not None:
         played: Played = player.play(kernel, program, sms, slots_per_sm, progress, rows)
         return played
     return by_simpy(kernel, program, sms, slots_per_sm, progress, rows)

@@ -83,7 +83,7 @@ class Case:
 
     @property
     def of(self) -> str:
-        """What is asked about: "attention", "layer" or "model"."""
+        """The subject of the case: "attention", "layer" or "model"."""
         return "attention" if self.layer is None else "model" if self.layer.whole else "layer"
 
     def algorithm(self, named: str | None) -> str:

@@ -311,7 +311,7 @@ def test_who_plays_does_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -
     for module in (engine, twin):
         monkeypatch.setattr(module, "play", noting(module.play, asked, module.__name__))
     answers, once, most = [], players.executions(work[0]), players.PLAYED_BY_SIMPY
-    monkeypatch.setattr(players, "_again", 0)
+    monkeypatch.setattr(players, "_plays", None)
     for left, plays, there in ((most, 1, twin), (once, 1, twin), (once, 2, twin), (0, 1, twin), (0, 1, None)):
         monkeypatch.setattr(players, "_left", left)
         monkeypatch.setattr(players, "twin", lambda there=there: there)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Outcome = tuple[float, float, bool, float]
-"""Of a row what `Tried` has of it, in the same order."""
+"""Fields of `Tried` for one row, in its order."""
 
 AUDITED = Scales(
     noise=0.05, factor=0.11, near=0.12, octaves=SCALES.octaves, constant_s=1.5e-6, freedom=6.0, widen=SCALES.widen
@@ -233,7 +233,7 @@ def _found(
     off = -np.log([row.ratio or 1.0 for row in rows])
 
     def tried(chosen: NDArray[np.int_]) -> Finding | None:
-        """What causes say of chosen rows; None where none is named."""
+        """Verdict of the causes on chosen rows; None where none is named."""
         if len(chosen) < FEWEST or np.sqrt(np.mean(off[chosen] ** 2)) < QUIET:
             return None
         stated, others = trials([table[row] for row in chosen], columns, [rows[row] for row in chosen])

@@ -46,10 +46,6 @@ def workload(
     With ``--pass decode`` alone, `seq` is the length of the cache and there is one query a sequence; with
     `seq_kv` too, that is the cache and `seq` the queries. With `tp` it is one GPU's part. `options` are those of
     :data:`attnsim.models.question.words.KERNEL_OPTIONS` that are given.
-
-    Raises
-    ------
-    InputError
     """
     told: dict[str, Any] = {
         "page_size": page_size or 0, "prefix": prefix or 0, "tree": tree, "operations": operations,
@@ -80,12 +76,7 @@ def workload(
 
 
 def _lengths(text: str | None, passes: str, batch: int, seq: int | None, seq_kv: int | None) -> tuple[Length, ...]:
-    """The lengths of each sequence, in place of those of all.
-
-    Raises
-    ------
-    InputError
-    """
+    """The lengths of each sequence, in place of those of all."""
     if text is None:
         return ()
     for flag, value in (("--batch", batch if batch > 1 else None), ("--seq", seq), ("--seq-kv", seq_kv)):
@@ -124,10 +115,6 @@ def filled(
     """The model of ``--model``, and over it what other flags say.
 
     What is equal in the model stays equal: key heads follow ``--heads`` and V's width follows ``--head-dim``.
-
-    Raises
-    ------
-    InputError
     """
     from attnsim.models.llm.files import load_model  # what knows no model is answered without
 
@@ -195,10 +182,6 @@ def cache_of(given: str | None, model: Filled | None, passes: str, lengths: str 
     """State of the L2 before a call: as given, else cold for decode of a model, and warm.
 
     Between two tokens of a model all its other layers run, so that neither K and V nor weights are left from the last.
-
-    Raises
-    ------
-    InputError
     """
     if given not in (None, "cold", "warm"):
         raise InputError(f"cache is {shown(given)}; allowed: cold, warm")
@@ -215,7 +198,7 @@ def _decodes(model: Filled | None, passes: str, lengths: str | None) -> bool:
 def title_of(
     model: Filled | None, tp: int, given: str | None = None, passes: str = "fwd", lengths: str | None = None
 ) -> str:
-    """What stands before a question: the model, how many GPUs share it, the L2 of its decode, a colon; or nothing."""
+    """The words in front of a question: the model, how many GPUs share it, the L2 of its decode, a colon; or nothing."""
     told = [model.title + model.part if model else "", shared_text(tp)]
     if _decodes(model, passes, lengths):
         cold = cache_of(given, model, passes, lengths) == "cold"

@@ -52,7 +52,7 @@ def _written(value: str) -> object:
 
 @functools.cache
 def vocabulary() -> dict[str, Any]:
-    """What keys.yaml says: fields and their keys, rules, harmless names, words of layers."""
+    """The content of keys.yaml: fields and their keys, rules, harmless names, words of layers."""
     known: dict[str, Any] = read_written(files("attnsim.models.llm") / "keys.yaml")
     return known
 
@@ -93,7 +93,7 @@ class Config:
         return self.known is None or any(key in self.defaults for key in spelt(field))
 
     def value(self, field: str) -> object:
-        """What stands under any of a field's keys, else what the architecture takes; None for neither and for null."""
+        """The value under any of a field's keys, else the architecture's default; None for neither and for null."""
         keys = spelt(field)
         given = [key for key in keys if key in self.content]
         found = next((self.content[key] for key in given if self.content[key] is not None), None)

@@ -34,7 +34,7 @@ _BIGBIRD_BLOCKS = 2
 _WIDER = 4
 """Widths of the model that an MLP has where nothing says (GPT-2, Falcon, Bloom)."""
 _NESTED = ("text_config", "llm_config", "language_config", "text_model_config")
-"""Where models of several senses keep what their language model has."""
+"""Keys under which multimodal models keep the configuration of their language model."""
 _TASK = re.compile(r"(For[A-Z]\w*|((With)?LMHead|DoubleHeads|Encoder|Decoder)?Model)$")
 _LOOKS_LIKE_ATTENTION = re.compile(
     r"attn|attention|window|sparse|mamba|ssm|recur|conv|local|global|chunk|layer_type|pattern|block|head|kv_|mask|causal"
@@ -46,7 +46,7 @@ _LETTERS = {"M": "linear", "*": "full", "-": "mlp", "E": "moe", "L": "window", "
 
 
 def _words(c: Config, layers: int) -> list[str]:
-    """What each layer is: the first thing that says it."""
+    """Keys that state the kind of each layer; the first that is present counts."""
     rule = _by_list(c, layers) or _by_rule(c)
     if isinstance(rule, list):
         if len(rule) != layers:
@@ -134,7 +134,7 @@ def _by_architecture(c: Config) -> Rule:
 
 
 def _mask(c: Config, word: str, causal: bool) -> Mask:
-    """What a query of such a layer sees."""
+    """The keys that a query of such a layer sees."""
     if word == "cross":
         return Mask.full()
     base = Mask.causal() if causal else Mask.full()

@@ -1,4 +1,4 @@
-"""What stands in a layer where attention does not: how many parameters it has, by the sizes that a configuration gives.
+"""Layers without attention: their numbers of parameters, by the sizes that a configuration gives.
 
 Norms, biases and scalars a head are left out; all else is in the modules of transformers 5 that are named.
 """

@@ -54,7 +54,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """What a layer does after its attention.
+    """The MLP of a layer, which follows its attention.
 
     Parameters
     ----------

@@ -160,14 +160,14 @@ class Model:
 
     @property
     def sharing(self) -> Sharing:
-        """Who shares keys and values: nobody, a group, all heads, or all heads through a latent."""
+        """The sharing of keys and values: by nobody, a group, all heads, or all heads through a latent."""
         if self.latent is not None:
             return "MLA"
         return "MHA" if self.heads_kv == self.heads_q else "MQA" if self.heads_kv == 1 else "GQA"
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """What the layers have, in the order in which it comes first."""
+        """Kinds of the layers, in the order of their first layer."""
         shape = (self.heads_q, self.heads_kv, self.head_dim, self.head_dim_v, self.mask)
         return self.kinds or (LayerKind(ATTENTION, tuple(range(self.layers)), *shape),)
 
@@ -272,10 +272,6 @@ class Model:
         seq_kv : int, optional
             Keys, where not as many as queries.
         passes, dtype : str
-
-        Raises
-        ------
-        InputError
         """
         passes = read_pass(passes)
         queries = 1 if passes == "decode" and seq_kv is None else seq

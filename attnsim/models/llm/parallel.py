@@ -88,6 +88,6 @@ def _share_of_mlp(mlp: Mlp, gpus: int) -> Mlp:
 
 
 def _divisors(number: int, near: int = 0) -> str:
-    """What divides a number, as words; up to twice `near`, where that is given."""
+    """The divisors of a number, as words; up to twice `near`, where that is given."""
     most = 2 * near or number
     return f"one of {', '.join(str(n) for n in range(1, most + 1) if number % n == 0)}"

@@ -178,7 +178,7 @@ def library_tile(gpu: Gpu, dtype: str, batch: int, shape: tuple[int, int, int], 
 
 
 def library_counts(gpu: Gpu, dtype: str, batch: Ints, m: Ints, n: Ints, k: Ints, element_bytes: int) -> Ints:
-    """Of many products, on the tile of each: reads of A, columns of B asked for, executed FLOPs, ``[3, products]``."""
+    """Counts of many products, on the tile of each: reads of A, columns of B asked for, executed FLOPs, ``[3, products]``."""
     chip, least, found = gpu.tiled_for, np.full(len(m), np.inf), np.zeros((3, len(m)), np.int64)
     for tile in _tiles(chip, dtype, element_bytes):
         for some in (np.flatnonzero(m > tile.m), np.flatnonzero(m <= tile.m)):
@@ -255,7 +255,7 @@ def gemm(
     product = TileOp("mma", c.tensor, flops=flops, smem_bytes=smem_bytes)
 
     def c_tile(rows: int, columns: int, steps: Ints, missing_k: Ints) -> Nest:
-        """What a block of one size does, of `steps` steps: none where a class has blocks of another size."""
+        """Operations of a block of one size, of `steps` steps: none where a class has blocks of another size."""
         short, filled, whole = int(missing_k.max()), np.minimum(steps, tile.stages), steps - (missing_k > 0)
 
         def loads(whole: bool) -> tuple[TileOp, TileOp]:

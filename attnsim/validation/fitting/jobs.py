@@ -1,4 +1,4 @@
-"""What is fitted together: the jobs of ``models/calibrations/jobs.yaml``, and one for each GPU that we measured on."""
+"""Jobs, the numbers that are fitted together: those of ``models/calibrations/jobs.yaml``, and one for each GPU that we measured on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnsim.validation.measured.own_runs import own_rows
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is fitted together.
+    """A job: the numbers that are fitted together.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def own_jobs(rows: Iterable[Row], committed: Sequence[Job]) -> Iterator[Job]:
 
 
 def numbers_like(name: str, committed: Sequence[Job]) -> tuple[str, ...]:
-    """What a job frees of an implementation, or of the one whose calibration stands in for it, and so on.
+    """The numbers that a job frees of an implementation, or of the one whose calibration stands in for it, and so on.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a calibration file holds: the numbers, on which rows and with which code they were fitted, and how well."""
+"""Contents of a calibration file: the numbers, on which rows and with which code they were fitted, and how well."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attnsim.validation.measured.sources import software_of
 from attnsim.writing import write_whole
 
 PREDICTING = ("models", "simulator")
-"""What a prediction depends on. Its digest is only a record: a calibration whose errors are still the committed ones is
+"""Files that a prediction depends on. Their digest is only a record: a calibration whose errors are still the committed ones is
 still good when this has changed."""
 HEAD = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fitting/fit.py.\n"
 

@@ -33,7 +33,7 @@ SHORT, LONG = 6, 40
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a fit found.
+    """The result of a fit.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""What several GPUs say to each other: a file for each collective, and the waits of those who run it."""
+"""Communication between GPUs: a file for each collective, and the waits of those who run it."""

@@ -58,13 +58,13 @@ class Algorithm:
         return not self.switched or (gpu.link.multicast and gpus > PAIR)
 
     def sent_over(self, over: Over, gpus: int, per_node: int) -> float:
-        """The same over a kind of link."""
+        """The algorithm over one kind of link."""
         return self.sent(gpus) / (per_node if self.shared and over == "network" else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What every GPU of a group does together.
+    """A collective: what every GPU of a group does together.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class CollectiveTime:
 
     @property
     def bound(self) -> str:
-        """What takes most of it: the link's latency, or its bandwidth."""
+        """The larger part of the time: the link's latency, or its bandwidth."""
         return f"{_NAMES[self.over]} {'latency' if 2 * self.wait_s > self.time_s else 'bandwidth'}"
 
 
@@ -146,7 +146,7 @@ def waits() -> tuple[Waits, ...]:
 
 
 def libraries() -> list[str]:
-    """Those whose collectives are known."""
+    """Libraries whose collectives are known."""
     return sorted({one.library for one in waits()})
 
 
@@ -166,12 +166,7 @@ def rate_of(gpu: Gpu, over: Over) -> float:
 
 
 def check_gpus(gpu: Gpu, gpus: int, per_node: int) -> None:
-    """Refuse a group that cannot be.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a group that cannot be."""
     if not 2 <= gpus <= MOST_GPUS:
         raise InputError(f"a collective of {gpus} GPUs; allowed: 2 to {MOST_GPUS}")
     if per_node < 1 or gpus % min(per_node, gpus):
@@ -179,12 +174,7 @@ def check_gpus(gpu: Gpu, gpus: int, per_node: int) -> None:
 
 
 def check_server(gpu: Gpu, gpus: int, shared: str = "each layer") -> None:
-    """Refuse more GPUs than share one server or one switch.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse more GPUs than share one server or one switch."""
     most = max(IN_A_SERVER, gpu.link.gpus)
     if gpus > most:
         joined = f"{gpu.link.gpus} share its links" if gpu.link.gpus > 1 else f"{most} share a server"

@@ -19,12 +19,7 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 def collective_of(name: str) -> Collective:
-    """The collective of a name.
-
-    Raises
-    ------
-    InputError
-    """
+    """The collective of a name."""
     if name not in COLLECTIVES:
         raise InputError(f"collective is {shown(name)}; {nearest(name, COLLECTIVES)}")
     return COLLECTIVES[name]

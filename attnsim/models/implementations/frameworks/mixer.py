@@ -1,4 +1,4 @@
-"""What a layer runs that does not attend: products, the short convolution, the recurrence or its chunks, a gated norm.
+"""Kernels of a layer that does not attend: products, the short convolution, the recurrence or its chunks, a gated norm.
 
 As vLLM serves them (``model_executor/models/qwen3_next.py``, ``layers/kda.py``, ``layers/mamba/mamba_mixer2.py``): one
 product in, the convolution over Q, K and V, the kernels of the family, a norm that a gate multiplies, one product back.
@@ -26,7 +26,7 @@ _STATE_BYTES, _TAPS_KEPT = 4, 3
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """What a kind of layers runs in the place of attention.
+    """A mixer: what a kind of layers runs in place of attention.
 
     Parameters
     ----------
