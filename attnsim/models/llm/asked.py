@@ -198,7 +198,7 @@ def _decodes(model: Filled | None, passes: str, lengths: str | None) -> bool:
 def title_of(
     model: Filled | None, tp: int, given: str | None = None, passes: str = "fwd", lengths: str | None = None
 ) -> str:
-    """The words in front of a question: the model, how many GPUs share it, the L2 of its decode, a colon; or nothing."""
+    """The words in front of a question: the model, how many GPUs share it, the L2 of its decode; or nothing."""
     told = [model.title + model.part if model else "", shared_text(tp)]
     if _decodes(model, passes, lengths):
         cold = cache_of(given, model, passes, lengths) == "cold"

@@ -66,7 +66,7 @@ class KindEntry(BaseModel):
 
 
 class ModelFile(BaseModel):
-    """The fields that a model file may contain; the figures' ranges are checked by :class:`attnsim.models.llm.model.Model`."""
+    """The fields that a model file may contain; their ranges are checked by :class:`attnsim.models.llm.model.Model`."""
 
     model_config = _STRICT
 

@@ -178,7 +178,7 @@ def library_tile(gpu: Gpu, dtype: str, batch: int, shape: tuple[int, int, int], 
 
 
 def library_counts(gpu: Gpu, dtype: str, batch: Ints, m: Ints, n: Ints, k: Ints, element_bytes: int) -> Ints:
-    """Counts of many products, on the tile of each: reads of A, columns of B asked for, executed FLOPs, ``[3, products]``."""
+    """Counts of products on the tile of each: reads of A, columns of B asked for, executed FLOPs, ``[3, products]``."""
     chip, least, found = gpu.tiled_for, np.full(len(m), np.inf), np.zeros((3, len(m)), np.int64)
     for tile in _tiles(chip, dtype, element_bytes):
         for some in (np.flatnonzero(m > tile.m), np.flatnonzero(m <= tile.m)):

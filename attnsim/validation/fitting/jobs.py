@@ -1,4 +1,4 @@
-"""Jobs, the numbers that are fitted together: those of ``models/calibrations/jobs.yaml``, and one for each GPU that we measured on."""
+"""Jobs, numbers that are fitted together: those of ``models/calibrations/jobs.yaml``, and one for each measured GPU."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Problem:
         return np.full(len(self.keys), DOUBT)
 
     def with_values(self, values: Mapping[Key, float]) -> Problem:
-        """This problem with other values of some numbers."""
+        """The problem with other values of some numbers."""
         records, rates = dict(self.implementations), dict(self.rates)
         for (owner, name), value in values.items():
             if owner:
@@ -66,7 +66,7 @@ class Problem:
         return replace(self, implementations=records, rates=rates)
 
     def held(self, keys: Sequence[Key], *, at_prior: bool = True) -> Problem:
-        """This problem with these numbers no longer free: at their priors, or at their lowest values."""
+        """The problem with these numbers no longer free: at their priors, or at their lowest values."""
         definitions = {key: self.definition(key) for key in keys}
         held = self.with_values({key: one.prior if at_prior else one.low for key, one in definitions.items()})
         return replace(held, keys=tuple(key for key in self.keys if key not in keys))

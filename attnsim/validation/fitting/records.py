@@ -24,8 +24,8 @@ from attnsim.validation.measured.sources import software_of
 from attnsim.writing import write_whole
 
 PREDICTING = ("models", "simulator")
-"""Files that a prediction depends on. Their digest is only a record: a calibration whose errors are still the committed ones is
-still good when this has changed."""
+"""Files that a prediction depends on. Their digest is only a record: a calibration whose errors are still the committed
+ones is still good when it has changed."""
 HEAD = "# Written by `attnsim fit`; do not edit. See attnsim/validation/fitting/fit.py.\n"
 
 

@@ -251,7 +251,7 @@ MORE_TILES: dict[Instructions, tuple[GemmTile, ...]] = by_hand(
 """Traces name ``ampere_fp16_s16816gemm_fp16_256x64_ldg8_f2f_stages_64x3`` (deeper than fits an L40S) and, on Blackwell,
 tiles of 64 rows without a pair: ``nvjet_sm100_tst_64x8_64x16_4x1_v_bz``, ``64x24_64x16_1x2``. 64 x 32 is assumed."""
 LOW_CLUSTER = by_hand(4, "blocks that share an operand of a library's (closed) GEMM with tiles of one warpgroup")
-"""Named in ``nvjet_tst_64x8_64x16_4x1_v_bz`` and ``nvjet_sm100_tst_32x64_64x16_4x1_v_bz``; others have 2 x 4 or 1 x 2."""
+"""Named in ``nvjet_tst_64x8_64x16_4x1_v_bz`` and ``nvjet_sm100_tst_32x64_64x16_4x1_v_bz``; others: 2 x 4, 1 x 2."""
 
 
 def product_tiles(path: Instructions) -> tuple[GemmTile, ...]:
