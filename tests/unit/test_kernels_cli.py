@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from attnsim.cli import doctor
-from attnsim.kernels import resources
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.comparison import Count
 from attnsim.kernels.gpu import environment
@@ -119,7 +118,7 @@ def fake_rows(work: Iterable[object], done: object) -> list[ResourceRow]:
 
 
 def test_a_spill_is_told_and_the_code_is_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "inspect_all", fake_rows)
+    monkeypatch.setattr("attnsim.cli.kernels.inspect_all", fake_rows)
     text, err = answer(capsys, "kernels", "check", code=1)
     assert "1 with local memory" in text
     assert err.startswith("error: 1 of 2 compilations use local memory, the most flash(1,64) on sm_80: 8 bytes")
@@ -129,8 +128,8 @@ def test_write_replaces_the_table_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = tmp_path / "kernel_resources.csv"
-    monkeypatch.setattr(resources, "GOLDEN", target)
-    monkeypatch.setattr(resources, "inspect_all", lambda *_: fake_rows((), None)[:1])
+    monkeypatch.setattr("attnsim.cli.kernels.GOLDEN", target)
+    monkeypatch.setattr("attnsim.cli.kernels.inspect_all", lambda *_: fake_rows((), None)[:1])
     text, _ = answer(capsys, "kernels", "check", "--write")
     assert f"written: {target}" in text and [*tmp_path.iterdir()] == [target]
     assert target.read_text() == (

@@ -17,7 +17,6 @@ import pytest
 from attnsim.api import predict_table
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.gpu import bench as bench_module
 from attnsim.kernels.gpu.correctness import cases, quick_cases
 from attnsim.kernels.gpu.cuda_device import LASTING
 from attnsim.kernels.gpu.grid import CONDITIONS, candidates, informative
@@ -288,10 +287,12 @@ def test_points_without_a_machine_are_refused(records: Records) -> None:
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, right: None) -> None:
     """The command finds a GPU, and half a minute is over after some hundred points."""
-    monkeypatch.setattr(bench_module, "attached_bench", lambda seed: make_bench())
+    for module in ("cli.measure", "validation.measured.own_runs"):
+        monkeypatch.setattr(f"attnsim.{module}.attached_bench", lambda seed: make_bench())
     whole = measure
     clocked: Callable[..., Any] = lambda *a, **k: whole(*a, **{**k, "budget_s": 130}, clock=Clock())  # noqa: E731
-    monkeypatch.setattr("attnsim.validation.measuring.measure.measure", clocked)
+    monkeypatch.setattr("attnsim.cli.measure.run", clocked)
+    monkeypatch.setattr("attnsim.validation.measured.own_runs.measure", clocked)
 
 
 def test_the_command_ends_with_a_table_and_a_file(

@@ -19,7 +19,6 @@ from attnsim.plots.errors import validation as picture_of
 from attnsim.plots.styles import find_style
 from attnsim.reports.validating import html_page, write_report
 from attnsim.validation.checking import hypothetical, recording
-from attnsim.validation.checking import validate as validation
 from attnsim.validation.checking.validate import TITLES, Report, Served, point, stated_table
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
@@ -58,7 +57,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
         progress()
         return report
 
-    monkeypatch.setattr(validation, "validate", run)
+    monkeypatch.setattr("attnsim.cli.validate.run", run)
 
 
 def test_the_page_needs_no_other_file(report: Report, tmp_path: Path) -> None:
@@ -118,17 +117,17 @@ def test_validate_in_json_is_one_list(quick: None, capsys: pytest.CaptureFixture
 def test_validate_fails_when_a_calibration_no_longer_gives_its_errors(
     report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(validation, "validate", lambda *_: drifted(report, 0.06))
+    monkeypatch.setattr("attnsim.cli.validate.run", lambda *_: drifted(report, 0.06))
     assert main(["validate"]) == 1
     assert "no longer gives" in capsys.readouterr().out
 
 
 def test_fit_check_compares_and_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"calibration": "flash-attn.2, ampere", "rows": 9, "committed": 0.05, "now": 0.05}
-    monkeypatch.setattr(recording, "differences", lambda: [row | {"same": True}])
-    monkeypatch.setattr("attnsim.validation.checking.ceilings.measured_rows", list)
+    monkeypatch.setattr("attnsim.cli.accuracy.differences", lambda: [row | {"same": True}])
+    monkeypatch.setattr("attnsim.cli.accuracy.measured_rows", list)
     assert main(["fit", "--check"]) == 0
-    monkeypatch.setattr(recording, "differences", lambda: [row | {"same": False, "now": 0.06}])
+    monkeypatch.setattr("attnsim.cli.accuracy.differences", lambda: [row | {"same": False, "now": 0.06}])
     assert main(["fit", "--check"]) == 1
     assert "NO" in capsys.readouterr().out
     assert main(["fit", "--check", "--json"]) == 1
