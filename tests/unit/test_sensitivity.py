@@ -161,7 +161,7 @@ def test_a_kink_stands_where_what_more_brings_puts_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [Elasticity("sm.count", 108.0, -0.5, -0.1, -0.9), Elasticity("clock.free", 1.4e9, -0.5, -0.5, -0.5)]
-    monkeypatch.setattr(sensitivity, "elasticities", lambda *_: found)
+    monkeypatch.setattr("attnsim.cli.sensitivity.elasticities", lambda *_: found)
     assert (
         main(["sensitivity", "--gpu", "a100-sxm4-80gb", "--heads", "8", "--seq", "1024", "--head-dim", "64", "-v"]) == 0
     )
