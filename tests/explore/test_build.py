@@ -18,7 +18,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build of two GPUs, one figure and two pictures."""
     monkeypatch.setattr(build, "CASES", SMALL)
     monkeypatch.setattr(build, "TURNED", ("hbm",))
-    monkeypatch.setattr(pictures, "PICTURES", {name: pictures.PICTURES[name] for name in ("units", "roofline")})
+    monkeypatch.setattr(
+        "attnsim.explore.build.PICTURES", {name: pictures.PICTURES[name] for name in ("units", "roofline")}
+    )
 
 
 @pytest.mark.usefixtures("small")

@@ -65,7 +65,7 @@ def test_without_a_gpu_nothing_is_measured_and_why(monkeypatch: pytest.MonkeyPat
     def nowhere(seed: int) -> Any:
         raise InputError("CuPy is not installed; pip install cupy-cuda13x")
 
-    monkeypatch.setattr(benches, "attached_bench", nowhere)
+    monkeypatch.setattr("attnsim.validation.measured.own_runs.attached_bench", nowhere)
     assert measure_here(1, lambda key: None) == (
         [],
         "nothing was measured here: CuPy is not installed; pip install cupy-cuda13x",
@@ -74,10 +74,10 @@ def test_without_a_gpu_nothing_is_measured_and_why(monkeypatch: pytest.MonkeyPat
 
 def test_with_a_gpu_it_is_measured_first_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(benches, "attached_bench", lambda seed: make_bench())
+    monkeypatch.setattr("attnsim.validation.measured.own_runs.attached_bench", lambda seed: make_bench())
     monkeypatch.setattr(Operation, "exercise", lambda *_: outcome(0.0))
     clocked: Callable[..., Any] = lambda *a, **k: whole(*a, **{**k, "budget_s": 400}, clock=Clock())  # noqa: E731
-    monkeypatch.setattr("attnsim.validation.measuring.measure.measure", clocked)
+    monkeypatch.setattr("attnsim.validation.measured.own_runs.measure", clocked)
     first, told = measure_here(1, lambda key: None)
     more, _ = measure_here(1, lambda key: None)
     assert 0 < len(first) < len(more)

@@ -156,8 +156,8 @@ def test_a_row_that_cannot_be_true_is_named(
     assert (found["unit"], found["reason"]) == (unit, "")
     assert found["least_s"] == least_s(planted.schedule, planted.gpu, planted.case.cache)[unit]
     assert found["least_s"] > found["measured_s"] == planted.measured_s
-    monkeypatch.setattr("attnsim.validation.checking.ceilings.measured_rows", lambda: [planted])
-    monkeypatch.setattr("attnsim.validation.checking.recording.differences", list)
+    monkeypatch.setattr("attnsim.cli.accuracy.measured_rows", lambda: [planted])
+    monkeypatch.setattr("attnsim.cli.accuracy.differences", list)
     assert main(["fit", "--check"]) == 1
     told = capsys.readouterr().out
     assert f"above a ceiling: {planted.case.source}, {planted.record.name} on {planted.case.gpu}" in " ".join(
