@@ -209,7 +209,7 @@ def test_changes_read_well(h100: Gpu) -> None:
     changed = h100.replace("hbm.bandwidth", "6TB/s").replace("sm.count", "160")
     told = [
         "hbm.bandwidth = 6 TB/s (was 3.35 TB/s)",
-        "sm.count = 160 (was 132; l2.bandwidth follows: 11.757575757576 TB/s, was 9.7 TB/s)",
+        "sm.count = 160 (was 132; l2.bandwidth follows: 11.76 TB/s, was 9.7 TB/s)",
     ]
     assert [*map(str, changed.changes)] == told
     assert h100.replace("sm.count", 132) is h100  # nothing changed, nothing recorded

@@ -57,7 +57,7 @@ class Change:
 
     def __str__(self) -> str:
         follows = [
-            f"; {one.key} follows: {show(one.new, one.unit)}, was {show(one.old, one.unit)}" for one in self.follows
+            f"; {one.key} follows: {_short(one.new, one.unit)}, was {_short(one.old, one.unit)}" for one in self.follows
         ]
         return f"{self.setting} (was {show(self.old, self.unit)}{''.join(follows)})"
 
@@ -118,6 +118,11 @@ def marks(machines: Iterable[tuple[str, tuple[Change, ...]]]) -> Marks:
         return {changed[0]: "*"}
     letters = string.ascii_uppercase
     return {one: f" {letters[at % len(letters)] * (1 + at // len(letters))}" for at, one in enumerate(changed)}
+
+
+def _short(value: float, unit: str) -> str:
+    """A figure's value with four significant digits; one that follows has twelve, which say nothing more."""
+    return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.{max(4, found[0].index('.'))}g}", show(value, unit))
 
 
 def near(new: float, old: float) -> bool:
