@@ -161,7 +161,7 @@ def _levels(predictions: Sequence[Outcome], names: Sequence[str]) -> str:
     if len(folded(text).splitlines()) <= REMARKS:
         return text
     every = [
-        f"{level}: {len(mine)} answers within {spread_text(min(low), max(high))}"
+        f"{level}: {len(mine)} answer{'' if len(mine) == 1 else 's'} within {spread_text(min(low), max(high))}"
         for level, mine in by_level.items()
         for low, high in [zip(*((one.trust.low, one.trust.high) for one in mine.values()), strict=True)]
     ]
