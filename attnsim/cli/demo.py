@@ -51,7 +51,8 @@ def demo(
     console.print("")
     predictions.print_trust(console, [before, *after], verbose)
     console.print(
-        f"\nThe picture shows the call under the rooflines of both GPUs: with {CHANGES[0]} it climbs with the roof."
+        f"\nThe picture shows the call under the rooflines of both GPUs: with {CHANGES[0]} the memory's roof "
+        "rises, and the call's point with it."
     )
     console.print(f"written: {', '.join(map(str, written))}\n\n{NEXT}", soft_wrap=True)
 
@@ -73,4 +74,5 @@ def _reason(before: Outcome, after: Outcome, ratio: Ratio | None) -> str:
     unit = next(name for name, one in UNITS.items() if one.figure_for(before.workload.dtype) == change.key)
     busy = wording.share_text(before.units_s[unit] / (before.time_s or 1.0), 0)
     helps = ratio is not None and ratio.low > 1
-    return f"{'helps' if helps else 'does not help'}, {ratio}: until then {unit_text(unit)} worked {busy} of the time."
+    verdict = "helps" if helps else "does not help"
+    return f"{verdict}, {ratio}: on the GPU as it is, {unit_text(unit)} worked {busy} of the time."
