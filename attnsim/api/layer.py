@@ -318,8 +318,8 @@ def products_trust(dtype: str, gpu: Gpu, library: str = "vllm") -> str:
     if dtype == "fp32":
         return "their GEMMs in fp32 have no calibration"
     fit = fit_of(kernel_of(dtype, library), gpu)
-    far = f"within a factor of {math.exp(fit.half_width):.2f} in nine cases of ten"
-    return f"measured GEMMs were {100 * fit.held_out:.0f} % off on GPUs that were held out, {far}"
+    far = f"their 90 % range is a factor of {math.exp(fit.half_width):.2f} either way"
+    return f"the mean error of GEMMs on GPUs that were held out of the fit is {100 * fit.held_out:.0f} %; {far}"
 
 
 def _trust(parts: Sequence[LayerPart], answers: Sequence[Outcome], gpu: Gpu) -> Trust:

@@ -175,8 +175,9 @@ def _answered(run: Played[KernelQuestion]) -> Answer[KernelQuestion]:
 
 def _trust(gpu: Gpu, chosen: Chosen, played: Replay) -> Trust:
     """Nobody has measured a lifted kernel: its range is that of another kernel's numbers in a shape never measured."""
-    numbers = f"latencies and rates of {chosen.whose}" if chosen.calibration else "every latency and rate at its prior"
-    said = [Reason("borrowed", f"lifted from PTX: operations counted, {numbers}, no measurement of this kernel")]
+    numbers = f"those fitted to {chosen.whose}" if chosen.calibration else "the priors, fitted to nothing"
+    text = f"lifted from PTX: its operations are counted, its waits are {numbers}; nobody has measured this kernel"
+    said = [Reason("borrowed", text)]
     if gpu.changes:
         changes = ", ".join(change.setting for change in gpu.changes)
         said.append(Reason("hypothetical", f"hypothetical GPU: {changes}"))

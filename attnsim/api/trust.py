@@ -192,8 +192,9 @@ def _wide(w: Workload, calibration: Calibration) -> list[Reason]:
 
 
 def components_text(made: Mapping[str, float]) -> str:
-    """The components of a range in words."""
-    return f"range made of {', '.join(f'{name} {100 * sd:.1f} %' for name, sd in made.items())} (standard deviations)"
+    """The components of a range in words, but for those of zero: where nothing is fitted, nothing was held out."""
+    each = (f"{'held-out error' if name == 'within' else name} {100 * sd:.1f} %" for name, sd in made.items() if sd)
+    return f"range made of {', '.join(each)} (standard deviations, added in squares)"
 
 
 def _level(far: Sequence[object], near: Sequence[object]) -> Level:

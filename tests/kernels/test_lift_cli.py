@@ -33,7 +33,7 @@ def test_a_kernel_of_ptx_is_predicted_explained_and_drawn(
     assert main(["predict", "--kernel", str(file), "--gpu", "a100-sxm4-80gb,h100-sxm5-80gb", "--json"]) == 0
     a100, h100 = json.loads(capsys.readouterr().out)
     assert a100["kernel"] == "scaled" and a100["time_low_s"] < a100["time_s"] < a100["time_high_s"]
-    assert a100["trust"]["level"] == "extrapolated" and "no measurement" in a100["trust"]["reason"]
+    assert a100["trust"]["level"] == "extrapolated" and "nobody has measured" in a100["trust"]["reason"]
     assert a100["like"] == "priors" and h100["gpu"] == "h100-sxm5-80gb"
     assert main(["explain", "--kernel", str(file), "--gpu", "a100-sxm4-80gb", "-v"]) == 0
     told = capsys.readouterr().out

@@ -290,7 +290,7 @@ def test_inside_the_domain_is_validated_with_its_error() -> None:
     assert found.components["within"] == pytest.approx(widths().within * 0.03)
     assert math.log(found.high) == pytest.approx(widths().factor * math.hypot(*found.components.values()))
     assert found.to_dict()["components"] == found.components
-    assert "range made of within" in found.reason and ", laboratory " in found.reason
+    assert "range made of held-out error" in found.reason and ", laboratory " in found.reason
     assert found.low == pytest.approx(1 / found.high)
     assert "3.0 %" in found.reason
 

@@ -82,7 +82,10 @@ def test_the_parts_add_up() -> None:
     assert found.time_s == pytest.approx(sum(part.time_s or 0 for part in found.parts))
     assert found.attention_time_s == found.attention[0].time_s
     assert found.attention_share == pytest.approx((found.attention_time_s or 0) / (found.time_s or 1))
-    assert found.trust.level == "extrapolated" and "GEMMs were 7 % off" in found.trust.reason
+    assert (
+        found.trust.level == "extrapolated"
+        and "error of GEMMs on GPUs that were held out of the fit is 7 %" in found.trust.reason
+    )
     assert found.trust.low < 1 < found.trust.high
     assert found.flops_useful == sum(part.flops_useful for part in found.parts)
     both = layer("gpt2-small", "a100-sxm4-80gb", batch=4, seq=512, passes="fwd+bwd")
