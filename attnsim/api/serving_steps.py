@@ -25,10 +25,10 @@ from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 
 LEFT_OUT = {
-    "attention": "Left out: projections, MLP, sampling and all else of a step but --rest, prefix caching, preemption "
-    "and swapping, speculative decoding, the time to schedule, and what other GPUs do.",
-    "model": "Left out: sampling and all else that the host does between steps but --rest, prefix caching, preemption "
-    "and swapping, and speculative decoding.",
+    "attention": "Left out: prefix caching, preemption, swapping, speculative decoding and other GPUs; and the "
+    "projections, MLP, sampling and scheduling of a step, except for the time that --rest adds to it.",
+    "model": "Left out: prefix caching, preemption, swapping and speculative decoding; and sampling and other work of "
+    "the host between steps, except for the time that --rest adds to a step.",
 }
 MOST_STEPS = 1_000_000
 FEWER = "run fewer sequences at a time"

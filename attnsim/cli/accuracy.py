@@ -266,7 +266,7 @@ def print_tables(out: Console, summary: _Table, sparse: _Table, gated: _Table, e
     """The errors by what is predicted, of sparse and linear attention by kernel, by measurements; and the constants."""
     show.print_rows(out, "Errors on rows the fit did not see, by what is predicted", [_percent(r) for r in summary])
     for chapter, rows in (("Sparse attention", sparse), ("Linear attention with gates", gated)):
-        title = f"{chapter}, kernel by kernel, by what no fit has seen"
+        title = f"{chapter}: errors of each kernel, on rows that no fit has seen"
         show.print_groups(out, title, [_percent(row) for row in rows], ("mechanism", "implementation"))
     by = ("source", "implementation", "gpu")
     show.print_groups(out, "By measurements, implementation and GPU", [_percent(row) for row in errors], by)

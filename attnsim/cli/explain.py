@@ -24,7 +24,9 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.reports.sentences import anew_sentences, bound_sentences, timed_text
 from attnsim.wording import clock_text
 
-WITHOUT_RANGE = "Levers are replays, without a range: predict with --set, --tile or --implementation has that of one."
+WITHOUT_RANGE = (
+    "Speedups of levers have no 90 % range; predict with --set, --tile or --implementation prints the range of one."
+)
 
 
 @asking()

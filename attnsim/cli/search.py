@@ -195,7 +195,7 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
         f"--tiles retuned replays lose {100 * found.regret:.2f} % to the best of those {own} and "
         f"{100 * found.regret_with_stages:.2f} % to the best of all.",
         *([best] if best else []),
-        "Other stages are the model's alone: no measurement of such a kernel stands behind them.",
+        "other stages: a number of K and V buffers that the implementation does not have; no such kernel was measured.",
     )
     show.print_remarks(out, f"{best} -v says what --tiles retuned loses.".strip(), details, verbose)
 

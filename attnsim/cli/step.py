@@ -136,7 +136,7 @@ def _remarks(answer: StepPrediction) -> list[str]:
     """Tokens a second, what the memory holds, and who says what to whom."""
     made = answer.groups * answer.sequences / answer.time_s
     lines = [
-        f"{answer.tokens_per_s:,.0f} tokens/s computed, {made:,.0f} tokens/s generated where every sequence makes one"
+        f"{answer.tokens_per_s:,.0f} tokens/s computed, {made:,.0f} tokens/s generated if every sequence generates one"
     ]
     held, giga = answer.memory, 1e9
     weights = "weights not known" if held.weights_bytes is None else f"weights {held.weights_bytes / giga:.1f} GB"

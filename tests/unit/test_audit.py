@@ -174,7 +174,7 @@ def test_the_command_names_reasons_and_writes_a_copy(tmp_path: Path, capsys: pyt
     before = mine.read_bytes()
     assert main(["check", str(mine), "--apply", str(fixed)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "flash-attn.2, fwd is suspicious: launch=host: " in printed and f"of {len(LENGTHS)} inside" in printed
+    assert "flash-attn.2, fwd is suspicious: launch=host: " in printed and f"of {len(LENGTHS)} rows inside" in printed
     assert mine.read_bytes() == before and set(pd.read_csv(fixed)["launch"]) == {"host"}
     assert main(["check", str(mine), "--json"]) == 0
     parts = json.loads(capsys.readouterr().out)

@@ -166,7 +166,7 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = run(capsys, "flash-2", "--gpu", A100, *shape)
     assert code == 0
     assert "room for" in text and "limits" in text and "Bound by the tensor cores" in text
-    assert "for step (" in text and "passed on to HBM" in text and "Levers are replays, without a range" in text
+    assert "for step (" in text and "passed on to HBM" in text and "Speedups of levers have no 90 % range" in text
     assert all(len(line) <= 110 for line in text.splitlines())
 
 

@@ -97,8 +97,8 @@ class Reason:
     rows: int
 
     def __str__(self) -> str:
-        change = f"{100 * self.before:.0f} -> {100 * self.after:.0f} %"
-        return f"{self.name}: {change}, {self.inside} of {self.rows} inside"
+        change = f"mean error {100 * self.before:.0f} -> {100 * self.after:.0f} %"
+        return f"{self.name}: {change}, {self.inside} of {self.rows} rows inside their ranges"
 
 
 @dataclass(frozen=True, eq=False)
