@@ -75,7 +75,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPrediction:
+class StepAnswer:
     """How one step of a model runs.
 
     Parameters
@@ -216,7 +216,7 @@ def step(
     progress: Progress | None = None,
     calibration: Calibrated = None,
     kernel: Mapping[str, Any] = MappingProxyType({}),
-) -> StepPrediction:
+) -> StepAnswer:
     """Predict one step of a model: every layer, the LM head, and what the GPUs say to each other.
 
     Two all-reduces a layer follow the products with W_O and W_down (Megatron-LM, arXiv 1909.08053), one the embedding;
@@ -288,7 +288,7 @@ def step(
     left_out = tuple(
         f"{one.layers} layers of {one}" for one in whole.kinds if not (one.mask or one.mlp or mixer.is_played(one))
     )
-    return StepPrediction(
+    return StepAnswer(
         whole, tp, ep, machine.id, machine.changes, batch, tuple(parts), tuple(answers), memory,
         (*left_out, *whole.left_out), library, dtype, mode, cache, launch,
         LayerQuestion(whole, tp, machine, answers[0].workload, algorithm, implementation, conditions),
@@ -517,7 +517,7 @@ class _Run:
         )  # fmt: skip
 
 
-def trust_lines(answer: StepPrediction) -> list[str]:
+def trust_lines(answer: StepAnswer) -> list[str]:
     """How far to trust a step, a line each."""
     lines = [f"products: {answer.products}"]
     if answer.gpus > 1:

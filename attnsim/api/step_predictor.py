@@ -7,7 +7,7 @@ from math import floor, log2
 from typing import Any
 
 from attnsim.api.asking import read_gpu
-from attnsim.api.step import StepPrediction, step
+from attnsim.api.step import StepAnswer, step
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.llm.files import load_model
@@ -44,7 +44,7 @@ class StepPredictor:
         self.model = load_model(model) if isinstance(model, str) else model
         self.gpu = read_gpu(gpu)
         self.conditions = conditions
-        self.seen: dict[tuple[Length, ...], StepPrediction] = {}
+        self.seen: dict[tuple[Length, ...], StepAnswer] = {}
 
     def __call__(self, requests: Iterable[tuple[int, int]]) -> float:
         """Seconds of a step.
@@ -61,7 +61,7 @@ class StepPredictor:
         """
         return self.predict(requests).time_s
 
-    def predict(self, requests: Iterable[tuple[int, int]]) -> StepPrediction:
+    def predict(self, requests: Iterable[tuple[int, int]]) -> StepAnswer:
         """The step with its parts, of the rounded shape."""
         shape = rounded(requests)
         if shape not in self.seen:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from attnsim import wording
-from attnsim.api.step import LEFT_OUT, StepPrediction, step, trust_lines
+from attnsim.api.step import LEFT_OUT, StepAnswer, step, trust_lines
 from attnsim.cli import given, options, progress, question_flags, show
 from attnsim.cli.look import Look
 from attnsim.cli.question_flags import ConditionFlags, QuestionFlags
@@ -69,7 +69,7 @@ def predict_steps(
         print(f"written: {', '.join(map(str, written))}")
 
 
-def print_steps(answers: Sequence[StepPrediction], verbose: bool = False) -> None:
+def print_steps(answers: Sequence[StepAnswer], verbose: bool = False) -> None:
     """A table of parts for each GPU, and below it what the step makes and what the memory holds."""
     out, first = show.console(), answers[0]
     shared = f", {first.gpus} GPUs share each layer" if first.gpus > 1 else ""
@@ -109,7 +109,7 @@ def _launched(launch: str) -> str:
     }[launch]
 
 
-def _rows(answer: StepPrediction) -> list[dict[str, object]]:
+def _rows(answer: StepAnswer) -> list[dict[str, object]]:
     """Every part, and the step."""
     rows: list[dict[str, object]] = []
     for number, part in answer.parts:
@@ -132,7 +132,7 @@ def _rows(answer: StepPrediction) -> list[dict[str, object]]:
     ]
 
 
-def _remarks(answer: StepPrediction) -> list[str]:
+def _remarks(answer: StepAnswer) -> list[str]:
     """Tokens a second, what the memory holds, and who says what to whom."""
     made = answer.groups * answer.sequences / answer.time_s
     lines = [
@@ -151,6 +151,6 @@ def _remarks(answer: StepPrediction) -> list[str]:
     return [*lines, ""]
 
 
-def _trust(answer: StepPrediction) -> list[str]:
+def _trust(answer: StepAnswer) -> list[str]:
     kernels = [f"attention: {one.algorithm}, {one.implementation}" for one in answer.attention]
     return [*kernels, *(f"trust: {line}" for line in trust_lines(answer))]

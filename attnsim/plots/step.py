@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnsim.api.step import StepPrediction
+from attnsim.api.step import StepAnswer
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import changes_text, marks
 from attnsim.plots.layout import Panel, longest
@@ -31,12 +31,12 @@ DETAILED = 3
 Row = dict[str, Any]
 
 
-def step(answers: Sequence[StepPrediction]) -> Picture:
+def step(answers: Sequence[StepAnswer]) -> Picture:
     """One step of a model, a bar for each of its parts and the whole as a bar of groups.
 
     Parameters
     ----------
-    answers : sequence of StepPrediction
+    answers : sequence of StepAnswer
         Of one model and batch, as :func:`attnsim.api.step.step` gives them, on one GPU or several.
 
     Raises
@@ -81,7 +81,7 @@ def step(answers: Sequence[StepPrediction]) -> Picture:
     )
 
 
-def _rows(name: str, answer: StepPrediction) -> Iterator[Row]:
+def _rows(name: str, answer: StepAnswer) -> Iterator[Row]:
     """Every part, every group without its launches, the launches, and the step."""
     here: Row = {"name": name, "gpu": answer.gpu, "changes": changes_text(answer.changes)}
     groups: dict[str, float] = dict.fromkeys(STEPS, 0.0)

@@ -9,7 +9,7 @@ from matplotlib.container import ErrorbarContainer
 
 import attnsim
 from attnsim.api.layer_answer import Group
-from attnsim.api.step import StepPrediction, step
+from attnsim.api.step import StepAnswer, step
 from attnsim.api.step_predictor import StepPredictor, rounded
 from attnsim.cli import main
 from attnsim.errors import InputError
@@ -27,15 +27,15 @@ H100 = "h100-sxm5-80gb"
 
 
 @pytest.fixture(scope="module")
-def llama() -> StepPrediction:
+def llama() -> StepAnswer:
     return step("llama-3-70b", H100, MIXED, tp=4)
 
 
-def times(found: StepPrediction) -> dict[str, int]:
+def times(found: StepAnswer) -> dict[str, int]:
     return {part.name: number for number, part in found.parts}
 
 
-def test_everything_runs_as_often_as_the_model_has_it(llama: StepPrediction) -> None:
+def test_everything_runs_as_often_as_the_model_has_it(llama: StepAnswer) -> None:
     layer = (
         "QKV projection",
         "rotary",
@@ -54,7 +54,7 @@ def test_everything_runs_as_often_as_the_model_has_it(llama: StepPrediction) -> 
     assert sum(map(llama.share, groups)) == pytest.approx(1)
 
 
-def test_products_have_a_row_for_every_new_token_and_the_head_one_for_every_sequence(llama: StepPrediction) -> None:
+def test_products_have_a_row_for_every_new_token_and_the_head_one_for_every_sequence(llama: StepAnswer) -> None:
     flops = {part.name: part.flops_useful for _, part in llama.parts}
     assert flops["QKV projection"] == 2 * TOKENS * 8192 * (64 + 2 * 8) * 128 // 4
     assert flops["O projection"] == 2 * TOKENS * 8192 * 8192 // 4
@@ -63,13 +63,13 @@ def test_products_have_a_row_for_every_new_token_and_the_head_one_for_every_sequ
     assert (llama.new_tokens, llama.sequences) == (TOKENS, SEQUENCES)
 
 
-def test_an_all_reduce_is_of_the_hidden_state_of_every_token(llama: StepPrediction) -> None:
+def test_an_all_reduce_is_of_the_hidden_state_of_every_token(llama: StepAnswer) -> None:
     said = next(part for _, part in llama.parts if part.name == "all-reduce")
     found = collective_time(COLLECTIVES["all_reduce"], TOKENS * 8192 * 2, load_gpu(H100), 4, library="vllm")
     assert (said.time_s, said.tile) == (found.time_s, found.algorithm)
 
 
-def test_memory_is_weights_and_the_cache_of_every_sequence(llama: StepPrediction) -> None:
+def test_memory_is_weights_and_the_cache_of_every_sequence(llama: StepAnswer) -> None:
     token = 2 * 8 * 128 * 2 * 80 // 4
     assert llama.memory.token_bytes == token and llama.memory.cache_bytes == (63 * 4096 + 2560) * token
     assert llama.memory.weights_bytes == pytest.approx(70.55e9 * 2 / 4, rel=0.01)
@@ -86,7 +86,7 @@ def test_a_batch_of_equal_sequences_is_the_layer_of_before_with_what_lay_around_
     assert found.time_s > (layer.model_time_s or 0)
 
 
-def test_what_several_gpus_share_is_shorter_and_what_they_say_longer(llama: StepPrediction) -> None:
+def test_what_several_gpus_share_is_shorter_and_what_they_say_longer(llama: StepAnswer) -> None:
     eight = step("llama-3-70b", H100, MIXED, tp=8)
     assert eight.time_s < llama.time_s and eight.share("communication") > llama.share("communication")
     faster = step("llama-3-70b", load_gpu(H100).replace("link.bandwidth", "2x"), MIXED, tp=4)
@@ -322,7 +322,7 @@ def test_a_call_says_that_a_step_takes_other_kernels(capsys: pytest.CaptureFixtu
 
 
 def test_the_picture_has_a_bar_with_its_range_for_every_part_and_the_groups_make_the_step(
-    llama: StepPrediction,
+    llama: StepAnswer,
 ) -> None:
     found = picture([llama])
     whole, parts = found.figure().axes
@@ -342,7 +342,7 @@ def test_the_picture_has_a_bar_with_its_range_for_every_part_and_the_groups_make
     assert "MLP\n47 %" in [text.get_text() for text in whole.texts]
 
 
-def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(llama: StepPrediction) -> None:
+def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(llama: StepAnswer) -> None:
     streamed = step("llama-3-70b", H100, MIXED, tp=4, launch="stream")
     launches = [
         next(row["share"] for row in picture([one]).rows if row.get("group") == "launches") for one in (llama, streamed)
@@ -350,7 +350,7 @@ def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(l
     assert 1.5 * launches[0] < launches[1] < 1
 
 
-def test_pictures_of_many_steps_have_their_groups_alone(llama: StepPrediction) -> None:
+def test_pictures_of_many_steps_have_their_groups_alone(llama: StepAnswer) -> None:
     changed = step("llama-3-70b", load_gpu(H100).replace("hbm.bandwidth", "2x"), MIXED, tp=4)
     beside = picture([llama, changed])
     assert len(beside.figure().axes) == 3 and "hbm.bandwidth = 6.7 TB/s" in beside.subtitle
