@@ -14,7 +14,16 @@ import pandas as pd
 
 from attnsim.api.adapting.audit import Audit, audit
 from attnsim.api.asking import Calibrated, read_conditions
-from attnsim.api.tables import LIMITS, AnsweredRow, implementation_of, predict_rows, read, with_answers
+from attnsim.api.tables import (
+    LIMITS,
+    AnsweredRow,
+    far_question,
+    far_text,
+    implementation_of,
+    predict_rows,
+    read,
+    with_answers,
+)
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
@@ -125,8 +134,8 @@ class Check:
 
     @property
     def accuracy(self) -> list[Accuracy]:
-        """Accuracy of all possible rows, then by implementation and GPU where several are; empty without an answer."""
-        answered = [row for row in self.answered if row.ratio is not None and not row.impossible]
+        """Accuracy of all rows that count, then by implementation and GPU where several are; empty without one."""
+        answered = [row for row in self.answered if row.counts]
         several = len({row.gpu for row in answered}) > 1
         parts: dict[tuple[str, str], list[AnsweredRow]] = {}
         for row in answered:
@@ -165,6 +174,15 @@ class Check:
     def impossible(self) -> dict[str, list[object]]:
         """Lines of the rows whose time no GPU can have taken, by the reason."""
         return _lines_of((row.impossible, line) for line, row in self.lines if row.impossible)
+
+    @property
+    def far(self) -> dict[str, list[object]]:
+        """Lines of the rows whose time is too far off its prediction to be an error of it, by the reason."""
+        found: dict[str, list[tuple[object, float]]] = {}
+        for line, row in self.lines:
+            if row.far is not None:
+                found.setdefault(far_question(row.far), []).append((line, row.far))
+        return {far_text([far for _, far in rows]): [line for line, _ in rows] for rows in found.values()}
 
     @property
     def failed(self) -> dict[str, list[object]]:

@@ -24,6 +24,7 @@ from attnsim.api.asking import (
 )
 from attnsim.api.floor import limits_s
 from attnsim.api.trust import LEVELS
+from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest, shown, some
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -45,6 +46,7 @@ from attnsim.models.question.headings import long_form
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode
+from attnsim.wording import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +62,15 @@ Cells = dict[str, object]
 
 LIMITS = "limits_s"
 """The key of an answer under which `attnsim.api.floor.limits_s` stands."""
+
+FAR = by_hand(
+    30.0, "times off its prediction from which a time is suspicious by itself: published rows are 4.6 times off at most"
+)
+UNIT_NEAR = by_hand(
+    1.7, "factor off a ratio of two units within which a time so far off is taken for one in the other unit"
+)
+UNITS_APART = {60.0: "s and min", 1e3: "us and ms, or ms and s", 1e6: "us and s"}
+"""Units that are taken for each other, by how far they are apart."""
 
 FLASH = ("flash", "flashattention", "flashattn", "attention", "dense", "denseattention")
 """Words for an algorithm that any fused kernel of dense attention runs, as :func:`plain` writes them."""
@@ -212,6 +223,18 @@ class AnsweredRow:
         return str(self.answer.get("error") or "") if self.predicted_s else ""
 
     @property
+    def far(self) -> float | None:
+        """The measured over the predicted time where no error of a prediction is as large; None elsewhere."""
+        if self.ratio is None or self.impossible or 1 / FAR < self.ratio < FAR:
+            return None
+        return 1 / self.ratio
+
+    @property
+    def counts(self) -> bool:
+        """Whether the row has a time and a prediction that means and pictures hold."""
+        return self.ratio is not None and not self.impossible and self.far is None
+
+    @property
     def in_range(self) -> bool | None:
         """Whether the measured time lies in the range; None of one that is impossible."""
         if self.impossible or self.low_s is None or self.high_s is None or self.measured_s is None:
@@ -245,18 +268,32 @@ def predict_rows(
     """The rows of a table, each with its answer; equal questions are answered once."""
     rows: list[AnsweredRow] = []
     rows_of: dict[Case, list[int]] = {}
-    for number, row in enumerate(records(frame)):
+    for place, row in enumerate(records(frame)):
         try:
             case = parse_row(row, columns)
         except Exception as error:
             rows.append(AnsweredRow(None, {"error": one_line(error)}))
             continue
         rows.append(AnsweredRow(case, {}))
-        rows_of.setdefault(replace(case, time_s=None, source=""), []).append(number)
-    for numbers, found in zip(rows_of.values(), _answers(list(rows_of), conditions, processes, progress), strict=True):
-        for number in numbers:
-            rows[number] = replace(rows[number], answer=found)
+        rows_of.setdefault(replace(case, time_s=None, source=""), []).append(place)
+    for places, found in zip(rows_of.values(), _answers(list(rows_of), conditions, processes, progress), strict=True):
+        for place in places:
+            rows[place] = replace(rows[place], answer=found)
     return rows
+
+
+def far_question(far: float) -> str:
+    """The question that a time raises which is so far off its prediction, `AnsweredRow.far`."""
+    for apart, units in UNITS_APART.items():
+        if apart / UNIT_NEAR <= max(far, 1 / far) <= apart * UNIT_NEAR:
+            return f"is a unit wrong ({units})?"
+    return "is a shape or a unit wrong?"
+
+
+def far_text(far: Sequence[float]) -> str:
+    """How far times that raise one question are off their predictions, and the question."""
+    ends = dict.fromkeys(f"{number(one, 2)}x" for one in (min(far), max(far)))
+    return f"measured is {' to '.join(ends)} the prediction: {far_question(far[0])}"
 
 
 def with_answers(frame: pd.DataFrame, rows: Sequence[AnsweredRow], measured: bool) -> pd.DataFrame:

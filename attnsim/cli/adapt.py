@@ -27,7 +27,11 @@ def adapt(
     gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
     as_stated: Annotated[
-        bool, switch("Adapt although check names a reason why rows may not be what they state.", "--as-stated")
+        bool,
+        switch(
+            "Adapt although check names a reason why rows may not be what they state, and to rows that are far off.",
+            "--as-stated",
+        ),
     ] = False,
     out: Annotated[Path | None, flag("FILE", "The calibration, a YAML file that --calibration takes.")] = None,
     suggest: Annotated[

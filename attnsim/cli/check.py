@@ -44,7 +44,7 @@ def check(
 ) -> None:
     """Compare your own timings with predictions: error and 90 % range of each row, bias and coverage of all.
 
-    Ends with 0 if every row was answered, 1 if some were not or are impossible, 2 if the table cannot be read at all.
+    Ends with 0 if every row was answered, 1 if some were not, or cannot be right, 2 if the table cannot be read.
     """
     naming = columns.naming(gpu, implementation)
     if out is not None:
@@ -76,7 +76,7 @@ def check(
     if apply is not None and not found.audit.reasons:
         print(f"--apply {apply}: not written, because no reason is named", file=sys.stderr)
         raise typer.Exit(1)
-    if found.failed or found.impossible:
+    if found.failed or found.impossible or found.far:
         raise typer.Exit(1)
 
 
@@ -116,7 +116,7 @@ def _print(out: Console, found: Check, written: list[Path]) -> None:
     for lines_of, texts in sorted(found.assumed.items(), key=lambda item: len(item[0])):
         of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
         out.print(f"{of_lines}left open: {'; '.join(texts)}")
-    for reason, where in found.impossible.items():
+    for reason, where in (found.impossible | found.far).items():
         out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))}, in no mean: {reason}")
     for reason, where in found.failed.items():
         out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))} without an answer: {reason}")

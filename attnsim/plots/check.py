@@ -64,7 +64,7 @@ def check(found: Check) -> Picture:
     """
     rows = _rows(found)
     if not rows:
-        why, lines = next(iter((found.failed | found.impossible).items()))
+        why, lines = next(iter((found.failed | found.impossible | found.far).items()))
         raise InputError(f"no row was answered, so there is nothing to draw; {found.line_name} {lines[0]}: {why}")
     across = _across(rows, found.line_name)
     labels = _labels(rows)
@@ -80,7 +80,7 @@ def check(found: Check) -> Picture:
 
 
 def _rows(found: Check) -> list[dict[str, Any]]:
-    answered = [(line, row, row.case) for line, row in found.lines if row.case and row.ratio and not row.impossible]
+    answered = [(line, row, row.case) for line, row in found.lines if row.case and row.counts]
     several = len({row.gpu for _, row, _ in answered}) > 1
     rows = []
     for line, row, case in answered:

@@ -158,7 +158,7 @@ def test_rows_of_decode_and_of_a_backward_move_theirs_alone(implementation: str,
     def asked(seq: int) -> attnsim.Workload:
         return replace(question(seq, batch=8, passes=passes), mask=attnsim.Mask.causal())
 
-    def answer(w: attnsim.Workload, own: OwnTimings | None = None, **more: object) -> attnsim.Prediction:
+    def answer(w: attnsim.Workload, own: OwnTimings | None = None, **more: object) -> Outcome:
         return predicted(w, own, implementation=implementation, cache="cold", launch="graph", **more)
 
     times = [(answer(asked(seq)).time_s or 0.0) * factor for seq in LENGTHS]
@@ -360,6 +360,22 @@ def test_a_row_below_its_floor_is_left_out_and_named(tmp_path: Path, capsys: pyt
     told = " ".join(capsys.readouterr().out.split())
     assert "line 7 not used: " in told and "lies below the floor of its question, " in told
     assert predicted(w, tmp_path / "mine.yaml").correction > 1.15
+
+
+def test_a_row_that_is_far_off_is_left_out_and_widens_no_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame, w = table(lambda seq: 1.2), question(3000)
+    wrong = frame.tail(1).assign(seq=2500, time_s=lambda row: row["time_s"] * 1000)
+    both = pd.concat([frame, wrong], ignore_index=True)
+    found, right = attnsim.adapt(both), adapted(frame)
+    assert list(found.left_out.values()) == [[len(LENGTHS)]]
+    assert predicted(w, found.own).trust == predicted(w, right).trust
+    stated = attnsim.adapt(both, as_stated=True)
+    assert not stated.left_out and len(stated.own.timings) == len(LENGTHS) + 1
+    both.to_csv(tmp_path / "rows.csv", index=False)
+    assert main(["adapt", str(tmp_path / "rows.csv")]) == 1
+    assert "line 7 not used: measured is " in " ".join(capsys.readouterr().out.split())
 
 
 def test_suggestions_are_of_what_was_not_timed_and_their_script_prints_a_table() -> None:

@@ -20,6 +20,7 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.column_names import read_columns
+from attnsim.wording import number
 from tests.unit.answering import refusal
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -127,7 +128,8 @@ def test_a_row_that_stands_alone_is_found_and_the_others_stay_plausible(factor: 
         assert found.rows[3].startswith(("impossible", "suspicious"))
     else:
         assert (
-            found.rows[3] == f"suspicious: measured is {found.findings[0].alone[3]:.2g}x what the other rows foretell"
+            found.rows[3]
+            == f"suspicious: measured is {number(found.findings[0].alone[3], 2)}x what the other rows foretell"
         )
         assert found.lines[0].startswith("row 3 stands alone: ")
     assert found.findings[0].alone[3] == pytest.approx(factor, rel=0.15)
@@ -143,6 +145,60 @@ def test_an_impossible_row_stands_in_no_picture_and_ends_with_1(tmp_path: Path) 
     frame.to_csv(tmp_path / "rows.csv", index=False)
     assert main(["check", str(tmp_path / "rows.csv"), "--plot", str(tmp_path / "a.png")]) == 1
     assert len(pd.read_csv(tmp_path / "a.csv", comment="#")) == 3
+
+
+def times_apart(factor: float) -> pd.DataFrame:
+    """Three rows, of which the last is so many times slower than it is."""
+    frame = ran({}, lengths=(1024, 2048, 4096))
+    frame["time_s"] *= [1.0, 1.0, factor / WOBBLE[2]]
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"),
+    [
+        (1420.0, "measured is 1,400x the prediction: is a unit wrong (us and ms, or ms and s)?"),
+        (1.21e6, "measured is 1,200,000x the prediction: is a unit wrong (us and s)?"),
+        (40.3, "measured is 40x the prediction: is a unit wrong (s and min)?"),
+        (202.0, "measured is 200x the prediction: is a shape or a unit wrong?"),
+    ],
+)
+def test_a_row_that_is_far_off_is_suspicious_by_itself(
+    factor: float, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = times_apart(factor)
+    found = attnsim.check(frame)
+    assert found.far == {told: [2]} and found.audit.rows == ["plausible", "plausible", f"suspicious: {told}"]
+    (every,) = found.accuracy
+    assert every.rows == 2 and every.mean < 0.05
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    assert main(["check", str(tmp_path / "rows.csv"), "--plot", str(tmp_path / "a.png")]) == 1
+    assert f"line 4, in no mean: {told}" in " ".join(capsys.readouterr().out.split())
+    assert len(pd.read_csv(tmp_path / "a.csv", comment="#")) == 2
+
+
+def test_a_row_that_is_less_far_off_counts() -> None:
+    found = attnsim.check(times_apart(29.0))
+    assert not found.far and found.accuracy[0].rows == 3
+
+
+def test_a_row_that_is_far_off_hides_no_reason_of_the_others() -> None:
+    frame = ran({"launch": "host"})
+    frame.loc[3, "time_s"] *= 1000
+    found = attnsim.check(frame).audit
+    assert found.rows[3].startswith("suspicious: measured is 1,") and found.rows[3].endswith("or ms and s)?")
+    assert set(found.rows) == {found.rows[3], "suspicious: launch=host"} and not found.findings[0].alone
+
+
+def test_a_table_in_a_wrong_unit_is_named_as_one_and_adapt_names_what_mends_it() -> None:
+    frame = ran({})
+    wrong = frame.assign(time_s=frame["time_s"] * 1000)
+    found = attnsim.check(wrong)
+    assert set(found.audit.rows) == {"suspicious: time_s x 0.001"} and not found.accuracy
+    assert list(found.far.values()) == [list(range(len(LENGTHS)))]
+    assert next(iter(found.far)).startswith("measured is 960x to 1,000x the prediction: ")
+    with pytest.raises(InputError, match=r"time_s x 0.001.* mends the table"):
+        attnsim.adapt(wrong)
 
 
 def test_few_rows_and_corrected_answers_are_not_audited() -> None:

@@ -42,7 +42,8 @@ class Adapted:
     check : Check
         How the table was read, and the model's own answers.
     left_out : dict of str to list
-        Lines of the rows that were not used, by the reason: no answer, or a time below the floor of their question.
+        Lines of the rows that were not used, by the reason: no answer, a time below the floor of their question,
+        or one that is far off its prediction (not with `as_stated`).
     """
 
     own: OwnTimings
@@ -111,7 +112,8 @@ def adapt(
     table, maps, time_unit, gpu, implementation, cells
         As for `attnsim.check`.
     as_stated : bool
-        Adapt although `attnsim.check` names a reason why the table may not state what was run.
+        Adapt although `attnsim.check` names a reason why the table may not state what was run, and to rows that are far
+        off their prediction.
 
     Raises
     ------
@@ -132,9 +134,10 @@ def adapt(
     name = str(table) if isinstance(table, (str, Path)) else "the table"
     found = check(table, maps=maps, time_unit=time_unit, gpu=gpu, implementation=implementation, cells=cells)
     timed: dict[Question, list[tuple[int, float]]] = {}
-    gpus, left_out = set[str](), dict(found.failed)
+    gpus, left_out = set[str](), found.failed | ({} if as_stated else found.far)
     for line, row in found.lines:
-        if row.case is not None and row.ratio is not None and row.measured_s is not None:
+        used = row.far is None or as_stated
+        if row.case is not None and row.ratio is not None and row.measured_s is not None and used:
             question = replace(question_of(row.case), assumed=())
             gpus.add(question.gpu.base_id)
             if reason := _below_floor(row.measured_s, answer(question)):
@@ -145,8 +148,6 @@ def adapt(
         raise InputError(
             f"{name} has rows of {len(gpus)} GPUs, {', '.join(sorted(gpus))}; a calibration is of one: split the table"
         )
-    if not timed:
-        raise InputError(f"{name}: no row can be used: {next(iter(left_out), '')}")
     if not as_stated and (reason := next((one.text for one in found.audit.findings if one.text), "")):
         mend = (
             f"attnsim check {name} --apply mended.csv"
@@ -154,6 +155,8 @@ def adapt(
             else "check(...).audit.mended()"
         )
         raise InputError(f"{name}: {reason} {mend} mends the table, --as-stated adapts to it as it is")
+    if not timed:
+        raise InputError(f"{name}: no row can be used: {next(iter(left_out), '')}")
     timings = [_timing(question, answer(question), rows) for question, rows in timed.items()]
     timings.sort(key=lambda one: (one.implementation, one.passes, one.shape, one.question, one.predicted_s))
     return Adapted(OwnTimings(FORMAT, version(), model_digest(), gpus.pop(), name, tuple(timings)), found, left_out)

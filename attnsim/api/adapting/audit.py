@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from attnsim.api.adapting.causes import KINDS, Cause, Row, causes
 from attnsim.api.adapting.near import SCALES, Near, Points, Scales, coordinates, likelihood
 from attnsim.api.answering import answer
-from attnsim.api.tables import AnsweredRow, question_of
+from attnsim.api.tables import AnsweredRow, far_text, question_of
 from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.components import NORMAL_90
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.columns import Columns
+from attnsim.wording import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,11 +157,13 @@ class Audit:
     def rows(self) -> list[str]:
         """Verdicts on rows: "plausible", "suspicious" or "impossible", with the likeliest reason; "" if unanswered."""
         said = ["" if row.ratio is None else "plausible" for row in self.answered]
+        for place, row in enumerate(self.answered):
+            said[place] = f"suspicious: {far_text([row.far])}" if row.far else said[place]
         for one in self.findings:
             for place in one.rows if one.reasons else ():
                 said[place] = f"suspicious: {one.reasons[0].name}"
             for place, factor in one.alone.items():
-                said[place] = f"suspicious: measured is {factor:.2g}x what the other rows foretell"
+                said[place] = f"suspicious: measured is {number(factor, 2)}x what the other rows foretell"
         for place, row in enumerate(self.answered):
             said[place] = f"impossible: {row.impossible}" if row.impossible else said[place]
         return said
@@ -172,7 +175,7 @@ class Audit:
         index = self.frame.index
         for one in self.findings:
             for place, factor in one.alone.items():
-                told = f"measured is {factor:.2g}x what the other rows of {one.kernel} foretell"
+                told = f"measured is {number(factor, 2)}x what the other rows of {one.kernel} foretell"
                 found.append(f"{index.name or 'row'} {index[place]} stands alone: {told}")
         return found
 
@@ -227,6 +230,10 @@ def _found(
     kernel: str, places: Sequence[int], table: Sequence[Row], columns: Columns, rows: Sequence[AnsweredRow], most: int
 ) -> Finding:
     plain = Finding(kernel, tuple(places))
+    near = [at for at, row in enumerate(rows) if row.far is None]
+    if len(rows) / 2 <= len(near) < len(rows):  # the others are named by themselves
+        places, table, rows = [places[at] for at in near], [table[at] for at in near], [rows[at] for at in near]
+        return _found(kernel, places, table, columns, rows, most)
     if len(rows) < FEWEST:
         return plain
     points = points_of(rows)
