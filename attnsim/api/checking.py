@@ -165,10 +165,11 @@ class Check:
         if not thousands or abs(decades - 3 * thousands) > HALF_A_DECADE:
             return ""
         times, column = "times" if thousands > 0 else "times shorter than", self.columns.time
-        return (
-            f"measured times are about {1000 ** abs(thousands):,} {times} the predicted ones: is column "
-            f"{shown(column.theirs)} really in {column.unit}? write its unit into its name, or give --time-unit"
-        )
+        asked = f"is column {shown(column.theirs)} really in {column.unit}? "
+        asked += "write its unit into its name, or give --time-unit"
+        if column.theirs in self.columns.made:
+            asked = "are they in the units that the table says?"
+        return f"measured times are about {1000 ** abs(thousands):,} {times} the predicted ones: {asked}"
 
     @property
     def impossible(self) -> dict[str, list[object]]:

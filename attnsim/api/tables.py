@@ -39,6 +39,7 @@ from attnsim.models.question.columns import (
     MEASURED_COLUMNS,
     NOTHING_SAID,
     OPTIONS,
+    SAID,
     Columns,
     Naming,
 )
@@ -174,7 +175,7 @@ def _read(frame: pd.DataFrame, naming: Naming) -> tuple[pd.DataFrame, Columns]:
     gathered: list[tuple[str, str]] = []
     if isinstance(frame, pd.DataFrame) and frame.columns.is_unique:  # others are refused below
         frame, naming, gathered = long_form(frame, naming, is_named)
-    return frame, replace(read_columns(frame, naming), gathered=tuple(gathered))
+    return frame, replace(read_columns(frame, naming), gathered=tuple(gathered), made=SAID - names)
 
 
 @dataclass(frozen=True, slots=True)

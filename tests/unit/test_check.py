@@ -243,6 +243,7 @@ def test_gpus_whose_errors_cancel_are_told_apart(tmp_path: Path, capsys: pytest.
         ({"latency (s)": [0.4747]}, "about 1,000 times the predicted ones: is column 'latency (s)' really in s?"),
         ({"latency (us)": [0.4747]}, "about 1,000 times shorter than the predicted ones"),
         ({"TFLOPS": [500e3]}, "is column 'TFLOPS' really in tflops?"),
+        ({"median": [0.4747], "unit": ["s"]}, "predicted ones: are they in the units that the table says?"),
     ],
 )
 def test_a_unit_that_cannot_be_is_doubted(
@@ -402,6 +403,17 @@ def test_a_column_a_kernel_is_a_row_each_and_is_told() -> None:
     assert [row.case.passes for row in found.answered if row.case] == ["fwd", "bwd"]
     told = {row["column"]: row["read_as"] for row in found.mapping.to_dict("records")}
     assert told["fa2_bwd_ms"] == "time_s in ms of fa2 bwd" and told["(given: 1)"] == "causal"
+    assert {"time_s", "tflops", "implementation", "pass"}.isdisjoint(told)
+
+
+@pytest.mark.parametrize("unit", ["unit", "Unit of time", "time_unit"])
+def test_a_column_of_units_is_told_and_no_column_that_the_table_lacks(unit: str) -> None:
+    table = {name: cells for name, cells in MINE.items() if name != "latency (ms)"}
+    found = attnsim.check(pd.DataFrame({**table, "median": [474.7], unit: ["us"]}), progress=False)
+    assert list(found.rows["measured_s"]) == pytest.approx([474.7e-6])
+    told = {row["column"]: row["read_as"] for row in found.mapping.to_dict("records")}
+    assert list(told) == [*table, "median", unit]
+    assert told["median"] == f"time_s in the unit of '{unit}'" and told[unit] == "unit"
 
 
 @pytest.mark.parametrize(

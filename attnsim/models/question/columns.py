@@ -17,6 +17,9 @@ EMPTY = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>", "nat"})
 MEASURED = ("time_s", "tflops", "gbs")
 """Columns with the time of a call, directly or as a rate; the first is used if a table has several."""
 
+SAID = frozenset((*MEASURED, "implementation", "pass", "dtype"))
+"""Columns that headings of several cells a row say, once each cell is a row."""
+
 ADDED_COLUMNS = (
     "predicted_s",
     "predicted_low_s",
@@ -190,12 +193,15 @@ class Columns:
         Cells that are the same in all rows, by our column.
     gathered : tuple of (str, str)
         Headings of the original table whose cells became rows, with their meaning.
+    made : frozenset of str
+        Columns of `SAID` that the original table lacks.
     """
 
     columns: tuple[Column, ...] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     gathered: tuple[tuple[str, str], ...] = ()
+    made: frozenset[str] = frozenset()
 
     def find(self, ours: str) -> Column | None:
         """The foreign column for ours; None if the table has none."""
@@ -228,7 +234,8 @@ class Columns:
 
     def table(self) -> list[dict[str, object]]:
         """The mapping as rows, one per column of the table and per given cell: ``column, read_as, unit``."""
-        lines = [{"column": one.theirs, "read_as": one.ours, "unit": one.unit} for one in self.columns]
+        own = [one for one in self.columns if one.theirs not in self.made]
+        lines = [{"column": one.theirs, "read_as": one.ours, "unit": one.unit} for one in own]
         lines += [{"column": name, "read_as": what, "unit": ""} for name, what in self.gathered]
         lines += [{"column": name, "read_as": f"not used: {why}", "unit": ""} for name, why in self.unused.items()]
         lines += [{"column": f"(given: {cell})", "read_as": ours, "unit": ""} for ours, cell in self.given.items()]

@@ -33,9 +33,9 @@ class Heading(NamedTuple):
     plain: bool = True
     """Whether no word says that the column is measured."""
 
-    def described(self, unit: str) -> str:
-        """The heading in words, with `unit` if it has none."""
-        unit = self.unit or unit
+    def described(self, unit: str, column: str | None = None) -> str:
+        """The heading in words, with `unit` or the column of units if it has none."""
+        unit = self.unit or (f"the unit of {shown(column)}" if column else unit)
         ours, _ = unit_of(unit) or (self.measured or MEASURED[0], 1.0)
         unit = f" in {unit}" if unit and ours == MEASURED[0] else ""
         parts = (f"{ours}{unit}", self.kernel and f"of {self.kernel}", self.passes, self.dtype)
@@ -126,7 +126,8 @@ def long_form(
             for name, heading in chosen.items()
             if (cell := str(row[name]).strip()).casefold() not in _NOTHING
         ]
-        gathered = [(name, heading.described(naming.time_unit or "")) for name, heading in chosen.items()]
+        gathered = [(name, heading.described(naming.time_unit or "", unit)) for name, heading in chosen.items()]
+        gathered += [(unit, "unit")] if unit else []
         frame = frame_of_lines(rows, frame.index.name)
         naming = replace(naming, time_unit=None)
     return *_with_cells(frame, naming), gathered
