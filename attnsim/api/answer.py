@@ -543,6 +543,8 @@ def _findings(run: Played[Question]) -> Iterator[str]:
     if asked.mechanism.splits and not run.schedule.splits.partial:
         yield f"{asked.record.name} does not split the keys of this question"
     yield from asked.w.unusual
+    if (own := asked.conditions.own) is not None and own.gpu != asked.gpu.base_id:
+        yield f"not corrected: the timings of {own.table} are of {own.gpu}, and this is {asked.gpu.base_id}"
     yield from _power_felt(asked.gpu, time_s)
     nearest = fastest(asked.gpu, asked.w.passes)
     if time_s < least:

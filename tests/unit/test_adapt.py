@@ -378,6 +378,27 @@ def test_a_row_that_is_far_off_is_left_out_and_widens_no_range(
     assert "line 7 not used: measured is " in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_calibration_of_another_gpu_is_said_to_correct_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapted(table(lambda seq: 1.2)).write(tmp_path / "mine.yaml")
+    asked = [
+        "predict",
+        "--heads",
+        "16",
+        "--seq",
+        "3k",
+        "--head-dim",
+        "128",
+        "--calibration",
+        str(tmp_path / "mine.yaml"),
+    ]
+    told = f"not corrected: the timings of the table are of {GPU.id}, and this is "
+    for gpu, times in ((GPU.id, 0), ("h100-sxm5-80gb", 1)):
+        assert main([*asked, "--gpu", gpu]) == 0
+        assert " ".join(capsys.readouterr().out.split()).count(told) == times
+
+
 def test_suggestions_are_of_what_was_not_timed_and_their_script_prints_a_table() -> None:
     frame = table(lengths=[512, 1024, 2048, 4096, 8192, 16384])
     untimed = frame.assign(time_s=[*frame["time_s"][:2], *[math.nan] * 4])
