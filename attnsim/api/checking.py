@@ -191,6 +191,11 @@ class Check:
         return _lines_of((str(row.answer.get("error") or ""), line) for line, row in self.lines if row.ratio is None)
 
     @property
+    def left_out(self) -> dict[str, list[object]]:
+        """Lines of the rows that stand in no mean and no picture, by the reason."""
+        return self.failed | self.impossible | self.far
+
+    @property
     def taken(self) -> list[tuple[str, str]]:
         """Names of GPUs and implementations in the table, and ours of each that is called otherwise."""
         found: dict[tuple[str, str], None] = {}

@@ -76,7 +76,7 @@ def check(
     if apply is not None and not found.audit.reasons:
         print(f"--apply {apply}: not written, because no reason is named", file=sys.stderr)
         raise typer.Exit(1)
-    if found.failed or found.impossible or found.far:
+    if found.left_out:
         raise typer.Exit(1)
 
 

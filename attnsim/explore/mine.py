@@ -82,13 +82,13 @@ def _checked(mine: Mine) -> Check:
 def check(mine: Mine) -> dict[str, object]:
     """The table beside its predictions: how its columns were read, rows, bias and coverage."""
     found = _checked(mine)
-    refused = [{"line": line, "reason": why} for why, lines in found.failed.items() for line in lines]
+    refused = [{"line": line, "reason": why} for why, lines in found.left_out.items() for line in lines]
     every = found.accuracy[0] if found.accuracy else None
     summary = (
         f"{every.rows} rows: mean error {share_text(every.mean)}, bias {share_text(every.bias, signed=True)}, "
         f"{every.inside} of {every.rows} inside their 90 % range ({share_text(every.coverage, 0)})"
         if every
-        else "no row was answered"
+        else "no row counts"
     )
     picture = picture_of(found) if every else None
     columns, rows = (picture.columns, picture.rows) if picture else ((), ())

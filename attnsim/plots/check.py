@@ -52,7 +52,7 @@ def check(found: Check) -> Picture:
     Raises
     ------
     InputError
-        When no row was answered.
+        When no row was answered, or all are impossible or too far off.
 
     Examples
     --------
@@ -64,8 +64,8 @@ def check(found: Check) -> Picture:
     """
     rows = _rows(found)
     if not rows:
-        why, lines = next(iter((found.failed | found.impossible | found.far).items()))
-        raise InputError(f"no row was answered, so there is nothing to draw; {found.line_name} {lines[0]}: {why}")
+        why, lines = next(iter(found.left_out.items()))
+        raise InputError(f"no row counts, so there is nothing to draw; {found.line_name} {lines[0]}: {why}")
     across = _across(rows, found.line_name)
     labels = _labels(rows)
     inches = 2.5 + LEGEND_LINE * len(labels)
@@ -188,4 +188,4 @@ def _caption(found: Check, rows: Sequence[Row]) -> str:
         f"{share_text(every.mean)} on average; their bias is {share_text(every.bias, signed=True)}. Above 1: slower "
         "than predicted."
     )
-    return text + (f" Rows without an answer: {left}." if left else "")
+    return text + (f" Rows left out: {left}." if left else "")

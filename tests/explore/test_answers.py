@@ -148,6 +148,14 @@ def test_a_check_is_said_and_saved_as_the_command_has_it(
     assert server.api("check", csv=[], map={})["error"] == "csv is []; give a text"
 
 
+def test_the_page_names_a_row_that_cannot_be_right(server: Server) -> None:
+    row = "h100-sxm5-80gb,flash-attn.3,1,16,16384,128,1,fp16"
+    head = "gpu,kernel,batch,heads,seq,head_dim,causal,dtype,ms\n"
+    found = server.api("check", csv=f"{head}{row},1.78\n{row},1780\n{row},0.001\n")
+    assert sorted(one["line"] for one in found["refused"]) == [3, 4]
+    assert found["alt"].startswith("1 rows: ")
+
+
 def test_a_table_may_name_no_file(server: Server) -> None:
     for text in ("gpu,ms\n/etc/mine.yaml,1\n", 'lengths,ms\n"mine.csv",1\n'):
         assert "a file; the page reads none" in server.api("check", csv=text)["error"]

@@ -70,7 +70,7 @@ const label = (row) => Object.entries(row.figures ?? {}).map(([name, value]) => 
 
 export function mine({ rows: of, mapping, refused }, width) {
   const folded = (text, of) => make("details", { class: "rows" }, make("summary", {}, text), tabled(of));
-  const told = [folded("How the columns were read", mapping), ...(refused.length ? [folded(`Not answered (${refused.length})`, refused)] : [])];
+  const told = [folded("How the columns were read", mapping), ...(refused.length ? [folded(`Left out (${refused.length})`, refused)] : [])];
   return [...(of.length ? ratios(of, width) : [nothing("No row could be predicted.")]), ...told];
 }
 
