@@ -1,14 +1,15 @@
 """`attnsim accuracy`: ten lines and a sentence first, rows chosen by name, and the long list in a file."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from attnsim.cli import main
-from attnsim.validation.checking.accuracy import NAMED, every_row, overview, select
-from attnsim.validation.fitting.held_out import held_out_predictions
+from attnsim.validation.checking.accuracy import NAMED, every_row, overview, select, sentence
+from attnsim.validation.fitting.held_out import NEVER, held_out_predictions
 from tests.unit.answering import refusal
 
 ABLATION = ("accuracy", "--source", "fa3_table2,fa3_fig6", "--implementation", "flash-attn.3")
@@ -26,6 +27,7 @@ def test_accuracy_begins_with_ten_lines_and_a_sentence_to_cite(
     told = " ".join(text.split())
     assert re.search(r"To cite: attnsim \S+ \(calibration [0-9a-f]{12}\): on", told)
     assert f"on {total[0]} measurements" in told and f"| is {total[1]}, the median" in told
+    assert "(GPU: h100-sxm5-80gb, implementation: flash-attn.3, tables: 2)" in told
     assert len(text.splitlines()) < 20 and "step_clks" not in text
     table = pd.read_csv(out)
     assert {"summary", "error", "constant"} <= set(table["kind"]) and "step_clks" in set(table["number"])
@@ -52,6 +54,22 @@ def test_the_first_table_counts_each_row_once() -> None:
     held = held_out_predictions(rows)
     assert len(held) > len(rows), "a row is predicted with its band left out, and with its head_dim left out"
     assert {line["rows"] for line in overview(held)} == {len(rows)}
+
+
+def test_the_sentence_to_cite_says_what_the_fit_used_of_the_tables() -> None:
+    """The rows never fitted, and their mean, which the mean of all hides; names of few GPUs, the number of many."""
+    rows = select(every_row(), {"gpu": ["h100"], "implementation": ["flash-attn.3"]})
+    once = list({id(one.row): one for one in held_out_predictions(rows)}.values())
+    never = [one.error for one in once if one.split == NEVER]
+    text = sentence(once)
+    assert 0 < len(never) < len(once)
+    assert f"{len(once) - len(never)} are of tables whose other lengths" in text
+    assert f"{len(never)} are of tables that the fit of their implementation did not use" in text
+    assert text.endswith(f"mean {100 * sum(never) / len(never):.1f} %")
+    row = rows[0]
+    gpus = [replace(row.gpu, id=name, base_id=name) for name in ("a", "b", "c", "d")]
+    four = [replace(once[0], row=replace(row, gpu=gpu)) for gpu in gpus]
+    assert "(GPUs: a, b, c, implementation:" in sentence(four[:3]) and "(GPUs: 4, implementation:" in sentence(four)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS
 from attnsim.models.mechanisms.gated import GATED_NAMES
 from attnsim.models.mechanisms.mechanism import Group
 from attnsim.validation.checking.by_hand import chosen
-from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions, unseen_folds
+from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions, unseen_folds
 from attnsim.validation.measured.datasets import (
     Row,
     error_summary,
@@ -235,16 +235,34 @@ def _once(found: Sequence[HeldOut]) -> list[HeldOut]:
     return list({id(one.row): one for one in sorted(found, key=lambda one: one.split != "head_dim")}.values())
 
 
+NAMED_AT_MOST = 3
+"""GPUs or implementations that the sentence to cite names; of more it has the number."""
+
+
 def sentence(found: Sequence[HeldOut]) -> str:
-    """Return a sentence to cite: the number of rows and sources, and the size of the errors."""
+    """Return a sentence to cite: the rows, the size of errors, and of how many rows the fit used the table."""
     once = _once(found)
-    gpus, runs, tables = (len({name(one.row) for one in once}) for name in NAMED.values())
-    all_of_them = error_summary(one.error for one in once)
+    gpus, implementations, tables = (sorted({name(one.row) for one in once}) for name in NAMED.values())
+    whose = f"{_named('GPU', gpus)}, {_named('implementation', implementations)}, tables: {len(tables)}"
+    errors, worst = error_summary(one.error for one in once), share_text(max(one.error for one in once))
+    of_tables, never = [one for one in once if one.split != NEVER], [one.error for one in once if one.split == NEVER]
+    told = []
+    if of_tables:
+        told.append(f"{len(of_tables):,} are of tables whose other lengths, heads or head_dims the fit used")
+    if never:
+        mean = f", mean {share_text(error_summary(never)['mean'])}" if of_tables else ""
+        told.append(f"{len(never):,} are of tables that the fit of their implementation did not use{mean}")
     return (
-        f"on {len(once):,} measurements that its fitted numbers had not seen (GPUs: {gpus}, implementations: "
-        f"{runs}, tables: {tables}) the mean of |predicted / measured - 1| is {share_text(all_of_them['mean'])}, the "
-        f"median {share_text(all_of_them['median'])}, and nine in ten are below {share_text(all_of_them['p90'])}"
+        f"on {len(once):,} measurements that its fitted numbers had not seen ({whose}) the mean of |predicted / "
+        f"measured - 1| is {share_text(errors['mean'])}, the median {share_text(errors['median'])}, nine in ten are "
+        f"below {share_text(errors['p90'])}, and the largest is {worst}; {', and '.join(told)}"
     )
+
+
+def _named(kind: str, names: Sequence[str]) -> str:
+    """Return "GPU: h100-sxm5-80gb", "GPUs: a, b", or their number."""
+    told = ", ".join(names) if len(names) <= NAMED_AT_MOST else len(names)
+    return f"{kind}{'s' if len(names) > 1 else ''}: {told}"
 
 
 def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
