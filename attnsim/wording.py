@@ -15,6 +15,15 @@ _CLOCK_BY = {"given": "as given", "boost": "boost", "load": "under load", "power
              "least": "the lowest; the power limit asks for less"}  # fmt: skip
 
 
+_LAUNCHED = {"graph": "launched in a CUDA graph", "stream": "launched in a stream", "host": "launched from Python",
+             "kernel": "launches not counted"}  # fmt: skip
+
+
+def launched_text(launch: str) -> str:
+    """How kernels are launched: "launched in a CUDA graph"."""
+    return _LAUNCHED[launch]
+
+
 def clock_text(clock_hz: float, by: str) -> str:
     """SM clock of a call and its origin: "1654 MHz (what the power limit allows)"."""
     return f"{clock_hz / 1e6:.0f} MHz ({_CLOCK_BY[by]})"

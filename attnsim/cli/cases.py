@@ -36,7 +36,8 @@ def cases_of(
 def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
     """The cases that the flags ask."""
     if not layers:
-        return Case(flags.workload(), cache=flags.l2)
+        name = flags.filled.title if flags.filled else ""
+        return Case(flags.workload(), cache=flags.l2, model=name, tp=flags.tp)
     for name in NOT_OF_LAYERS:
         if getattr(flags, name) not in (None, False):
             raise InputError(f"--{name.replace('_', '-')} does not go with {layers}; leave it out")
@@ -48,7 +49,7 @@ def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
     layer = Layer(
         model, flags.batch, flags.seq, flags.seq_kv, passes=flags.passes, dtype=flags.dtype, tp=flags.tp, whole=whole
     )
-    return Case(flags.workload(), layer=layer, cache=flags.cache or "cold")
+    return Case(flags.workload(), layer=layer, cache=flags.cache or "cold", model=flags.filled.title, tp=flags.tp)
 
 
 def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:

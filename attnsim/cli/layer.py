@@ -33,6 +33,8 @@ _LEFT_OUT = (
 )
 NOT_OF_LAYERS = ("operations", "lengths", "page_size", "prefix", "tree", "selection", *KERNEL_OPTIONS)
 """Flags of a question that say nothing of a layer."""
+SERVED = ("fwd", "decode")
+"""Passes of a server, whose steps `--lengths` asks for."""
 _RIGHT = ("time", "90 % range", "vs base", "share", "HBM GB", "TFLOP/s")
 
 
@@ -82,7 +84,7 @@ def predict_layers(
     if json:
         show.print_json(one.to_dict() for one in (splits if split_changes else answers))
         return
-    print_layers(title_of(filled, flags.tp), answers, verbose)
+    print_layers(title_of(filled, flags.tp), how.launch, answers, verbose)
     for one in splits:
         split.print_split(show.console(), one, f"\nlayer of {one.changed.workload.seq_kv} tokens on {one.changed.gpu}")
 
@@ -122,26 +124,29 @@ class _Answer:
         return self.found.to_dict() | {name: one and one.to_dict() for name, one in speedups.items()}
 
 
-def print_layers(title: str, answers: Sequence[_Answer], verbose: bool = False) -> None:
+def print_layers(title: str, launch: str, answers: Sequence[_Answer], verbose: bool = False) -> None:
     """One table of parts for each answer; where lengths are compared, one table of shares for each GPU."""
     out = show.console()
     first = answers[0].found
     lengths = {one.found.workload.seq_kv for one in answers}
     w, alone = first.workload, len(lengths) == 1
     names = {item.algorithm for item in first.attention}
+    launched = wording.launched_text(launch)
     out.print(f"{title}{heading(w, names) if alone else f'batch {w.batch}, {w.dtype}, {w.passes}'}\n")
     if alone:
         for one in answers:
-            show.print_rows(out, one.place, _rows(one), right=_RIGHT, whole=("part", "vs base"))
+            show.print_rows(out, f"{one.place}; {launched}", _rows(one), right=_RIGHT, whole=("part", "vs base"))
     else:
         for place in dict.fromkeys(one.place for one in answers):
             rows = [_share_row(one) for one in answers if one.place == place]
-            show.print_rows(out, place, rows, right=rows[0].keys(), whole=("vs base",))
+            show.print_rows(out, f"{place}; {launched}", rows, right=rows[0].keys(), whole=("vs base",))
     if alone:
         for one in answers:
             out.print(f"{one.place}: {_shares(one.found)}", soft_wrap=True)
     for line in (text for one in answers for text in one.slower):
         out.print(f"attention: {line}")
+    served = "; a step of the model (--lengths) has them" * (w.passes in SERVED)
+    out.print(f"Times are without norms, residual additions and communication{served}.")
     told = [one.found for one in answers if one.base] or [one.found for one in answers]
     show.print_remarks(out, _level(told), _details(answers, told, alone), verbose)
 

@@ -67,7 +67,11 @@ class QuestionFlags:
     @property
     def title(self) -> str:
         """Text before the question: the model, how many GPUs share it, and a colon; or nothing."""
-        return asked.title_of(self.filled, self.tp, self.cache, self.passes, self.lengths)
+        return self.titled()
+
+    def titled(self, left_out: bool = True) -> str:
+        """The title, with or without the remark on all-reduces."""
+        return asked.title_of(self.filled, self.tp, self.cache, self.passes, self.lengths, left_out)
 
     @property
     def l2(self) -> str:

@@ -81,7 +81,7 @@ def print_steps(answers: Sequence[StepAnswer], verbose: bool = False) -> None:
     )
     for one in answers:
         place = "; ".join((one.gpu, "warm L2" if one.cache == "warm" else "cold L2", *map(str, one.changes)))
-        show.print_rows(out, f"{place}; {_launched(one.launch)}", _rows(one), right=_RIGHT, whole=("part",))
+        show.print_rows(out, f"{place}; {wording.launched_text(one.launch)}", _rows(one), right=_RIGHT, whole=("part",))
         for line in _remarks(one):
             out.print(line, soft_wrap=True)
     for before, after in pairwise(answers):
@@ -98,15 +98,6 @@ def print_steps(answers: Sequence[StepAnswer], verbose: bool = False) -> None:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def _launched(launch: str) -> str:
-    return {
-        "graph": "launched in a CUDA graph",
-        "stream": "launched in a stream",
-        "host": "launched from Python",
-        "kernel": "launches not counted",
-    }[launch]
 
 
 def _rows(answer: StepAnswer) -> list[dict[str, object]]:

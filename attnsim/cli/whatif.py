@@ -81,7 +81,7 @@ def whatif(
     if json:
         show.print_json(records)
         return
-    _print(found, flags.title, verbose)
+    _print(found, flags.titled(left_out=False), launch, verbose)
     if written:
         print(f"written: {', '.join(map(str, dict.fromkeys(written)))}")
 
@@ -115,7 +115,7 @@ def _cases(flags: QuestionFlags, given: list[str], scopes: list[str], mix: str) 
     ]
 
 
-def _print(found: WhatIf, title: str, verbose: bool) -> None:
+def _print(found: WhatIf, title: str, launch: str, verbose: bool) -> None:
     """The table, and a line for what does not fit into it."""
     out = show.console()
     base = found.unchanged.gpu
@@ -125,9 +125,11 @@ def _print(found: WhatIf, title: str, verbose: bool) -> None:
             (case,) = one.cases
             cold = ", cold L2" if one.name and case.cache == "cold" and "cold L2" not in title else ""
             asked.setdefault(one.name, f"{case.workload}{cold}")
-    out.print(f"{title}{base.id}, {found.tiles} tiles")
+    out.print(f"{title}{base.id}, {found.tiles} tiles, {wording.launched_text(launch)}")
     for name, question in asked.items():
         out.print(f"{name}: {question}" if name else question)
+    if shared := _all_reduces(found):
+        out.print(shared)
     rows: list[dict[str, object]] = [
         {
             "change": _name(row),
@@ -155,6 +157,14 @@ def _print(found: WhatIf, title: str, verbose: bool) -> None:
     answers = [cell.answer for cell in found.rows[0].cells if cell.answer and verbose]
     for reason in dict.fromkeys(call.trust.reason for one in answers for call in one.predictions):
         out.print(f"trust: {reason}")
+
+
+def _all_reduces(found: WhatIf) -> str:
+    """Which columns have the all-reduces of several GPUs, and which leave them out."""
+    scopes = dict.fromkeys(column.of for column in found.columns if any(case.tp > 1 for case in column.cases))
+    without = " and ".join(of for of in scopes if of != "model")
+    told = [f"left out of {without}"] * bool(without) + ["part of the model's time"] * ("model" in scopes)
+    return f"All-reduces: {', '.join(told)}" if told else ""
 
 
 def _name(row: Row) -> str:

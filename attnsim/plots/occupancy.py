@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator
+from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
@@ -16,6 +14,9 @@ from attnsim.plots.roofline_labels import short
 from attnsim.plots.series import FLOPS, Over, Series, about, end_labels, identity, length_text, place, series_of
 from attnsim.plots.sheet import Picture, heading, plain_axes
 from attnsim.plots.styles import Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LINEAR = 8.0
 """Ratio of times per FLOP up to which their axis is linear."""
@@ -80,6 +81,8 @@ def _draw(
     named: Callable[[Series], str] = lambda line: line.label,
     last: bool = False,
 ) -> None:
+    from matplotlib.ticker import LogLocator
+
     plain_axes(axes, look)
     ends = []
     for line in lines:

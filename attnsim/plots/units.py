@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import Marks
@@ -18,6 +15,9 @@ from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of
 from attnsim.plots.sheet import Picture, cells, heading, named_rows
 from attnsim.plots.styles import Style, unit_hue
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,6 +171,8 @@ def _titles(frame: Frame) -> list[str]:
 
 def _frame(axes: Axes, one: Outcome, scale: float, low: float, high: float, look: Style) -> None:
     """The call as a frame, and what launches take of it in grey."""
+    from matplotlib.patches import Rectangle
+
     whole, launch = (one.time_s or 0.0) * scale, (one.launch_s or 0.0) * scale
     line = (0, (3, 2)) if one.changes else "-"
     axes.add_patch(

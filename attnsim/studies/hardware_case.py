@@ -73,6 +73,10 @@ class Case:
         The layer that contains this attention call, if the question is about the whole layer.
     cache : {"", "cold", "warm"}
         State of the L2 before the call; "" takes that of the search.
+    model : str
+        Name of the model in tables, "" without one.
+    tp : int
+        GPUs that share each layer; the workload is one GPU's part.
     """
 
     workload: Workload
@@ -80,6 +84,8 @@ class Case:
     name: str = ""
     layer: Layer | None = None
     cache: str = ""
+    model: str = ""
+    tp: int = 1
 
     @property
     def of(self) -> str:

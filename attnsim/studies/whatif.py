@@ -23,7 +23,7 @@ from attnsim.models.hardware.cost import cost_usd
 from attnsim.models.hardware.figure import Interval
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import RESULTS
-from attnsim.models.hardware.sections import FIELDS, changeable_alone
+from attnsim.models.hardware.sections import FIELDS, changeable, changeable_alone
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.headings import frame_of
@@ -209,7 +209,7 @@ def whatif(
     every = [Case(cases)] if isinstance(cases, Workload) else cases if isinstance(cases, (list, tuple)) else []
     if not every or not all(isinstance(one, Case) for one in every):
         raise InputError(f"cases are {shown(cases)}; give an attnsim.Workload, or a list of hardware_case.Case")
-    machines = _machines(base, changes, all(one.layer and one.layer.whole and one.layer.tp > 1 for one in every))
+    machines = _machines(base, changes, every)
     if tiles != "shipped" and any(one.of == "model" for one in every):
         raise InputError(f"tiles are {shown(tiles)} of a whole model; leave them out, or ask of attention or layers")
     columns = [Column(one.name, (one,)) for one in every]
@@ -295,8 +295,10 @@ def _bound(answers: Sequence[Answered]) -> str:
     return bound_text(one.busiest if isinstance(one, LayerAnswer) or not one.bound else one.bound.unit)
 
 
-def _machines(base: Gpu, changes: Sequence[Change], joined: bool) -> dict[str, Gpu]:
-    """Return the changed GPUs by name; figures of links may change only if a case has several GPUs."""
+def _machines(base: Gpu, changes: Sequence[Change], cases: Sequence[Case]) -> dict[str, Gpu]:
+    """Return the changed GPUs by name; figures of links may change only if every case is of a model on several GPUs."""
+    alone = [one for one in cases if one.of != "model" or one.tp == 1]
+    scopes = dict.fromkeys(one.of for one in alone if one.of != "model")
     if not changes:
         raise InputError("nothing is changed; give changes, such as hbm.bandwidth=6TB/s, each of which is a row")
     if isinstance(changes, (str, Mapping)) or not all(isinstance(one, Mapping) and one for one in changes):
@@ -305,7 +307,10 @@ def _machines(base: Gpu, changes: Sequence[Change], joined: bool) -> dict[str, G
     for change in changes:
         name, machine = ", ".join(f"{key}={value}" for key, value in change.items()), base
         for key, value in change.items():
-            if not joined:
+            if 0 < len(alone) < len(cases) and changeable(key).read == "links":
+                drop = f"drop {' and '.join(scopes)} from --of" if scopes else "leave out the cases of one GPU"
+                raise InputError(f"{key} is read by a whole model on several GPUs alone; {drop}")
+            if alone:
                 changeable_alone(key)
             before, machine = machine, machine.replace(key, value)
             if machine is before:
@@ -366,6 +371,8 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
         "changes": changes_text(row.gpu.changes),
         "of": column.of,
         "case": column.name,
+        "model": column.cases[0].model,
+        "tp": column.cases[0].tp,
         "question": "; ".join(str(one.workload) for one in column.cases),
         **{
             name: value

@@ -197,6 +197,8 @@ def test_the_command_prints_parts_and_shares(capsys: pytest.CaptureFixture[str])
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split("  ")[0] for line in text.splitlines()]
     assert [row for row in rows if row in PARTS] == PARTS
+    assert "without norms, residual additions and communication; a step of the model" in " ".join(short.split())
+    assert f"{GPU}; launched in a stream" in short
     assert "Left out: normalisation" in text and "attention: flash, flash-attn.3" in text
     assert "SM clock of attention within the layer: 1863 MHz (under load)" in text
     assert main([*ask, "2048", "--set", "l2.bandwidth=2x", "--tp", "2"]) == 0

@@ -90,8 +90,9 @@ def test_a_model_is_a_step_of_as_many_gpus_as_its_case_says(capsys: pytest.Captu
     assert {one["of"] for one in found} == {"model"} and all(one["power_w"] > 100 for one in found)
     joined = records(capsys, *asked[:6], *cases[2:], "--set", "link.bandwidth=2x")
     assert joined[1]["speedup"] > 1
+    assert "leave out the cases of one GPU" in refusal(capsys, "whatif", *asked, "--set", "link.bandwidth=2x")
     assert "link.bandwidth is read where several GPUs" in refusal(
-        capsys, "whatif", *asked, "--set", "link.bandwidth=2x"
+        capsys, "whatif", *asked[:6], *cases[:2], "--set", "link.bandwidth=2x"
     )
     changed = ("--set", "hbm.bandwidth=2x")
     assert "whole model; leave them out" in refusal(capsys, "whatif", *asked, *changed, "--tiles", "retuned")
@@ -100,6 +101,26 @@ def test_a_model_is_a_step_of_as_many_gpus_as_its_case_says(capsys: pytest.Captu
     )
     several = refusal(capsys, "whatif", "--gpu", "h100,a100", *asked[2:6], "--seq", "1k", *changed)
     assert "'h100,a100' names several GPUs and one is asked for" in several
+
+
+@pytest.mark.parametrize("shared", [("--tp", "8", "--case", "seq=1k"), ("--case", "seq=1k, tp=8")])
+def test_the_heading_says_which_columns_leave_all_reduces_out(
+    shared: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("whatif", "--gpu", GPU, "--model", "llama-3-8b", *shared, "--set", "hbm.bandwidth=2x", "--of")
+    for scopes, told in (
+        ("attention,layer,model", "All-reduces: left out of attention and layer, part of the model's time"),
+        ("layer", "All-reduces: left out of layer\n"),
+        ("model", "All-reduces: part of the model's time"),
+    ):
+        text = run(capsys, *asked, scopes)
+        assert told in text and "all-reduces left out" not in text
+        assert "shipped tiles, launched in a stream" in " ".join(text.split())
+    assert "launched in a CUDA graph" in " ".join(run(capsys, *asked, "attention", "--launch", "graph").split())
+    link = refusal(capsys, *asked, "attention,layer,model", "--set", "link.bandwidth=2x")
+    assert "link.bandwidth is read by a whole model on several GPUs alone; drop attention and layer from --of" in link
+    alone = run(capsys, *asked[:5], "--seq", "1k", *asked[-3:], "attention")
+    assert "All-reduces" not in alone
 
 
 def test_a_case_says_whether_its_l2_is_cold(capsys: pytest.CaptureFixture[str]) -> None:

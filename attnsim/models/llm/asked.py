@@ -196,10 +196,18 @@ def _decodes(model: Filled | None, passes: str, lengths: str | None) -> bool:
 
 
 def title_of(
-    model: Filled | None, tp: int, given: str | None = None, passes: str = "fwd", lengths: str | None = None
+    model: Filled | None,
+    tp: int,
+    given: str | None = None,
+    passes: str = "fwd",
+    lengths: str | None = None,
+    left_out: bool = True,
 ) -> str:
-    """The words in front of a question: the model, how many GPUs share it, the L2 of its decode; or nothing."""
-    told = [model.title + model.part if model else "", shared_text(tp)]
+    """The words in front of a question: the model, how many GPUs share it, the L2 of its decode; or nothing.
+
+    Without `left_out` they say nothing of all-reduces, where some answers of the question have them.
+    """
+    told = [model.title + model.part if model else "", shared_text(tp, left_out)]
     if _decodes(model, passes, lengths):
         cold = cache_of(given, model, passes, lengths) == "cold"
         told.append("cold L2" if cold else "warm L2, as if no other layer had run since")
@@ -207,6 +215,6 @@ def title_of(
     return f"{found}: " if found else ""
 
 
-def shared_text(tp: int) -> str:
+def shared_text(tp: int, left_out: bool = True) -> str:
     """How many GPUs share each layer, and what is left out; nothing where one computes it alone."""
-    return f"one of {tp} GPUs ({LEFT_OUT})" if tp > 1 else ""
+    return f"one of {tp} GPUs{f' ({LEFT_OUT})' * left_out}" if tp > 1 else ""
