@@ -25,6 +25,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.llm.asked import title_of
 from attnsim.models.question.words import KERNEL_OPTIONS
+from attnsim.models.question.workload import Workload
 from attnsim.wording import clock_text
 
 _LEFT_OUT = (
@@ -86,7 +87,13 @@ def predict_layers(
         return
     print_layers(title_of(filled, flags.tp), how.launch, answers, verbose)
     for one in splits:
-        split.print_split(show.console(), one, f"\nlayer of {one.changed.workload.seq_kv} tokens on {one.changed.gpu}")
+        split.print_split(show.console(), one, f"\nlayer with {_tokens(one.changed.workload)} on {one.changed.gpu}")
+
+
+def _tokens(w: Workload) -> str:
+    """The tokens of a layer's call: one of each sequence that decodes, whole sequences otherwise."""
+    number = w.batch * w.seq_q
+    return f"{number:,} token{'s' * (number != 1)}{f', {w.seq_kv:,} keys each' * (w.seq_q < w.seq_kv)}"
 
 
 @dataclass(frozen=True)

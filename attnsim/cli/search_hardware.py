@@ -24,6 +24,20 @@ from attnsim.wording import ratio_text
 _PARTS = {"sms": "SMs", "memory": "memory interface", "l2": "L2 cells", "crossbar": "crossbar", "links": "links"}
 
 
+def _least_die(found: HardwareSearch, shown: Sequence[Design], rivals: Sequence[Design]) -> str:
+    """The machine of least die among those whose time the model cannot tell from machine 1's, or nothing."""
+    best, base = shown[0], found.unchanged
+    every = [*rivals, *([base] if not base.broken and found.alike(best, base) else [])]
+    areas = [(one.answer.area.typical, one) for one in every if one.answer and one.answer.area]
+    if len(areas) < 2:
+        return ""
+    area_mm2, least = min(areas, key=lambda pair: pair[0])
+    figures = ", ".join(f"{key} {_short(FIELDS[key].show(value), key, value)}" for key, value in least.figures.items())
+    where = [f"machine {at}" for at, one in enumerate(shown, 1) if one is least]
+    name = "the unchanged machine" if least is base else where[0] if where else figures
+    return f"least die among the machines as fast as machine 1 within the model's error: {name}, {area_mm2:.0f} mm2"
+
+
 def told_of_area(base: Gpu, machines: Sequence[Gpu], names: Sequence[str] = ()) -> list[str]:
     """Lines on the die of the unchanged machine, and on those of others, by their names or else their numbers."""
     try:
@@ -133,7 +147,8 @@ def print_best(found: Split[MixAnswer] | None) -> None:
             "\n--split: the best machine within the limits changes no two figures, so there is nothing to share out"
         )
         return
-    print_split(out, found, "\nmachine 1 on shipped tiles")
+    mixed = ", times of calls that take the unchanged machine one second in all" * (len(found.changed.mix.cases) > 1)
+    print_split(out, found, f"\nmachine 1 on shipped tiles{mixed}")
 
 
 _HEADS = {"power": "power W", "area": "area mm2", "energy": "energy J", "cost": "cost"}
@@ -205,6 +220,9 @@ def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design],
     if len(found.mix.cases) > 1:
         lines.append("weights are shares of the unchanged machine's time; vs base, energy and power are of that mix")
     levels = ", ".join(dict.fromkeys(one.trust.level for one in answer.predictions))
-    alike = f"{len(rivals) - 1} others" if len(rivals) > 1 else "no other"
-    short = f"{levels}: within the model's error {alike} of those within the limits are as fast as machine 1."
+    alike = f"{len(rivals) - 1} other{'s' * (len(rivals) > 2)}" if len(rivals) > 1 else "no other"
+    verb = "are" if len(rivals) > 2 else "is"
+    if len(found.objectives) == 1 and (text := _least_die(found, shown, rivals)):
+        out.print(text)
+    short = f"{levels}: within the model's error {alike} of those within the limits {verb} as fast as machine 1."
     show.print_remarks(out, f"{short} -v says why, and what is assumed.", lines, verbose)

@@ -21,6 +21,7 @@ from attnsim.cli import main
 from attnsim.cli.cases import cases_of
 from attnsim.cli.question_flags import QuestionFlags
 from attnsim.errors import InputError
+from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own import flash as own_flash
@@ -399,6 +400,27 @@ def test_the_best_machine_is_split_among_its_figures(gpu: Gpu) -> None:
     assert np.prod([one.mean.value for one in shared.parts]) == pytest.approx(shared.together.value)
     alone = search_hardware(DECODE, Space.read(H100, ["hbm.bandwidth=1x,2x", "sm.exp_rate=1x,1x"], []))
     assert split_best(alone) is None
+
+
+def test_the_least_die_of_equal_machines_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """HBM moves no time of a prefill, so that the unchanged figure is the cheapest; of a decode it does."""
+    asked = ("search", "hardware", "--gpu", H100.id, "--model", "llama-3-8b", "--vary", "hbm.bandwidth=1x,1.4x,1.8x")
+    assert main([*asked, "--seq", "8192"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"as fast as machine 1 within the model's error: machine 3, {area_mm2(H100).typical:.0f} mm2" in text
+    assert main([*asked, "--seq", "8192", "--batch", "16", "--pass", "decode"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "least die" not in text and "error no other of those within the limits is as fast as machine 1" in text
+
+
+def test_a_split_of_a_mix_says_whose_times_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    vary = ("--vary", "hbm.bandwidth=1x,2x", "--vary", "sm.exp_rate=1x,2x", "--split", "--case", "seq=2k: 0.5")
+    asked = ("search", "hardware", "--gpu", H100.id, "--model", "llama-3-8b", *vary)
+    title = "machine 1 on shipped tiles, times of calls that take the unchanged machine one second in all: what"
+    for more, mixed in ((("--case", "pass=decode, seq=2k: 0.5"), True), ((), False)):
+        assert main([*asked, *more]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert (title in text) is mixed and ("1.00 s" in text) is mixed
 
 
 def test_the_layer_and_split_flags(capsys: pytest.CaptureFixture[str]) -> None:

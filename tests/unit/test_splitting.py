@@ -155,3 +155,19 @@ def test_a_change_that_brings_nothing_is_a_short_bar() -> None:
     low, high = axes.get_xlim()
     assert found.together.value < 1.01
     assert low <= 0.95 and high >= 1.05 and all(bar.get_extents().width < 0.1 * axes.bbox.width for bar in axes.patches)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (("--seq", "512", "--batch", "2"), "layer with 1,024 tokens on"),
+        (("--seq", "512", "--batch", "4", "--pass", "decode"), "layer with 4 tokens, 512 keys each on"),
+        (("--seq", "512", "--pass", "decode"), "layer with 1 token, 512 keys each on"),
+    ],
+)
+def test_the_split_of_a_layer_counts_the_tokens_of_its_call(
+    call: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("predict", "--gpu", BASE.id, "--layer", "--model", "llama-3-8b", *call, *TWO, "--split")
+    code, text, _ = run(capsys, *asked)
+    assert code == 0 and told in " ".join(text.split())
