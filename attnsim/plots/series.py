@@ -16,6 +16,7 @@ from attnsim.plots.sheet import note
 from attnsim.plots.styles import Style, algorithm_hue
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vP<>"
@@ -127,22 +128,33 @@ def key_panel(kernels: Mapping[str, Kernel]) -> Panel:
     def draw(axes: Axes, look: Style) -> None:
         from matplotlib.lines import Line2D
 
-        own, other = not axes.has_data(), axes.get_legend()
         names = [f"{one.name}{', never run' * never_run(one.implementation)}" for one in kernels.values()]
-        inches = axes.get_window_extent().width / frame_dpi(axes)
-        columns = int(inches / (longest(names, look) + 5 * look.size / 72))
-        axes.legend(
-            [Line2D([], [], **one.line(look)) for one in kernels.values()], names,
-            loc="center left" if own else "lower left", bbox_to_anchor=(0, 0.5 if own else 1.1), borderpad=0,
-            frameon=False, fontsize=look.size, borderaxespad=0, ncols=max(1, min(columns, len(names))),
-            handlelength=2.4, columnspacing=1.2,
-        )  # fmt: skip
-        if own:
-            axes.set_axis_off()
-        if other:
-            axes.add_artist(other)
+        key_rows(axes, [Line2D([], [], **one.line(look)) for one in kernels.values()], names, look)
 
     return Panel(draw, 0.16, apart=True, key=True)
+
+
+def key_rows(axes: Axes, handles: Sequence[Artist], names: Sequence[str], look: Style, handle: float = 2.4) -> None:
+    """Draw the handles of a key with their names, side by side as far as there is room, on axes of their own or above.
+
+    Parameters
+    ----------
+    handle : float
+        Width of a handle, in sizes of the font.
+    """
+    own, other = not axes.has_data(), axes.get_legend()
+    inches = axes.get_window_extent().width / frame_dpi(axes)
+    columns = int(inches / (longest(names, look) + (2.6 + handle) * look.size / 72))
+    axes.legend(
+        handles, names,
+        loc="center left" if own else "lower left", bbox_to_anchor=(0, 0.5 if own else 1.1), borderpad=0,
+        frameon=False, fontsize=look.size, borderaxespad=0, ncols=max(1, min(columns, len(names))),
+        handlelength=handle, columnspacing=1.2,
+    )  # fmt: skip
+    if own:
+        axes.set_axis_off()
+    if other:
+        axes.add_artist(other)
 
 
 def names_of(predictions: Sequence[Outcome], marked: Marks | None = None) -> list[str]:

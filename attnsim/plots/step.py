@@ -10,7 +10,7 @@ from attnsim.api.step import StepAnswer
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import changes_text, marks
 from attnsim.plots.layout import Panel, longest
-from attnsim.plots.series import engineering
+from attnsim.plots.series import engineering, key_rows
 from attnsim.plots.sheet import Picture, cells, heading, named_rows, side_text, whisker
 from attnsim.plots.styles import STEPS, Style, ink_on
 from attnsim.wording import interval_text, share_text, times_text
@@ -23,6 +23,8 @@ ROW = 0.185
 """Inches of a part and the room around it."""
 WHOLE = 0.46
 """Inches of a step as one bar."""
+KEY = 0.3
+"""Inches of the key of colours, two rows."""
 FEW = 4
 """Lengths that the question names."""
 DETAILED = 3
@@ -53,15 +55,18 @@ def step(answers: Sequence[StepAnswer]) -> Picture:
     detailed = list(zip(names, tables, strict=True)) if len(answers) <= DETAILED else []
     parts = [[row for row in table if row["kind"] == "part"] for _, table in detailed]
     longest_s = max((row["time_high_s"] for table in parts for row in table), default=0.0)
+    drawn = {row["group"] for table in tables for row in table if row["kind"] == "group" and row["time_s"]}
+    groups = [name for name in STEPS if name in drawn]
     lengths = f" ({', '.join(map(str, first.lengths))})" if len(first.lengths) <= FEW else ""
     tokens = f"{first.new_tokens:,} new tokens of {first.sequences:,} sequences{lengths}"
     changed = [f"{name}: {changes_text(one.changes)}" for name, one in zip(names, answers, strict=True) if one.changes]
     return Picture(
         f"One step of {first.model.id}: {engineering(first.time_s, 's')}",
-        "Above: the whole step with its 90 % range, of parts which are all off in the same direction. Below: all runs "
-        "of a part together, with its share; whiskers: 90 % range; grey at the left: launches.",
+        "Above: the whole step; its 90 % range has all parts at their lower ends, or all at their upper ends. Below: "
+        "all runs of a part together, with its share; whiskers: 90 % range; grey at the left: launches.",
         (
             Panel(partial(_whole, names=names, tables=tables, longest_s=whole_s), WHOLE * len(answers), apart=True),
+            Panel(partial(_key, groups=groups), KEY, apart=True, key=True),
             *(
                 Panel(partial(_parts, name=name, rows=rows, longest_s=longest_s), ROW * len(rows))
                 for (name, _), rows in zip(detailed, parts, strict=True)
@@ -122,6 +127,14 @@ def _whole(axes: Axes, look: Style, *, names: Sequence[str], tables: Sequence[Se
         side_text(axes, -place, "\n".join(words), look, bold=True)
     _finish(axes, [-place for place in range(len(names))], names, longest_s, look)
     heading(axes, "the whole step, by groups of parts", look)
+
+
+def _key(axes: Axes, look: Style, *, groups: Sequence[str]) -> None:
+    """The colours of all groups with their names, which narrow ones have no room for in the bar."""
+    from matplotlib.patches import Patch
+
+    found = [STEPS[name] for name in groups]
+    key_rows(axes, [Patch(color=look.colour(hue)) for _, hue in found], [name for name, _ in found], look, 0.8)
 
 
 def _parts(axes: Axes, look: Style, *, name: str, rows: Sequence[Row], longest_s: float) -> None:

@@ -44,7 +44,7 @@ def whatif(records: Sequence[Record]) -> Picture:
     texts = [f"   {_text(one)}" for one in changed]
     draw = partial(_draw, changed=changed, names=names, cases=cases, labels=labels)
     return Picture(
-        "What each change of the GPU brings",
+        f"What each change of the GPU brings{_whom(records)}",
         _caption(changed),
         (Panel(draw, (LINE * len(cases) + 0.1) * len(names)),),
         tuple(records),
@@ -91,6 +91,13 @@ def _draw(
             marks, told, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=look.size,
             borderaxespad=0.3, handletextpad=0.1,
         )  # fmt: skip
+
+
+def _whom(records: Sequence[Record]) -> str:
+    """The model, and how many GPUs share each of its layers, where all cases agree."""
+    models, shared = ({one[name] for one in records} for name in ("model", "tp"))
+    (model, tp) = (models.pop() if len(models) == 1 else "", shared.pop() if len(shared) == 1 else 1)
+    return f"{f' {model}' * bool(model)}{f' on {tp} GPUs' * (tp > 1)}"
 
 
 def _asked(records: Sequence[Record]) -> str:

@@ -325,7 +325,7 @@ def test_the_picture_has_a_bar_with_its_range_for_every_part_and_the_groups_make
     llama: StepAnswer,
 ) -> None:
     found = picture([llama])
-    whole, parts = found.figure().axes
+    whole, _, parts = found.figure().axes
     bars = [bar for bar in parts.patches if bar.get_facecolor() != to_rgba(STYLES["light"].middle)]
     ends = [bar.get_x() + bar.get_width() for bar in bars]  # type: ignore[attr-defined]
     names = [text.get_text().rpartition(" x ")[2] for text in parts.get_yticklabels()]
@@ -342,6 +342,22 @@ def test_the_picture_has_a_bar_with_its_range_for_every_part_and_the_groups_make
     assert "MLP\n47 %" in [text.get_text() for text in whole.texts]
 
 
+@pytest.mark.parametrize("width", ["page", "column"])
+def test_every_group_of_the_bar_is_named_in_the_key_by_its_colour(llama: StepAnswer, width: str) -> None:
+    """Narrow ones have no room for a name in the bar; the key stays within the picture."""
+    figure = picture([llama]).figure(width=width)
+    whole, below, _ = figure.axes
+    legend = below.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["attention", "projections", "MLP", "collectives", "LM head", "norms, cache", "launches"]
+    colours = [patch.get_facecolor() for patch in legend.get_patches()]
+    assert colours == list(dict.fromkeys(patch.get_facecolor() for patch in whole.patches))
+    figure.canvas.draw()
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    assert not legend.get_window_extent().overlaps(whole.get_tightbbox())
+
+
 def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(llama: StepAnswer) -> None:
     streamed = step("llama-3-70b", H100, MIXED, tp=4, launch="stream")
     launches = [
@@ -353,11 +369,11 @@ def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(l
 def test_pictures_of_many_steps_have_their_groups_alone(llama: StepAnswer) -> None:
     changed = step("llama-3-70b", load_gpu(H100).replace("hbm.bandwidth", "2x"), MIXED, tp=4)
     beside = picture([llama, changed])
-    assert len(beside.figure().axes) == 3 and "hbm.bandwidth = 6.7 TB/s" in beside.subtitle
+    assert len(beside.figure().axes) == 4 and "hbm.bandwidth = 6.7 TB/s" in beside.subtitle
     gain = f"{llama.time_s / changed.time_s:.2f}x as fast"
     assert any(gain in text.get_text() for text in beside.figure().axes[0].texts)
     many = picture([llama, changed] * 2)
-    assert len(many.figure().axes) == 1 and len(many.rows) == 2 * len(beside.rows)
+    assert len(many.figure().axes) == 2 and len(many.rows) == 2 * len(beside.rows)
     with pytest.raises(InputError, match="no step to draw"):
         picture([])
 

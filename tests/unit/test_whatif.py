@@ -103,6 +103,16 @@ def test_a_model_is_a_step_of_as_many_gpus_as_its_case_says(capsys: pytest.Captu
     assert "'h100,a100' names several GPUs and one is asked for" in several
 
 
+def test_the_picture_names_the_model_and_the_number_of_gpus() -> None:
+    def title(*shared: int, model: str = "llama-3-8b") -> str:
+        cases = [Case(PREFILL, 1, f"tp={tp}", model=model, tp=tp) for tp in shared]
+        return picture(whatif(cases, H100, [HBM]).records()).title
+
+    assert title(8) == title(8, 8) == "What each change of the GPU brings llama-3-8b on 8 GPUs"
+    assert title(1) == title(1, 8) == "What each change of the GPU brings llama-3-8b"
+    assert title(1, model="") == "What each change of the GPU brings"
+
+
 @pytest.mark.parametrize("shared", [("--tp", "8", "--case", "seq=1k"), ("--case", "seq=1k, tp=8")])
 def test_the_heading_says_which_columns_leave_all_reduces_out(
     shared: tuple[str, ...], capsys: pytest.CaptureFixture[str]
