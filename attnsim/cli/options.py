@@ -97,7 +97,9 @@ Seqs = Annotated[
 SeqKv = Annotated[int | None, count("Number of keys, where it differs from that of queries.")]
 LengthsText = Annotated[
     str | None,
-    _asked("TEXT", "Queries and keys of each sequence, '1:4096 x 63, 512:2560', or a .csv file, or a distribution."),
+    _asked(
+        "TEXT", "Queries and keys (new ones too) of sequences: '1:4096 x 63, 512:2560', a .csv file, a distribution."
+    ),
 ]
 PageSize = Annotated[int | None, count("Keys of a page of the cache.")]
 Prefix = Annotated[int | None, count("Keys at the beginning that all sequences share.")]

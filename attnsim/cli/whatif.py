@@ -20,6 +20,7 @@ from attnsim.cli.options import flag
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.cli.search_hardware import told_of_area
 from attnsim.errors import InputError, shown
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.files import write_csv
 from attnsim.plots.whatif import whatif as picture
@@ -39,7 +40,8 @@ def whatif(
     changes: Annotated[list[str], _row("KEY=VALUE", "A row: a change, or several with commas.", "--set")] = [],  # noqa: B006
     case: Annotated[list[str], _column("CASE", "A column: 'pass=decode, batch=16, seq=8k'; repeat it.")] = [],  # noqa: B006
     of: Annotated[
-        str, _column("WHAT", "attention, layer, model, or several with commas; default: the first two of --model.")
+        str,
+        _column("WHAT", "attention, layer, model, or several with commas; default: attention, with --model layer too."),
     ] = "",
     mix: Annotated[str, _column("WEIGHTS", "A column more: the cases mixed, such as 0.5,0.5.")] = "",
     limit: Annotated[list[str], flag("NAME<=VALUE", "area<=1.1x, power<=700W: a row that breaks it says so.")] = [],  # noqa: B006
@@ -145,7 +147,13 @@ def _print(found: WhatIf, title: str, launch: str, verbose: bool) -> None:
     limit = base.power.limit_w
     cells = [cell.answer for row in (found.unchanged, *found.rows) for cell in row.cells if cell.answer]
     if any(one.watts.typical > limit for one in cells):
-        out.print(f"W above {limit:g}, the power limit: what the call would draw, run again and again at its clock")
+        law = architecture_of(base.compute_capability_number)
+        some, full = (f"{1e3 * one:g} ms" for one in (law.slowed_from_s, law.slowed_to_s))
+        out.print(
+            f"W above {limit:g}, the power limit: what the call would draw, run again and again at its clock. The "
+            f"limit lowers the clock of calls, layers and steps from {some} on, and wholly from {full} on; shorter "
+            "ones, run again and again, would be slower than said here."
+        )
     retuned = " Retuned tiles are the unchanged GPU's too; tile: what they bring there." * (found.tiles == "retuned")
     out.print(
         "A cell: speedup over the unchanged GPU (of that its time), 90 % range, what bounds the call (of a layer: what "

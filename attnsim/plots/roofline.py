@@ -164,6 +164,19 @@ def _ratios(axes: Axes, look: Style, *, compared: Sequence[Entry], shown: Shown)
     heading(axes, f"bar: 90 % range; grey: within {100 * BAND:.0f} %", look)
 
 
+def _runs(predictions: Sequence[Outcome]) -> list[str]:
+    """Whose kernels run each algorithm: "flash is flash-attn.3."; with the GPUs where they have different ones."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for one in predictions:
+        found.setdefault(one.algorithm, {}).setdefault(one.implementation, {})[one.gpu] = None
+    return [
+        f"{algorithm} is "
+        + ", ".join(f"{name}{f' on {and_text(list(gpus))}' * (len(runs) > 1)}" for name, gpus in runs.items())
+        + "."
+        for algorithm, runs in found.items()
+    ]
+
+
 def _caption(shown: Shown) -> str:
     """Caption: roofs, marks, FLOP convention, clocks, caches."""
     clocks = ", ".join(f"{one.label} at {one.roofline.clock_hz / 1e6:.0f} MHz" for one in shown.machines)
@@ -171,6 +184,7 @@ def _caption(shown: Shown) -> str:
     if any(one.measured_s for one in shown.entries):
         text.append("Filled: measured; hollow: predicted.")
     text.append("Bar: 90 % range of the prediction.")
+    text += _runs([one.prediction for one in shown.entries if one.points])
     if any(one.base for one in shown.placed):
         text.append("Hollow: the changed GPU, with the speedup and its range.")
     if shown.moved:

@@ -139,12 +139,22 @@ def test_the_table_holds_what_is_drawn(tmp_path: Path) -> None:
     assert "<svg" in text
 
 
+def test_the_caption_says_whose_kernels_run_each_algorithm() -> None:
+    """The name of an algorithm hides whose; where GPUs have different ones, the caption says which has which."""
+    one = answer(algorithm="flash", implementation="flash-attn.3")
+    assert "flash is flash-attn.3." in picture_of([one], [H100]).caption
+    other = answer(algorithm="flash", implementation="flash-attn.2", gpu="a100-sxm4-80gb")
+    both = picture_of([one, other], [H100, load_gpu("a100-sxm4-80gb")]).caption
+    assert f"flash is flash-attn.3 on {one.gpu}, flash-attn.2 on a100-sxm4-80gb." in both
+
+
 def test_a_call_that_does_not_fit_is_listed_not_drawn(tmp_path: Path) -> None:
     large = answer(algorithm="naive", time_s=None, hbm_read_bytes=None, hbm_write_bytes=None, l2_bytes=None)
     picture_of([*ANSWERS, large], [H100]).write(tmp_path / "r.png")
     rows = (tmp_path / "r.csv").read_text(encoding="utf-8").splitlines()
     assert sum("does not fit" in row for row in rows) == 1
     alone = picture_of([large], [H100])
+    assert "naive is" not in alone.caption  # nothing of it is drawn
     assert "naive: does not fit the memory" in alone.caption and len(alone.figure().axes[0].lines) == 4  # the roofs
 
 

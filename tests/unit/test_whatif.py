@@ -113,6 +113,14 @@ def test_the_picture_names_the_model_and_the_number_of_gpus() -> None:
     assert title(1, model="") == "What each change of the GPU brings"
 
 
+def test_watts_above_the_limit_say_when_it_acts(capsys: pytest.CaptureFixture[str]) -> None:
+    """A call of 0.3 ms may draw more than the limit, one of 60 ms keeps it by a lower clock."""
+    asked = ("whatif", "--gpu", GPU, "--model", "llama-3-8b", "--of", "attention", "--set", "sm.exp_rate=1.5x")
+    short, long = (" ".join(run(capsys, *asked, "--seq", seq).split()) for seq in ("4k", "64k"))
+    assert "W above 700, the power limit" in short and "W above" not in long
+    assert "from 1 ms on, and wholly from 10 ms on; shorter ones, run again and again, would be slower" in short
+
+
 @pytest.mark.parametrize("shared", [("--tp", "8", "--case", "seq=1k"), ("--case", "seq=1k, tp=8")])
 def test_the_heading_says_which_columns_leave_all_reduces_out(
     shared: tuple[str, ...], capsys: pytest.CaptureFixture[str]
