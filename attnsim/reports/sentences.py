@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnsim.api.answer import Outcome
-from attnsim.api.comparing.levers import busy_text, unturned
+from attnsim.api.comparing.levers import as_busy_text, busy_text, unturned
 from attnsim.api.explaining import Explanation
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
@@ -109,7 +109,7 @@ def bound_sentences(found: Explanation) -> list[str]:
     return [
         *lines,
         busy_text(one.run.replay),
-        f"With {turn.figure} {times_text(turn.factor)} the two are equally busy and the call takes "
+        f"{as_busy_text(turn.figure, turn.factor, turn.next_unit)} and the call takes "
         f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that the busiest is {still}"
         f"{unit_text(turn.busiest)}.",
         _best(found),

@@ -11,7 +11,7 @@ import pytest
 import attnsim
 from attnsim.api import predict
 from attnsim.api.asking import read_mechanism
-from attnsim.api.comparing.levers import BETTER
+from attnsim.api.comparing.levers import BETTER, as_busy_text
 from attnsim.api.explaining import Explanation, explain
 from attnsim.cli import main
 from attnsim.cli.explain import verdict
@@ -112,6 +112,20 @@ def test_beyond_the_turn_another_unit_is_busiest(w: Workload, gpu: str, name: st
     base = load_gpu(gpu)
     short = base.replace(turn.figure, base.get(turn.figure) * turn.factor * 0.98)
     assert predict(w, short, name, baseline=False).busiest in (turn.unit, "latency")
+
+
+def test_the_unit_that_becomes_as_busy_is_named(prefill: Explanation) -> None:
+    turn = prefill.turn
+    assert turn is not None
+    text = " ".join(bound_sentences(prefill))
+    assert (
+        f"With {turn.figure} {turn.factor:.2f}x {unit_text(turn.next_unit)} {_VERB[turn.next_unit]} as busy and" in text
+    )
+    assert as_busy_text("tensor.bf16", 1.5, "exp") == "With tensor.bf16 1.50x the exponential units are as busy"
+    assert as_busy_text("tensor.bf16", 1.5, "hbm") == "With tensor.bf16 1.50x HBM is as busy"
+
+
+_VERB = {"exp": "are", "l2": "is", "hbm": "is", "shared_memory": "is"}
 
 
 def test_a_unit_that_stays_busiest_is_said_to_do_so(prefill: Explanation) -> None:

@@ -379,7 +379,13 @@ def why(one: Outcome) -> str:
     if busiest is None:
         return f"{bound} {unturned(one.busiest)}"
     figure = UNITS[busiest[0]].figure_for(one.workload.dtype)
-    return f"{bound} {busy_text(one.run.replay)} With {figure} {times_text(busiest[2])} the two are equally busy."
+    return f"{bound} {busy_text(one.run.replay)} {as_busy_text(figure, busiest[2], busiest[1])}."
+
+
+def as_busy_text(figure: str, factor: float, unit: str) -> str:
+    """When the second busiest unit is as busy as the busiest: "With tensor.bf16 1.24x the L2 is as busy"."""
+    name = unit_text(unit)
+    return f"With {figure} {times_text(factor)} {name} {'are' if name.endswith('s') else 'is'} as busy"
 
 
 def busy_text(played: Replay) -> str:
