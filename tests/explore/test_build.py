@@ -19,7 +19,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "CASES", SMALL)
     monkeypatch.setattr(build, "TURNED", ("hbm",))
     monkeypatch.setattr(
-        "attnsim.explore.build.PICTURES", {name: pictures.PICTURES[name] for name in ("units", "roofline")}
+        "attnsim.explore.pictures.PICTURES", {name: pictures.PICTURES[name] for name in ("units", "roofline")}
     )
 
 

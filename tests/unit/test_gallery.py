@@ -16,7 +16,7 @@ from benchmarks import gallery
 from benchmarks.gallery import GALLERY
 from tests.unit.drawn import texts_of
 
-PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "step": 2, "traffic": 3, "waves": 3, "tornado": 3,
+PANELS = {"roofline-measured": 2, "scaling": 2, "scaling-set": 2, "step": 3, "traffic": 3, "waves": 3, "tornado": 3,
           "timeline": 3, "timeline-set": 2, "breakeven": 3, "density": 3, "density-set": 3}  # fmt: skip
 """How many a picture has, where not one."""
 NAMED = {
