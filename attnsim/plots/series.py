@@ -16,7 +16,6 @@ from attnsim.plots.sheet import note
 from attnsim.plots.styles import Style, algorithm_hue
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vP<>"
@@ -126,27 +125,31 @@ def key_panel(kernels: Mapping[str, Kernel]) -> Panel:
     """A line of each kernel with its name, above the panels, or above the first axes of the caller's."""
 
     def draw(axes: Axes, look: Style) -> None:
-        from matplotlib.lines import Line2D
-
         names = [f"{one.name}{', never run' * never_run(one.implementation)}" for one in kernels.values()]
-        key_rows(axes, [Line2D([], [], **one.line(look)) for one in kernels.values()], names, look)
+        key_rows(axes, [one.line(look) for one in kernels.values()], names, look)
 
     return Panel(draw, 0.16, apart=True, key=True)
 
 
-def key_rows(axes: Axes, handles: Sequence[Artist], names: Sequence[str], look: Style, handle: float = 2.4) -> None:
-    """Draw the handles of a key with their names, side by side as far as there is room, on axes of their own or above.
+def key_rows(
+    axes: Axes, lines: Sequence[Mapping[str, Any]], names: Sequence[str], look: Style, handle: float = 2.4
+) -> None:
+    """Draw lines of a key with their names, side by side as far as there is room, on axes of their own or above.
 
     Parameters
     ----------
+    lines : sequence of mapping
+        How each looks, as ``Line2D`` takes it.
     handle : float
-        Width of a handle, in sizes of the font.
+        Width of a line, in sizes of the font.
     """
+    from matplotlib.lines import Line2D
+
     own, other = not axes.has_data(), axes.get_legend()
     inches = axes.get_window_extent().width / frame_dpi(axes)
     columns = int(inches / (longest(names, look) + (2.6 + handle) * look.size / 72))
     axes.legend(
-        handles, names,
+        [Line2D([], [], **one) for one in lines], names,
         loc="center left" if own else "lower left", bbox_to_anchor=(0, 0.5 if own else 1.1), borderpad=0,
         frameon=False, fontsize=look.size, borderaxespad=0, ncols=max(1, min(columns, len(names))),
         handlelength=handle, columnspacing=1.2,

@@ -131,10 +131,9 @@ def _whole(axes: Axes, look: Style, *, names: Sequence[str], tables: Sequence[Se
 
 def _key(axes: Axes, look: Style, *, groups: Sequence[str]) -> None:
     """The colours of all groups with their names, which narrow ones have no room for in the bar."""
-    from matplotlib.patches import Patch
-
     found = [STEPS[name] for name in groups]
-    key_rows(axes, [Patch(color=look.colour(hue)) for _, hue in found], [name for name, _ in found], look, 0.8)
+    squares = [{"color": look.colour(hue), "marker": "s", "linestyle": "", "markersize": look.size} for _, hue in found]
+    key_rows(axes, squares, [name for name, _ in found], look, 0.8)
 
 
 def _parts(axes: Axes, look: Style, *, name: str, rows: Sequence[Row], longest_s: float) -> None:

@@ -351,7 +351,7 @@ def test_every_group_of_the_bar_is_named_in_the_key_by_its_colour(llama: StepAns
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["attention", "projections", "MLP", "collectives", "LM head", "norms, cache", "launches"]
-    colours = [patch.get_facecolor() for patch in legend.get_patches()]
+    colours = [to_rgba(line.get_color()) for line in legend.get_lines()]
     assert colours == list(dict.fromkeys(patch.get_facecolor() for patch in whole.patches))
     figure.canvas.draw()
     assert legend.get_window_extent().x1 <= figure.bbox.x1
