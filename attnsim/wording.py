@@ -11,12 +11,21 @@ NOTHING = "-"
 _TINY = 0.0001
 
 
-_CLOCK_BY = {"given": "as given", "boost": "boost", "load": "under load", "power": "what the power limit allows",
-             "least": "the lowest; the power limit asks for less"}  # fmt: skip
+_CLOCK_BY = {
+    "given": "as given",
+    "boost": "boost",
+    "load": "under load",
+    "power": "what the power limit allows",
+    "least": "the lowest; the power limit asks for less",
+}
 
 
-_LAUNCHED = {"graph": "launched in a CUDA graph", "stream": "launched in a stream", "host": "launched from Python",
-             "kernel": "launches not counted"}  # fmt: skip
+_LAUNCHED = {
+    "graph": "launched in a CUDA graph",
+    "stream": "launched in a stream",
+    "host": "launched from Python",
+    "kernel": "launches not counted",
+}
 
 
 def launched_text(launch: str) -> str:

@@ -74,9 +74,15 @@ class Accuracy:
     def to_dict(self) -> dict[str, object]:
         """The fields and the coverage, ready for JSON."""
         return {
-            "implementation": self.implementation, "gpu": self.gpu, "rows": self.rows, "mean": self.mean,
-            "median": self.median, "bias": self.bias, "inside": self.inside, "coverage": self.coverage,
-        }  # fmt: skip
+            "implementation": self.implementation,
+            "gpu": self.gpu,
+            "rows": self.rows,
+            "mean": self.mean,
+            "median": self.median,
+            "bias": self.bias,
+            "inside": self.inside,
+            "coverage": self.coverage,
+        }
 
 
 @dataclass(frozen=True, eq=False)

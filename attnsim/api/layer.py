@@ -278,11 +278,17 @@ def _products(step: Step, gpu: Gpu, kernel: str, conditions: Conditions, group: 
     weights = math.inf if conditions.cache == "cold" else 1.0
     found = [
         gemm_times(
-            gpu, kernel, *one.shape, fit.waits, batch=one.batch, weights=weights, launch_s=launch_s,
+            gpu,
+            kernel,
+            *one.shape,
+            fit.waits,
+            batch=one.batch,
+            weights=weights,
+            launch_s=launch_s,
             within_s=conditions.within_s,
         )
         for one in step.products
-    ]  # fmt: skip
+    ]
 
     def summed(of: Callable[[GemmTimes], Floats]) -> float:
         return float(sum(of(one)[0] for one in found))

@@ -45,9 +45,14 @@ def _seen(w: Workload, gpu: Gpu, algorithm: str, conditions: Conditions) -> Outc
 
 
 def mixer_parts(
-    kind: LayerKind, hidden: int, lengths: Sequence[Length], gpu: Gpu, dtype: str, conditions: Conditions,
+    kind: LayerKind,
+    hidden: int,
+    lengths: Sequence[Length],
+    gpu: Gpu,
+    dtype: str,
+    conditions: Conditions,
     part: Callable[[Step, Group], LayerPart],
-) -> tuple[list[LayerPart], list[Outcome]]:  # fmt: skip
+) -> tuple[list[LayerPart], list[Outcome]]:
     """The parts of a layer that does not attend, up to its product back, and the answers of its kernels.
 
     Parameters

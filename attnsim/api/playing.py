@@ -37,9 +37,16 @@ REPLAYED_CANDIDATES = 12
 def replayed(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Replay:
     """The replay of a schedule under the conditions."""
     return replay(
-        schedule, gpu, numbers, mode=conditions.mode, budget=conditions.budget, cache=conditions.cache,
-        launch=conditions.launch, within_s=conditions.within_s, progress=conditions.progress,
-    )  # fmt: skip
+        schedule,
+        gpu,
+        numbers,
+        mode=conditions.mode,
+        budget=conditions.budget,
+        cache=conditions.cache,
+        launch=conditions.launch,
+        within_s=conditions.within_s,
+        progress=conditions.progress,
+    )
 
 
 def retuned(
@@ -119,10 +126,18 @@ def _estimate(schedule: Schedule, gpu: Gpu, numbers: Numbers) -> float:
     behind = [kernel.total(one.amount) * getattr(costs, one.name) for one in COUNTED]
     vector, disturbs = vector_times(parts, behind, kernel.counted)
     compute = compute_time(
-        tensor, vector, disturbs, interference=costs.stall, own_path=costs.own_path, sms=gpu.sm.count,
-        groups=slots / gpu.sm.count * kernel.warpgroups, step=step_waits(kernel) * costs.step / slots,
-        block=kernel.blocks * costs.block / slots, waves=kernel.blocks / slots, even=kernel.persistent,
-    )  # fmt: skip
+        tensor,
+        vector,
+        disturbs,
+        interference=costs.stall,
+        own_path=costs.own_path,
+        sms=gpu.sm.count,
+        groups=slots / gpu.sm.count * kernel.warpgroups,
+        step=step_waits(kernel) * costs.step / slots,
+        block=kernel.blocks * costs.block / slots,
+        waves=kernel.blocks / slots,
+        even=kernel.persistent,
+    )
     return max(float(compute), kernel.total("bytes") * costs.l2) / PS
 
 

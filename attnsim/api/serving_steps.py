@@ -197,9 +197,15 @@ def timed_model(model: Model | str, gpu: Gpu | str, **conditions: Any) -> Timing
 
 
 def timed_attention(
-    workload: Workload, gpu: Gpu | str, implementation: str | None = None, *, prompt: int, launch: str = "graph",
-    cache: str | None = None, calibration: Calibrated = None,
-) -> Timing:  # fmt: skip
+    workload: Workload,
+    gpu: Gpu | str,
+    implementation: str | None = None,
+    *,
+    prompt: int,
+    launch: str = "graph",
+    cache: str | None = None,
+    calibration: Calibrated = None,
+) -> Timing:
     """Steps of which attention alone counts.
 
     Parameters

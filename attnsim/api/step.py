@@ -176,9 +176,12 @@ class StepAnswer:
             for number, part in self.parts
         ]
         trust = Trust(
-            "extrapolated", self.time_low_s / self.time_s, self.time_high_s / self.time_s, None,
+            "extrapolated",
+            self.time_low_s / self.time_s,
+            self.time_high_s / self.time_s,
+            None,
             tuple(Reason("projections", line) for line in trust_lines(self)),
-        )  # fmt: skip
+        )
         return LayerAnswer(self.asked, tuple(parts), (), (), self.attention, trust)
 
     def to_dict(self) -> dict[str, object]:
@@ -511,10 +514,19 @@ class _Run:
         return LayerPart(
             name=name or collective.replace("_", "-"),
             **{key: max(0.0, value + launch) for key, value in times.items()},
-            hbm_bytes=None, flops_useful=0, flops_executed=0, busiest=found.bound, tile=found.algorithm,
-            group="communication", units_s={}, exponentials=None, smem_bytes=None, l2_bytes=None, clock_hz=None,
+            hbm_bytes=None,
+            flops_useful=0,
+            flops_executed=0,
+            busiest=found.bound,
+            tile=found.algorithm,
+            group="communication",
+            units_s={},
+            exponentials=None,
+            smem_bytes=None,
+            l2_bytes=None,
+            clock_hz=None,
             launch_s=each_s,
-        )  # fmt: skip
+        )
 
 
 def trust_lines(answer: StepAnswer) -> list[str]:

@@ -108,12 +108,18 @@ def _component(row: dict[str, Any]) -> dict[str, Any]:
         return "" if row[name] is None else f"{100 * row[name]:.1f}"
 
     return {
-        "component": row["component"], "sources": row["sources"], "labs": row["laboratories"], "groups": row["groups"],
-        "within": percent("within"), "in trust": percent("sd"),
-        "half-width": percent("half_width"), "needed": percent("needed"),
+        "component": row["component"],
+        "sources": row["sources"],
+        "labs": row["laboratories"],
+        "groups": row["groups"],
+        "within": percent("within"),
+        "in trust": percent("sd"),
+        "half-width": percent("half_width"),
+        "needed": percent("needed"),
         "of it": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-        "held": percent("held"), "chip": percent("held_chip"),
-    }  # fmt: skip
+        "held": percent("held"),
+        "chip": percent("held_chip"),
+    }
 
 
 ROWS = 6

@@ -202,10 +202,15 @@ def _record(model: Model, dtype: str) -> dict[str, object]:
         "kinds": len(model.layer_kinds),
         "layer_kinds": [
             {
-                "kind": kind.kind, "layers": kind.layers, "at": list(kind.at), "heads": kind.heads_q or None,
-                "kv_heads": kind.heads_kv or None, "head_dim": kind.head_dim or None,
-                "head_dim_v": kind.head_dim_v or None, "mask": str(kind.mask) if kind.mask else None,
+                "kind": kind.kind,
+                "layers": kind.layers,
+                "at": list(kind.at),
+                "heads": kind.heads_q or None,
+                "kv_heads": kind.heads_kv or None,
+                "head_dim": kind.head_dim or None,
+                "head_dim_v": kind.head_dim_v or None,
+                "mask": str(kind.mask) if kind.mask else None,
             }
             for kind in model.layer_kinds
         ],
-    }  # fmt: skip
+    }

@@ -105,9 +105,12 @@ def tornado(
     with progress.steps("varying figures", len(answers)) as done:
         for (gpu, one), name in zip(answers, names_of(predictions), strict=True):
             question = ask(
-                one.workload, gpu, one.algorithm, one.implementation,
+                one.workload,
+                gpu,
+                one.algorithm,
+                one.implementation,
                 read_conditions(asked.tiles, cache=asked.flags.l2, launch=asked.launch),
-            )  # fmt: skip
+            )
             found[name] = elasticities(question, step)
             done()
     asked.finish(draw_tornado(found, about(predictions)))
@@ -125,9 +128,16 @@ def density(
     machines = asked.machines()
     with progress.steps("predicting", len(machines)) as done:
         found = densities(
-            asked.question(), machines, pattern=pattern, block=block, sparse=asked.implementations,
-            cache=asked.flags.l2, launch=asked.launch, calibration=asked.calibration, done=done,
-        )  # fmt: skip
+            asked.question(),
+            machines,
+            pattern=pattern,
+            block=block,
+            sparse=asked.implementations,
+            cache=asked.flags.l2,
+            launch=asked.launch,
+            calibration=asked.calibration,
+            done=done,
+        )
     asked.finish(draw_density(found))
 
 

@@ -116,11 +116,16 @@ def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Ou
         )
     found = [
         predict(
-            row.workload, known[row.case.gpu], row.case.algorithm, implementation=row.record.name,
-            cache=row.case.cache, launch=row.case.launch, baseline=False,
+            row.workload,
+            known[row.case.gpu],
+            row.case.algorithm,
+            implementation=row.record.name,
+            cache=row.case.cache,
+            launch=row.case.launch,
+            baseline=False,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     return found, [row.measured_s for row in rows]
 
 

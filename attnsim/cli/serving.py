@@ -73,20 +73,39 @@ def serving(
         given.refuse(context, "goes with --model, whose experts it divides", ("ep",))
         machine = question_flags.changed(load_gpu(gpu), changes)
         timing = timed_attention(
-            flags.workload(seq=1), machine, implementation, prompt=found[0].prompt, launch=launch, cache=flags.cache,
+            flags.workload(seq=1),
+            machine,
+            implementation,
+            prompt=found[0].prompt,
+            launch=launch,
+            cache=flags.cache,
             calibration=calibration,
-        )  # fmt: skip
+        )
     else:
         machine = question_flags.changed(load_gpu(gpu), changes, joined=max(flags.tp, ep or 0) > 1)
         timing = timed_model(
-            flags.whole, machine, dtype=flags.dtype, tp=flags.tp, ep=ep or 0, implementation=implementation,
-            launch=launch, cache=flags.cache or "cold", calibration=calibration, kernel=flags.kernel,
-        )  # fmt: skip
+            flags.whole,
+            machine,
+            dtype=flags.dtype,
+            tp=flags.tp,
+            ep=ep or 0,
+            implementation=implementation,
+            launch=launch,
+            cache=flags.cache or "cold",
+            calibration=calibration,
+            kernel=flags.kernel,
+        )
     with busy("stepping"):
         served = serve(
-            found, timing, machine, of="model" if flags.model else "attention", tokens=tokens, sequences=sequences,
-            rest_s=1e-3 * rest, stride=stride,
-        )  # fmt: skip
+            found,
+            timing,
+            machine,
+            of="model" if flags.model else "attention",
+            tokens=tokens,
+            sequences=sequences,
+            rest_s=1e-3 * rest,
+            stride=stride,
+        )
     written = _written(served, out, plot, look)
     if json:
         show.print_json(served.rows())

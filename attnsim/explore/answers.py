@@ -31,10 +31,14 @@ Answer = dict[str, object]
 
 PASSES = {"prefill": "prefill", "decode": "decode", "training": "training (forward and backward)", "bwd": "backward"}
 MASKS = {
-    "": "as the model has it, or full", "full": "full", "causal": "causal", "causal, window 1024": "sliding window",
-    "causal, window 512, global 16": "window and global", "causal, strided 512": "strided",
+    "": "as the model has it, or full",
+    "full": "full",
+    "causal": "causal",
+    "causal, window 1024": "sliding window",
+    "causal, window 512, global 16": "window and global",
+    "causal, strided 512": "strided",
     "causal, block window 256x4": "blocks along the diagonal",
-}  # fmt: skip
+}
 """Masks that the control offers; any text of ``--mask`` may be typed."""
 SLIDER = (0.25, 4.0)
 """Ends of a slider, as multiples; any value may be typed."""
@@ -139,10 +143,19 @@ def _figure(state: State, key: str) -> Answer:
     field, value, figure = FIELDS[path], gpu.get(path), gpu.provenance.get(path)
     low, high = (min(max(times * value, field.low), field.high) / value if value else 1.0 for times in SLIDER)
     return {
-        "key": key, "path": path, "label": label, "value": field.show(value), "si": value, "unit": field.unit,
-        "kind": figure.kind if figure else "derived", "source": figure.source if figure else "", "low": low,
-        "high": high, "allowed": field.allowed(), "unit_of": unit,
-    }  # fmt: skip
+        "key": key,
+        "path": path,
+        "label": label,
+        "value": field.show(value),
+        "si": value,
+        "unit": field.unit,
+        "kind": figure.kind if figure else "derived",
+        "source": figure.source if figure else "",
+        "low": low,
+        "high": high,
+        "allowed": field.allowed(),
+        "unit_of": unit,
+    }
 
 
 def _colours(name: str) -> Answer:
@@ -197,6 +210,10 @@ def _kernel(state: State, record: Implementation) -> Answer:
     w, gpu = state.question, state.base
     trust = assess(w, gpu, built(choose(record, gpu), record, w, gpu), record, version=record.version)
     return {
-        "id": record.name, "label": record.name, "code": record.source, "runs": running(record)[0].name,
-        "level": trust.level, "trust": trust.summary,
-    }  # fmt: skip
+        "id": record.name,
+        "label": record.name,
+        "code": record.source,
+        "runs": running(record)[0].name,
+        "level": trust.level,
+        "trust": trust.summary,
+    }

@@ -133,10 +133,19 @@ def _write(folder: Path, done: Callable[[int], object]) -> None:
             done(1)
     grid = {**CASES, **dict.fromkeys(TURNED, STEPS)}
     first = catalogues[query(cases()[0])]
-    _dump(folder / "static.json", {
-        "made_by": MADE_BY, "version": first["version"], "calibration": calibration(), "defaults": DEFAULTS,
-        "grid": grid, "catalogues": catalogues, "headlines": headlines, "pictures": files,
-    })  # fmt: skip
+    _dump(
+        folder / "static.json",
+        {
+            "made_by": MADE_BY,
+            "version": first["version"],
+            "calibration": calibration(),
+            "defaults": DEFAULTS,
+            "grid": grid,
+            "catalogues": catalogues,
+            "headlines": headlines,
+            "pictures": files,
+        },
+    )
 
 
 def _answer(asked: str, state: dict[str, str], name: str = "") -> dict[str, Any]:

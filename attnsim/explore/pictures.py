@@ -153,10 +153,14 @@ def _timeline(state: State) -> Shown:
         (gpu, *one)
         for gpu in state.machines
         for one in traces(
-            state.question, gpu, [state.algorithm], implementation=state.implementations,
-            conditions=read_conditions(cache=state.cache), sms=2,
+            state.question,
+            gpu,
+            [state.algorithm],
+            implementation=state.implementations,
+            conditions=read_conditions(cache=state.cache),
+            sms=2,
         )
-    ]  # fmt: skip
+    ]
     picture = timeline_of(found, f"{state.title}{state.question}")
     return _of(picture, state, lambda row: not str(row["panel"]).endswith("*"))
 
@@ -185,9 +189,12 @@ def _layer(state: State) -> Shown:
     if other := sorted(given - (OF_STEPS if "lengths" in given else OF_LAYERS)):
         raise InputError(f"{other[0]} does not go with a layer; leave it out")
     how: dict[str, Any] = {
-        "cache": state.get("cache") or "cold", "dtype": f["dtype"], "tp": f.get("tp", 1),
-        "algorithm": state.algorithm, "implementation": state.get("kernel") or None,
-    }  # fmt: skip
+        "cache": state.get("cache") or "cold",
+        "dtype": f["dtype"],
+        "tp": f.get("tp", 1),
+        "algorithm": state.algorithm,
+        "implementation": state.get("kernel") or None,
+    }
     if "lengths" in given:
         lengths = read_lengths(f["lengths"], f["passes"] == "decode")
         steps = [step(f["model"], gpu, lengths, **how) for gpu in machines]
@@ -297,7 +304,15 @@ def _budget(state: State) -> Shown:
 
 
 PICTURES: Mapping[str, Callable[[State], Shown]] = {
-    "roofline": _roofline, "units": _units, "levers": _levers, "split": _split, "curve": _curve,
-    "timeline": _timeline, "compare": _compare, "budget": _budget, "why": _why, "layer": _layer,
-}  # fmt: skip
+    "roofline": _roofline,
+    "units": _units,
+    "levers": _levers,
+    "split": _split,
+    "curve": _curve,
+    "timeline": _timeline,
+    "compare": _compare,
+    "budget": _budget,
+    "why": _why,
+    "layer": _layer,
+}
 """Every picture of the page by its name."""

@@ -34,9 +34,13 @@ def _look(body: Body) -> tuple[object, object]:
 
 HOST = "127.0.0.1"
 TYPES = {
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".txt": "text/plain; charset=utf-8", ".svg": "image/svg+xml", ".json": "application/json",
-}  # fmt: skip
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+}
 """Media types of the page's files."""
 
 ASKED: Mapping[str, Callable[[Body], object]] = {
@@ -180,9 +184,14 @@ def serve(listening: socket.socket, token: str) -> None:
 
     app = application(token, listening.getsockname()[1], desk)
     settings = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+        app,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
         timeout_graceful_shutdown=1,
-    )  # fmt: skip
+    )
     try:
         with suppress(KeyboardInterrupt):
             Server(settings).run(sockets=[listening])

@@ -46,9 +46,18 @@ OTHERS = ("gpu", "algorithm", "kernel", "kernels", "tiles", "cache", "density", 
 QUESTION = (*COUNTS, *TEXTS, "causal")
 KEYS = (*OTHERS, *FIGURES, *QUESTION)
 DEFAULTS = {
-    "gpu": "h100-sxm5-80gb", "model": "llama-3-70b", "tp": "8", "pass": "prefill", "batch": "1", "seq": "8192",
-    "dtype": "bf16", "tiles": "shipped", "vary": "seq", "space": "l2,hbm,exp", "minimise": "time,area",
-}  # fmt: skip
+    "gpu": "h100-sxm5-80gb",
+    "model": "llama-3-70b",
+    "tp": "8",
+    "pass": "prefill",
+    "batch": "1",
+    "seq": "8192",
+    "dtype": "bf16",
+    "tiles": "shipped",
+    "vary": "seq",
+    "space": "l2,hbm,exp",
+    "minimise": "time,area",
+}
 SHAPE = ("heads", "head_dim")
 """Keys that describe a shape of one's own, in place of a model."""
 BLOCK = 64

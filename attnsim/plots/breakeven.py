@@ -89,9 +89,16 @@ def columns_of(machines: Sequence[str]) -> int:
 
 
 def _draw(
-    axes: Axes, look: Style, *, rows: Sequence[BreakEven], kernels: Mapping[str, Kernel],
-    limits: tuple[tuple[float, float], tuple[float, float]], short: Mapping[str, str], first: bool, last: bool,
-) -> None:  # fmt: skip
+    axes: Axes,
+    look: Style,
+    *,
+    rows: Sequence[BreakEven],
+    kernels: Mapping[str, Kernel],
+    limits: tuple[tuple[float, float], tuple[float, float]],
+    short: Mapping[str, str],
+    first: bool,
+    last: bool,
+) -> None:
     for row in rows:
         line = kernels[_label(row)].line(look)
         across = [100 * point.density for point in row.points]
@@ -105,9 +112,18 @@ def _draw(
         _mark_even(axes, row, kernels[_label(row)], look)
     _mark_yours(axes, rows, kernels, look)
     axes.legend(
-        frameon=True, framealpha=1, facecolor=look.page, edgecolor=look.page, fontsize=look.size, loc="upper right",
-        borderpad=0.1, borderaxespad=0.1, handlelength=1.8, handletextpad=0.4, labelspacing=0.2,
-    )  # fmt: skip
+        frameon=True,
+        framealpha=1,
+        facecolor=look.page,
+        edgecolor=look.page,
+        fontsize=look.size,
+        loc="upper right",
+        borderpad=0.1,
+        borderaxespad=0.1,
+        handlelength=1.8,
+        handletextpad=0.4,
+        labelspacing=0.2,
+    )
     seq, dense = rows[0].at.seq, " or ".join(dict.fromkeys(row.at.dense for row in rows))
     mark = "*" * bool(rows[0].at.changes)  # what they are stands above all panels
     over = f", over {dense}" if look.crowding == 1 else f"\nover {dense}"
@@ -147,10 +163,25 @@ def _mark_even(axes: Axes, row: BreakEven, kernel: Kernel, look: Style) -> None:
     if not 0 < row.density < 1:
         return
     colour = look.colour(kernel.hue)
-    axes.plot([100 * max(row.density_low, 1e-4), 100 * row.density_high], [1, 1], color=colour, alpha=0.45,
-              linewidth=0.6 * look.size / (1 + kernel.before), solid_capstyle="butt", zorder=4)  # fmt: skip
-    axes.plot([100 * row.density], [1], "o", markersize=0.8 * look.size, markerfacecolor=look.page,
-              markeredgecolor=colour, markeredgewidth=1.4, zorder=6)  # fmt: skip
+    axes.plot(
+        [100 * max(row.density_low, 1e-4), 100 * row.density_high],
+        [1, 1],
+        color=colour,
+        alpha=0.45,
+        linewidth=0.6 * look.size / (1 + kernel.before),
+        solid_capstyle="butt",
+        zorder=4,
+    )
+    axes.plot(
+        [100 * row.density],
+        [1],
+        "o",
+        markersize=0.8 * look.size,
+        markerfacecolor=look.page,
+        markeredgecolor=colour,
+        markeredgewidth=1.4,
+        zorder=6,
+    )
 
 
 def _mark_yours(axes: Axes, rows: Sequence[BreakEven], kernels: Mapping[str, Kernel], look: Style) -> None:
@@ -164,13 +195,28 @@ def _mark_yours(axes: Axes, rows: Sequence[BreakEven], kernels: Mapping[str, Ker
         colour, at = look.colour(kernels[_label(row)].hue), 100 * point.density
         axes.plot([at, at], [point.speedup.low, point.speedup.high], color=colour, linewidth=1.2, zorder=6)
         size = 0.95 / (1 + 0.45 * place) * look.size  # the second within the first where they agree
-        axes.plot([at], [point.speedup.value], "D", markersize=size, color=colour, markeredgecolor=look.page,
-                  markeredgewidth=0.6, zorder=8)  # fmt: skip
+        axes.plot(
+            [at],
+            [point.speedup.value],
+            "D",
+            markersize=size,
+            color=colour,
+            markeredgecolor=look.page,
+            markeredgewidth=0.6,
+            zorder=8,
+        )
     below, before = best.density < LEFT, best.density > RIGHT  # where curves are high; where the frame is near
     note(
-        axes, f"your mask: {times_text(best.speedup.value)}", (100 * best.density, 0.1 if below else 0.64), look,
-        (-0.4 if before else 0.4, 0), ("data", "axes fraction"), rim=True, ha="right" if before else "left", zorder=9,
-    )  # fmt: skip
+        axes,
+        f"your mask: {times_text(best.speedup.value)}",
+        (100 * best.density, 0.1 if below else 0.64),
+        look,
+        (-0.4 if before else 0.4, 0),
+        ("data", "axes fraction"),
+        rim=True,
+        ha="right" if before else "left",
+        zorder=9,
+    )
 
 
 def _label(row: BreakEven) -> str:

@@ -135,15 +135,26 @@ def _draw(
         colour, marker = look.colour(number), MARKERS[number % len(MARKERS)]
         mine = [at for at, row in enumerate(rows) if row["series"] == name]
         axes.bar(
-            [across.places[at] for at in mine], [rows[at]["high"] - rows[at]["low"] for at in mine],
-            [across.widths[at] for at in mine], [rows[at]["low"] for at in mine], color=colour, alpha=0.2, zorder=2,
-        )  # fmt: skip
+            [across.places[at] for at in mine],
+            [rows[at]["high"] - rows[at]["low"] for at in mine],
+            [across.widths[at] for at in mine],
+            [rows[at]["low"] for at in mine],
+            color=colour,
+            alpha=0.2,
+            zorder=2,
+        )
         for inside, face in ((True, colour), (False, look.page)):
             shown = [at for at in mine if rows[at]["in_range"] is inside]
             axes.plot(
-                [across.places[at] for at in shown], [rows[at]["measured_over_predicted"] for at in shown], marker,
-                markersize=size, markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.1, zorder=4,
-            )  # fmt: skip
+                [across.places[at] for at in shown],
+                [rows[at]["measured_over_predicted"] for at in shown],
+                marker,
+                markersize=size,
+                markerfacecolor=face,
+                markeredgecolor=colour,
+                markeredgewidth=1.1,
+                zorder=4,
+            )
         axes.plot([], [], marker, markersize=size, color=colour, label=label)
     axes.axhline(1.0, color=look.text, linewidth=0.8, zorder=3)
     _scales(axes, look, rows, across, LEGEND_LINE * (len(labels) + 0.6) / inches)

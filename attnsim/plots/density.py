@@ -116,7 +116,14 @@ def _caption(predictions: Sequence[Outcome]) -> str:
 
 def _row(one: Outcome, share: float) -> dict[str, object]:
     return {
-        **identity(one), "mask": str(one.workload.mask), "density": share, "time_s": one.time_s,
-        "time_low_s": one.time_low_s, "time_high_s": one.time_high_s, "tile": one.tile, "busiest": one.busiest,
-        "fits": one.fits, "trust": one.trust.level,
-    }  # fmt: skip
+        **identity(one),
+        "mask": str(one.workload.mask),
+        "density": share,
+        "time_s": one.time_s,
+        "time_low_s": one.time_low_s,
+        "time_high_s": one.time_high_s,
+        "tile": one.tile,
+        "busiest": one.busiest,
+        "fits": one.fits,
+        "trust": one.trust.level,
+    }

@@ -92,9 +92,17 @@ def _marks(axes: Axes, look: Style, ratios: list[float], height: float, colour: 
         if not shown:  # a line without points would count where margins are measured
             continue
         axes.plot(
-            shown, [height] * len(shown), marker, markersize=0.42 * look.size, alpha=0.75, zorder=4,
-            markerfacecolor=face, markeredgecolor=colour, markeredgewidth=0.8, clip_on=False,
-        )  # fmt: skip
+            shown,
+            [height] * len(shown),
+            marker,
+            markersize=0.42 * look.size,
+            alpha=0.75,
+            zorder=4,
+            markerfacecolor=face,
+            markeredgecolor=colour,
+            markeredgewidth=0.8,
+            clip_on=False,
+        )
 
 
 def _scales(axes: Axes, look: Style, lines: Mapping[str, Line]) -> None:

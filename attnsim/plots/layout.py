@@ -85,9 +85,15 @@ class Words:
         ):
             if text:
                 figure.text(
-                    0.1 / wide, y, text, fontsize=size, color=colour, fontweight=weight, linespacing=look.spacing,
+                    0.1 / wide,
+                    y,
+                    text,
+                    fontsize=size,
+                    color=colour,
+                    fontweight=weight,
+                    linespacing=look.spacing,
                     va="bottom" if text is self.caption else "top",
-                )  # fmt: skip
+                )
 
 
 Sides = tuple[float, float]

@@ -88,10 +88,16 @@ def _draw(
     for line in lines:
         xs, ys = [place(one, over) for one in line.drawn], [value(one) for one in line.drawn]
         axes.plot(
-            xs, ys, color=look.colour(line.hue), linewidth=0.15 * look.size, marker=line.marker, zorder=3,
-            markersize=(0.45 if len(xs) < 40 else 0.28) * look.size, linestyle=look.dash(line.hue, line.before),
+            xs,
+            ys,
+            color=look.colour(line.hue),
+            linewidth=0.15 * look.size,
+            marker=line.marker,
+            zorder=3,
+            markersize=(0.45 if len(xs) < 40 else 0.28) * look.size,
+            linestyle=look.dash(line.hue, line.before),
             markevery=max(1, round(look.crowding * len(xs) / 40)),
-        )  # fmt: skip
+        )
         ends.append((xs[-1], ys[-1], named(line), look.colour(line.hue)))
     places = sorted({place(one, over) for line in lines for one in line.drawn})
     axes.set_xlim(places[0] - 0.02 * (places[-1] - places[0] or 1), places[-1] + 0.02 * (places[-1] - places[0] or 1))
@@ -140,8 +146,16 @@ def _caption(predictions: Sequence[Outcome], lines: Sequence[Series], over: Over
 
 def _row(label: str, one: Outcome) -> dict[str, object]:
     return {
-        "series": label, **identity(one), "batch": one.workload.batch, "seq_q": one.workload.seq_q,
-        "seq_kv": one.workload.seq_kv, "blocks_per_sm": one.blocks_per_sm, "waves": one.waves,
-        "empty_share_of_last_wave": empty_share(one), "time_s": one.time_s, "flops_useful": one.flops_useful,
-        "time_per_useful_flop_s": (one.time_s or 0.0) / one.flops_useful, "busiest": one.busiest,
-    }  # fmt: skip
+        "series": label,
+        **identity(one),
+        "batch": one.workload.batch,
+        "seq_q": one.workload.seq_q,
+        "seq_kv": one.workload.seq_kv,
+        "blocks_per_sm": one.blocks_per_sm,
+        "waves": one.waves,
+        "empty_share_of_last_wave": empty_share(one),
+        "time_s": one.time_s,
+        "flops_useful": one.flops_useful,
+        "time_per_useful_flop_s": (one.time_s or 0.0) / one.flops_useful,
+        "busiest": one.busiest,
+    }

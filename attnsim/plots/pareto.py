@@ -65,9 +65,15 @@ def pareto(
 
 
 def _draw(
-    axes: Axes, look: Style, *, rows: Sequence[dict[str, Any]], objectives: tuple[str, str], keys: Sequence[str],
-    limits: Mapping[str, float], mixed: bool,
-) -> None:  # fmt: skip
+    axes: Axes,
+    look: Style,
+    *,
+    rows: Sequence[dict[str, Any]],
+    objectives: tuple[str, str],
+    keys: Sequence[str],
+    limits: Mapping[str, float],
+    mixed: bool,
+) -> None:
     """The first objective across, the second up."""
     unit, per_second = next((one for one in TIMES if rows[0]["time_s"] * one[1] >= 1), TIMES[-1])
     scales = [per_second if name == "time" else 1.0 for name in objectives]
@@ -82,17 +88,36 @@ def _draw(
     base = [row for row in rows if row["unchanged"]]
     if beyond:
         axes.plot(
-            *places(beyond), linestyle="none", marker="x", markersize=4, color=look.faint, alpha=0.5,
-            label="beyond a limit", zorder=2,
-        )  # fmt: skip
+            *places(beyond),
+            linestyle="none",
+            marker="x",
+            markersize=4,
+            color=look.faint,
+            alpha=0.5,
+            label="beyond a limit",
+            zorder=2,
+        )
     axes.plot(
-        *places(within), linestyle="none", marker="o", markersize=4, markerfacecolor="none", color=look.colour(0),
-        label="within the limits", zorder=3,
-    )  # fmt: skip
+        *places(within),
+        linestyle="none",
+        marker="o",
+        markersize=4,
+        markerfacecolor="none",
+        color=look.colour(0),
+        label="within the limits",
+        zorder=3,
+    )
     axes.plot(
-        *places(front), linestyle="-", linewidth=1.2, drawstyle="steps-post", marker="D", markersize=6,
-        color=look.colour(1), label="Pareto front" if len(front) > 1 else f"least {objectives[0]}", zorder=4,
-    )  # fmt: skip
+        *places(front),
+        linestyle="-",
+        linewidth=1.2,
+        drawstyle="steps-post",
+        marker="D",
+        markersize=6,
+        color=look.colour(1),
+        label="Pareto front" if len(front) > 1 else f"least {objectives[0]}",
+        zorder=4,
+    )
     if base:
         axes.plot(
             *places(base), linestyle="none", marker="*", markersize=13, color=look.text, label="unchanged", zorder=5

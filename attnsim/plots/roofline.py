@@ -135,11 +135,14 @@ def _named(compared: Sequence[Entry]) -> list[str]:
     machines_ = {one.prediction.gpu for one in compared}
     return [
         ", ".join(
-            (one.prediction.implementation, *([one.prediction.gpu] if len(machines_) > 1 else []),
-             *(part for part in str(one.prediction.workload).split(", ") if part not in alike))
+            (
+                one.prediction.implementation,
+                *([one.prediction.gpu] if len(machines_) > 1 else []),
+                *(part for part in str(one.prediction.workload).split(", ") if part not in alike),
+            )
         )
         for one in compared
-    ]  # fmt: skip
+    ]
 
 
 def _ratios(axes: Axes, look: Style, *, compared: Sequence[Entry], shown: Shown) -> None:

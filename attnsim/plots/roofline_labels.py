@@ -122,9 +122,13 @@ def _roofs(axes: Axes, machine: Drawn, shown: Shown, number: int, look: Style) -
     faded = FADED[min(number, len(FADED) - 1)]
     for peak, rates, dash, width in (
         (tensor.flops_per_s, [one.bytes_per_s for one in slopes], "-", 0.19),
-        (tensor.achievable_flops_per_s or tensor.flops_per_s, [one.achievable_bytes_per_s for one in slopes],
-         REACHED, 0.15),
-    ):  # fmt: skip
+        (
+            tensor.achievable_flops_per_s or tensor.flops_per_s,
+            [one.achievable_bytes_per_s for one in slopes],
+            REACHED,
+            0.15,
+        ),
+    ):
         lines = [(np.array([left, peak / rate]), np.array([left * rate, peak])) for rate in rates]
         lines.append((np.array([peak / max(rates), right]), np.full(2, peak)))
         for x, y in lines:
@@ -132,14 +136,23 @@ def _roofs(axes: Axes, machine: Drawn, shown: Shown, number: int, look: Style) -
     for ceiling in _further(machine, shown):
         x = np.array([ceiling.flops_per_s / max(one.bytes_per_s for one in slopes), right])
         axes.plot(
-            x, np.full(2, ceiling.flops_per_s / 1e12), color=look.faint, alpha=faded, linewidth=0.13 * look.size,
-            linestyle=FURTHER, zorder=2,
-        )  # fmt: skip
+            x,
+            np.full(2, ceiling.flops_per_s / 1e12),
+            color=look.faint,
+            alpha=faded,
+            linewidth=0.13 * look.size,
+            linestyle=FURTHER,
+            zorder=2,
+        )
     if len(shown.machines) > 1:
         axes.plot(
-            [roofline.ridge(shown.levels[0])], [tensor.flops_per_s / 1e12], SHAPES[number % len(SHAPES)],
-            color=look.text, markersize=0.6 * look.size, zorder=4,
-        )  # fmt: skip
+            [roofline.ridge(shown.levels[0])],
+            [tensor.flops_per_s / 1e12],
+            SHAPES[number % len(SHAPES)],
+            color=look.text,
+            markersize=0.6 * look.size,
+            zorder=4,
+        )
 
 
 def _further(machine: Drawn, shown: Shown) -> list[Ceiling]:
@@ -202,9 +215,15 @@ def _points(axes: Axes, shown: Shown, look: Style) -> None:
             ends = [rate / 1e12 for rate in entry.interval_flops_per_s]
             axes.plot([x, x], ends, "_-", color=colour, linewidth=0.11 * look.size, markersize=0.6 * size, zorder=4)
         axes.plot(
-            [x], [y], shape, markersize=size, markerfacecolor=look.page if hollow else colour, markeredgecolor=colour,
-            markeredgewidth=0.16 * size, zorder=5,
-        )  # fmt: skip
+            [x],
+            [y],
+            shape,
+            markersize=size,
+            markerfacecolor=look.page if hollow else colour,
+            markeredgecolor=colour,
+            markeredgewidth=0.16 * size,
+            zorder=5,
+        )
         if taken:
             axes.plot([x], [taken / 1e12], shape, markersize=size, color=colour, zorder=6)
         for level in others:
@@ -220,11 +239,19 @@ def _arrows(axes: Axes, shown: Shown, look: Style) -> None:
     for entry in shown.moved:
         before, new = shown.base_of(entry), entry.points[main]
         axes.annotate(
-            "", (new.intensity, new.flops_per_s / 1e12), (before.intensity, before.flops_per_s / 1e12),
-            arrowprops={"arrowstyle": "-|>", "color": look.colour(algorithm_hue(entry.prediction.algorithm)),
-                        "linewidth": 0.16 * look.size, "mutation_scale": 1.1 * look.size, "shrinkA": 0.0,
-                        "shrinkB": 0.35 * look.size}, zorder=6,
-        )  # fmt: skip
+            "",
+            (new.intensity, new.flops_per_s / 1e12),
+            (before.intensity, before.flops_per_s / 1e12),
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": look.colour(algorithm_hue(entry.prediction.algorithm)),
+                "linewidth": 0.16 * look.size,
+                "mutation_scale": 1.1 * look.size,
+                "shrinkA": 0.0,
+                "shrinkB": 0.35 * look.size,
+            },
+            zorder=6,
+        )
 
 
 def _spots(shown: Shown, look: Style) -> list[Spot]:
@@ -267,8 +294,11 @@ def _apart(entry: Entry, levels: Sequence[Level]) -> float:
 
 def _name(entry: Entry, shown: Shown) -> str:
     one = entry.prediction
-    same = {other.prediction.implementation for other in shown.entries if other.prediction.algorithm == one.algorithm
-            and other.machine == entry.machine}  # fmt: skip
+    same = {
+        other.prediction.implementation
+        for other in shown.entries
+        if other.prediction.algorithm == one.algorithm and other.machine == entry.machine
+    }
     name = one.algorithm if len(same) == 1 else one.implementation
     machine = shown.machines[entry.machine]
     if len({other.gpu.id for other in shown.machines}) > 1:
@@ -343,9 +373,17 @@ def along(axes: Axes, named: Sequence[tuple[float, str]], look: Style) -> Boxes:
         (x0, y0), (x1, y1) = axes.transData.transform(ends)
         slope = float(np.arctan2(y1 - y0, x1 - x0))
         label = axes.text(
-            start, start * rate / 1e12, text, fontsize=look.size, rotation=float(np.degrees(slope)),
-            rotation_mode="anchor", va="bottom", color=look.text, zorder=3, path_effects=halo(look),
-        )  # fmt: skip
+            start,
+            start * rate / 1e12,
+            text,
+            fontsize=look.size,
+            rotation=float(np.degrees(slope)),
+            rotation_mode="anchor",
+            va="bottom",
+            color=look.text,
+            zorder=3,
+            path_effects=halo(look),
+        )
         whole, across, up = label.get_window_extent(), np.cos(slope), np.sin(slope)
         long = max(0.0, float(whole.width) - size * abs(up)) / max(across, 0.1)
         steps = np.linspace(0, long, max(2, int(long / size)))

@@ -160,8 +160,16 @@ def _rings(axes: Axes, marked: Sequence[Crossover], look: Style) -> None:
         at = (one.seq or 0, one.time_s or 0.0)
         near = next((other for other in labels if abs(math.log(other[0] / at[0])) < NEAR), at)
         labels.setdefault(near, []).append(str(number))
-        axes.plot([at[0]], [at[1]], "o", markersize=look.size, markerfacecolor="none", markeredgecolor=look.text,
-                  markeredgewidth=1.0, zorder=7)  # fmt: skip
+        axes.plot(
+            [at[0]],
+            [at[1]],
+            "o",
+            markersize=look.size,
+            markerfacecolor="none",
+            markeredgecolor=look.text,
+            markeredgewidth=1.0,
+            zorder=7,
+        )
     for at, numbers in labels.items():
         note(axes, ",".join(numbers), at, look, (0, -1.5), rim=True, ha="center", fontweight="bold", zorder=8)
 
@@ -200,16 +208,29 @@ def _speedups(
 
 def _line(axes: Axes, line: Series, heights: Sequence[float], look: Style) -> None:
     axes.plot(
-        [place(one) for one in line.drawn], heights, color=look.colour(line.hue), marker=line.marker,
-        markersize=0.55 * look.size, markeredgecolor=look.page, markeredgewidth=0.5, linewidth=0.19 * look.size,
-        linestyle=look.dash(line.hue, line.before), markevery=max(1, len(heights) // 12), zorder=4,
-    )  # fmt: skip
+        [place(one) for one in line.drawn],
+        heights,
+        color=look.colour(line.hue),
+        marker=line.marker,
+        markersize=0.55 * look.size,
+        markeredgecolor=look.page,
+        markeredgewidth=0.5,
+        linewidth=0.19 * look.size,
+        linestyle=look.dash(line.hue, line.before),
+        markevery=max(1, len(heights) // 12),
+        zorder=4,
+    )
     limited = [(place(one), height) for one, height in zip(line.drawn, heights, strict=True) if _limited(one)]
     if limited:
         axes.plot(
-            *zip(*limited, strict=True), line.marker, markersize=0.6 * look.size, markerfacecolor=look.page,
-            markeredgecolor=look.colour(line.hue), markeredgewidth=0.14 * look.size, zorder=5,
-        )  # fmt: skip
+            *zip(*limited, strict=True),
+            line.marker,
+            markersize=0.6 * look.size,
+            markerfacecolor=look.page,
+            markeredgecolor=look.colour(line.hue),
+            markeredgewidth=0.14 * look.size,
+            zorder=5,
+        )
 
 
 def _limited(one: Outcome) -> bool:
@@ -257,6 +278,11 @@ def _row(label: str, one: Outcome, over: str, ratio: Ratio | None) -> dict[str, 
 
 def _crossover_row(one: Crossover) -> dict[str, object]:
     return {
-        "kind": "crossover", "series": one.faster, "algorithm": one.faster, "slower": one.slower, "gpu": one.gpu,
-        "seq_kv": one.seq, "time_s": one.time_s,
-    }  # fmt: skip
+        "kind": "crossover",
+        "series": one.faster,
+        "algorithm": one.faster,
+        "slower": one.slower,
+        "gpu": one.gpu,
+        "seq_kv": one.seq,
+        "time_s": one.time_s,
+    }

@@ -149,11 +149,18 @@ def key_rows(
     inches = axes.get_window_extent().width / frame_dpi(axes)
     columns = int(inches / (longest(names, look) + (2.6 + handle) * look.size / 72))
     axes.legend(
-        [Line2D([], [], **one) for one in lines], names,
-        loc="center left" if own else "lower left", bbox_to_anchor=(0, 0.5 if own else 1.1), borderpad=0,
-        frameon=False, fontsize=look.size, borderaxespad=0, ncols=max(1, min(columns, len(names))),
-        handlelength=handle, columnspacing=1.2,
-    )  # fmt: skip
+        [Line2D([], [], **one) for one in lines],
+        names,
+        loc="center left" if own else "lower left",
+        bbox_to_anchor=(0, 0.5 if own else 1.1),
+        borderpad=0,
+        frameon=False,
+        fontsize=look.size,
+        borderaxespad=0,
+        ncols=max(1, min(columns, len(names))),
+        handlelength=handle,
+        columnspacing=1.2,
+    )
     if own:
         axes.set_axis_off()
     if other:
@@ -198,9 +205,11 @@ def _marked(predictions: Sequence[Outcome], marked: Marks | None) -> Marks:
 def identity(one: Outcome) -> dict[str, object]:
     """The columns of a table that say what was predicted."""
     return {
-        "algorithm": one.algorithm, "implementation": one.implementation, "gpu": one.gpu,
+        "algorithm": one.algorithm,
+        "implementation": one.implementation,
+        "gpu": one.gpu,
         "changes": changes_text(one.changes),
-    }  # fmt: skip
+    }
 
 
 def place(one: Outcome, over: Over = "seq") -> int:

@@ -68,10 +68,16 @@ def _draw(
     for kind in kinds:
         mine = [one for one in found.steps if one.kind == kind]
         axes.plot(
-            [one.number for one in mine], [value(one) for one in mine], linestyle="none", marker="o", label=kind,
-            markersize=(0.45 if len(found.steps) < 200 else 0.25) * look.size, color=look.colour(KINDS[kind]),
-            markeredgewidth=0, zorder=3,
-        )  # fmt: skip
+            [one.number for one in mine],
+            [value(one) for one in mine],
+            linestyle="none",
+            marker="o",
+            label=kind,
+            markersize=(0.45 if len(found.steps) < 200 else 0.25) * look.size,
+            color=look.colour(KINDS[kind]),
+            markeredgewidth=0,
+            zorder=3,
+        )
     axes.set_xlim(0, len(found.steps) + 1)
     axes.set_ylim(0, 1.08 * max(value(one) for one in found.steps) or 1)
     axes.yaxis.set_major_formatter(lambda number, _: short(number) if number else "0")

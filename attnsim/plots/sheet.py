@@ -194,9 +194,16 @@ def halo(style: Style) -> list[AbstractPathEffect]:
 
 
 def note(
-    axes: Axes, text: str, at: Any, look: Style, aside: tuple[float, float] = (0.0, 0.0), where: Any = "data",
-    *, rim: bool = False, **how: Any,
-) -> Annotation:  # fmt: skip
+    axes: Axes,
+    text: str,
+    at: Any,
+    look: Style,
+    aside: tuple[float, float] = (0.0, 0.0),
+    where: Any = "data",
+    *,
+    rim: bool = False,
+    **how: Any,
+) -> Annotation:
     """Write a text at a place, moved `aside` by sizes of its letters; a rim keeps it legible on lines."""
     how = {"fontsize": look.size, "color": look.text, "va": "center", "annotation_clip": False, **how}
     how |= {"path_effects": halo(look)} if rim else {}

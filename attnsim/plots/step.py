@@ -95,10 +95,18 @@ def _rows(name: str, answer: StepAnswer) -> Iterator[Row]:
         groups[part.group] += time_s - launch_s
         groups[LAUNCHES] += launch_s
         yield here | {
-            "kind": "part", "group": part.group, "part": part.name, "times": number, "each_s": part.time_s,
-            "time_s": time_s, "time_low_s": number * (part.time_low_s or 0.0), "launch_s": launch_s,
-            "time_high_s": number * (part.time_high_s or 0.0), "share": time_s / answer.time_s, "bound": part.busiest,
-        }  # fmt: skip
+            "kind": "part",
+            "group": part.group,
+            "part": part.name,
+            "times": number,
+            "each_s": part.time_s,
+            "time_s": time_s,
+            "time_low_s": number * (part.time_low_s or 0.0),
+            "launch_s": launch_s,
+            "time_high_s": number * (part.time_high_s or 0.0),
+            "share": time_s / answer.time_s,
+            "bound": part.busiest,
+        }
     for group, time_s in groups.items():
         yield here | {"kind": "group", "group": group, "time_s": time_s, "share": time_s / answer.time_s}
     ends = {"time_low_s": answer.time_low_s, "time_high_s": answer.time_high_s}

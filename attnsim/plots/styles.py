@@ -22,8 +22,13 @@ TENSORS = {
 """Tensors; those of the rows (sums, masks, lists) have none and are grey. A gradient has its tensor's."""
 
 UNITS = {one.name: GREEN if one.moves else WINE for one in HARDWARE.values()} | {
-    "tensor": ORANGE, "exp": BROWN, "issue": INK, "hbm": BLUE, "l2": SKY, "tensor_memory": MAGENTA,
-}  # fmt: skip
+    "tensor": ORANGE,
+    "exp": BROWN,
+    "issue": INK,
+    "hbm": BLUE,
+    "l2": SKY,
+    "tensor_memory": MAGENTA,
+}
 """Units: warm where they compute, cool where they move bytes. The lanes of all number formats share a hue, and
 load/store units that of the shared memory which they reach."""
 
@@ -39,10 +44,14 @@ FAMILIAR = {
 
 
 STEPS: dict[str, tuple[str, int | None]] = {
-    "attention": ("attention", BLUE), "projections": ("projections", SKY), "mlp": ("MLP", GREEN),
-    "communication": ("collectives", MAGENTA), "head": ("LM head", WINE), "passes": ("norms, cache", BROWN),
+    "attention": ("attention", BLUE),
+    "projections": ("projections", SKY),
+    "mlp": ("MLP", GREEN),
+    "communication": ("collectives", MAGENTA),
+    "head": ("LM head", WINE),
+    "passes": ("norms, cache", BROWN),
     "launches": ("launches", None),
-}  # fmt: skip
+}
 """Groups of the parts of a model's step, in the order in which they are drawn: what they are called, and the hue."""
 
 

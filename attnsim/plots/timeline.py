@@ -78,13 +78,19 @@ def timeline(traces: Sequence[Trace], names: Sequence[str] | None = None, subtit
         panels.append(Panel(draw, LANE * len(_lanes(kernel, span))))
     rows = tuple(
         {
-            "panel": name, "implementation": one.schedule.implementation, "kernel": kernel.name, "unit": piece.unit,
-            "tensor": piece.tensor, "warpgroup": piece.warpgroup, "start_us": round(piece.start_s * 1e6, 6),
-            "end_us": round(piece.end_s * 1e6, 6), "bytes": piece.bytes,
+            "panel": name,
+            "implementation": one.schedule.implementation,
+            "kernel": kernel.name,
+            "unit": piece.unit,
+            "tensor": piece.tensor,
+            "warpgroup": piece.warpgroup,
+            "start_us": round(piece.start_s * 1e6, 6),
+            "end_us": round(piece.end_s * 1e6, 6),
+            "bytes": piece.bytes,
         }
         for name, one, kernel in zip(titles, traces, main, strict=True)
         for piece in _shown(kernel, span)
-    )  # fmt: skip
+    )
     caption = (
         "A warpgroup's lane: products above, softmax below. A load is a tile, from its issue to its landing; tiles in "
         "flight together lie below one another."
@@ -203,9 +209,14 @@ def _first_turns(axes: Axes, look: Style, *, title: str, one: Trace, kernel: Ker
     for lane, (_, pieces) in enumerate(lanes):
         for piece, place, height in _bars(pieces):
             axes.barh(
-                [lane + place], [(min(piece.end_s, span) - piece.start_s) * 1e6], left=[piece.start_s * 1e6],
-                height=height, color=look.colour(tensor_hue(piece.tensor)), edgecolor=look.page, linewidth=0.3,
-            )  # fmt: skip
+                [lane + place],
+                [(min(piece.end_s, span) - piece.start_s) * 1e6],
+                left=[piece.start_s * 1e6],
+                height=height,
+                color=look.colour(tensor_hue(piece.tensor)),
+                edgecolor=look.page,
+                linewidth=0.3,
+            )
     named_rows(axes, range(len(lanes)), [text for text, _ in lanes], look)
     axes.set_xlim(0, span * 1e6)
     axes.set_ylim(len(lanes) - 0.45, -0.55)

@@ -99,8 +99,16 @@ def _draw(axes: Axes, look: Style, *, name: str, found: Sequence[Answered], wide
         for change, up, hatch in zip(changes(one), (-0.2, 0.2), (LESS, ""), strict=True):
             if change is None:
                 continue
-            axes.barh([up - number], [100 * change], height=0.38, facecolor=look.page if hatch else colour, hatch=hatch,
-                      edgecolor=colour, linewidth=0.6, zorder=3)  # fmt: skip
+            axes.barh(
+                [up - number],
+                [100 * change],
+                height=0.38,
+                facecolor=look.page if hatch else colour,
+                hatch=hatch,
+                edgecolor=colour,
+                linewidth=0.6,
+                zorder=3,
+            )
             side = 1 if change > 0 else -1
             text = f"{100 * change:+.1f} %" if abs(change) >= SMALLEST else "0.0 %"
             ha = "left" if side > 0 else "right"
@@ -132,7 +140,13 @@ def _caption(moved: Mapping[str, Sequence[Answered]], step: float) -> str:
 def _row(name: str, one: Answered) -> dict[str, object]:
     less, more = changes(one)
     return {
-        "name": name, "figure": one.figure, "value": one.value, "elasticity": one.elasticity,
-        "less_time_change": less, "more_time_change": more, "step": one.step, "elasticity_less": one.down,
+        "name": name,
+        "figure": one.figure,
+        "value": one.value,
+        "elasticity": one.elasticity,
+        "less_time_change": less,
+        "more_time_change": more,
+        "step": one.step,
+        "elasticity_less": one.down,
         "elasticity_more": one.up,
-    }  # fmt: skip
+    }

@@ -109,15 +109,29 @@ def _draw(
         for tensor, direction, start, size in _stacked(parts):
             colour = look.colour(tensor_hue(tensor))
             axes.barh(
-                [-number], [size * scale], left=[start * scale], height=0.66, color=colour, zorder=3,
-                edgecolor=look.page, linewidth=0.5, hatch=WRITTEN if direction == "store" else "",
-            )  # fmt: skip
+                [-number],
+                [size * scale],
+                left=[start * scale],
+                height=0.66,
+                color=colour,
+                zorder=3,
+                edgecolor=look.page,
+                linewidth=0.5,
+                hatch=WRITTEN if direction == "store" else "",
+            )
             if tensor and wide * size * scale / whole > longest([tensor], look) + 0.5 * look.size / 72:
                 axes.text(
-                    (start + size / 2) * scale, -number, tensor, fontsize=look.size, va="center", ha="center",
-                    fontweight="bold", color=ink_on(colour), zorder=4,
+                    (start + size / 2) * scale,
+                    -number,
+                    tensor,
+                    fontsize=look.size,
+                    va="center",
+                    ha="center",
+                    fontweight="bold",
+                    color=ink_on(colour),
+                    zorder=4,
                     bbox={"facecolor": colour, "linewidth": 0, "pad": 1} if direction == "store" else None,
-                )  # fmt: skip
+                )
         axes.text(whole, -number, f"  {engineering(total, 'B')}", fontsize=look.size, va="center", ha="left")
     named_rows(axes, [-number for number in range(len(names))], names, look)
     axes.spines["left"].set_visible(True)

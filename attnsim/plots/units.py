@@ -191,11 +191,16 @@ def _bars(axes: Axes, frame: Frame, part: str, at: float, scale: float, look: St
         seconds, whole = dict(_parts(one)).get(part, 0.0), one.time_s or 0.0
         high = 0.78 * _tall(frame) / count
         axes.barh(
-            [at + high * ((count - 1) / 2 - place)], [seconds * scale], height=0.92 * high,
+            [at + high * ((count - 1) / 2 - place)],
+            [seconds * scale],
+            height=0.92 * high,
             left=[0.0 if part == LAUNCH else (one.launch_s or 0.0) * scale],
-            facecolor=look.page if one.changes else colour, edgecolor=colour, linewidth=0.6,
-            hatch=CHANGED if one.changes else "", zorder=3,
-        )  # fmt: skip
+            facecolor=look.page if one.changes else colour,
+            edgecolor=colour,
+            linewidth=0.6,
+            hatch=CHANGED if one.changes else "",
+            zorder=3,
+        )
         texts += [] if count > 1 else [f"{100 * seconds / whole:.0f} %"]
         texts.append(engineering(seconds, "s"))
         bold += [part == bound] * (1 if count > 1 else 2)

@@ -55,9 +55,14 @@ def whatif(records: Sequence[Record]) -> Picture:
 
 
 def _draw(
-    axes: Axes, look: Style, *, changed: Sequence[Record], names: Sequence[str], cases: Sequence[tuple[str, str]],
+    axes: Axes,
+    look: Style,
+    *,
+    changed: Sequence[Record],
+    names: Sequence[str],
+    cases: Sequence[tuple[str, str]],
     labels: Sequence[str],
-) -> None:  # fmt: skip
+) -> None:
     pitch = 1 / (len(cases) + 0.1 / LINE)
     ends = list(NARROWEST)
     for one in changed:
@@ -70,9 +75,16 @@ def _draw(
         ends += [low, high]
         colour = look.colour(hue)
         whisker(
-            axes, row, (low, value, high), look, fmt=MARKERS[hue % len(MARKERS)], color=colour, linewidth=1.2,
-            markersize=0.55 * look.size, markerfacecolor=look.page if one["breaks"] else colour,
-        )  # fmt: skip
+            axes,
+            row,
+            (low, value, high),
+            look,
+            fmt=MARKERS[hue % len(MARKERS)],
+            color=colour,
+            linewidth=1.2,
+            markersize=0.55 * look.size,
+            markerfacecolor=look.page if one["breaks"] else colour,
+        )
     for row in range(1, len(names)):
         axes.axhline(0.5 - row, color=look.grid, linewidth=0.7)
     axes.axvline(1, color=look.text, linewidth=0.9, zorder=2)
@@ -88,9 +100,15 @@ def _draw(
             for hue in range(len(cases))
         ]
         axes.legend(
-            marks, told, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=look.size,
-            borderaxespad=0.3, handletextpad=0.1,
-        )  # fmt: skip
+            marks,
+            told,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            frameon=False,
+            fontsize=look.size,
+            borderaxespad=0.3,
+            handletextpad=0.1,
+        )
 
 
 def _whom(records: Sequence[Record]) -> str:

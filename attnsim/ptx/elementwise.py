@@ -31,9 +31,15 @@ class Elementwise(Batchable):
     """
 
     def __init__(
-        self, instruction: Instruction, machine: Machine, function: Function,
-        target: Operand, result: Dtype, sources: Sequence[Operand], types: Sequence[Dtype],
-    ) -> None:  # fmt: skip
+        self,
+        instruction: Instruction,
+        machine: Machine,
+        function: Function,
+        target: Operand,
+        result: Dtype,
+        sources: Sequence[Operand],
+        types: Sequence[Dtype],
+    ) -> None:
         immediates = tuple(str(o) if isinstance(o, Immediate) else "" for o in instruction.operands[4:])
         super().__init__((instruction.name, instruction.modifiers, len(sources), immediates))
         self._registers, self._function = machine.registers, function

@@ -340,9 +340,17 @@ class Ordering:
         compiled_clocks.clocks_taken(rows.reshape(1, -1), granules, by, when, self._writer, self._written)
 
     def _check_written(
-        self, rows: Values, width: int, known: Clock, warps: Indices, lanes: Indices, what: str,
-        generic: Clock | None = None, unwritten: bool = False, atomic: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        rows: Values,
+        width: int,
+        known: Clock,
+        warps: Indices,
+        lanes: Indices,
+        what: str,
+        generic: Clock | None = None,
+        unwritten: bool = False,
+        atomic: bool = False,
+    ) -> None:
         """Check that clocks `known[warps]` include the last writes; if only `generic` does, a fence is missing."""
         books = self._writer, self._written, self._by_atomic
         bad, unfenced = compiled_clocks.clocks_written(

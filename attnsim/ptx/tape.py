@@ -108,6 +108,14 @@ class Tape:
         registers = self._registers
         files = registers.files
         self._play(
-            self._code, mask.spans, mask.full, registers.state,
-            files["|u1"], files["<u4"], files["<i4"], files["<f4"], files["<u8"], files["<i8"],
-        )  # fmt: skip
+            self._code,
+            mask.spans,
+            mask.full,
+            registers.state,
+            files["|u1"],
+            files["<u4"],
+            files["<i4"],
+            files["<f4"],
+            files["<u8"],
+            files["<i8"],
+        )

@@ -323,6 +323,12 @@ def _traces(answers: Sequence[Answer], asked: ReportStudy) -> list[tuple[Answer,
 
 def _traced(one: Outcome, gpu: Gpu, asked: ReportStudy) -> Trace:
     return trace(
-        one.workload, gpu, one.algorithm, implementation=one.implementation,
-        cache=asked.study.cache, launch=asked.study.launch, calibration=asked.own, sms=1,
-    )  # fmt: skip
+        one.workload,
+        gpu,
+        one.algorithm,
+        implementation=one.implementation,
+        cache=asked.study.cache,
+        launch=asked.study.launch,
+        calibration=asked.own,
+        sms=1,
+    )

@@ -25,8 +25,12 @@ def headline(report: Report) -> list[str]:
     pairs = list(dict.fromkeys((gain.before.gpu, gain.after.gpu) for case in report.cases for gain in case.gains))
     if not pairs:
         return [line for case in report.cases if (line := _alone(case))]
-    found = {pair: [(case, gain) for case in report.cases for gain in case.gains
-                    if (gain.before.gpu, gain.after.gpu) == pair] for pair in pairs}  # fmt: skip
+    found = {
+        pair: [
+            (case, gain) for case in report.cases for gain in case.gains if (gain.before.gpu, gain.after.gpu) == pair
+        ]
+        for pair in pairs
+    }
     best = sorted(found, key=lambda pair: -max(gain.ratio.value for _, gain in found[pair]))[:MOST]
     lines = [_speedups(found[pair]) for pair in pairs if pair in best]
     return [*lines, f"Of {len(pairs)} GPUs these gain most; the table has all."] if len(pairs) > MOST else lines

@@ -167,9 +167,17 @@ class Replay:
 
 
 def replay(
-    schedule: Schedule, gpu: Gpu, numbers: Numbers, *, mode: Mode = "fast", budget: int = BUDGET, cache: Cache = "warm",
-    launch: LaunchMode = "stream", within_s: float = 0.0, progress: Progress | None = None,
-) -> Replay:  # fmt: skip
+    schedule: Schedule,
+    gpu: Gpu,
+    numbers: Numbers,
+    *,
+    mode: Mode = "fast",
+    budget: int = BUDGET,
+    cache: Cache = "warm",
+    launch: LaunchMode = "stream",
+    within_s: float = 0.0,
+    progress: Progress | None = None,
+) -> Replay:
     """Replay `schedule` on `gpu` at the held clock, or at the one that power allows (see `clock_law`).
 
     Parameters
@@ -200,7 +208,7 @@ def replay(
     """
     play = partial(
         _play, schedule, numbers=numbers, mode=mode, budget=budget, cache=cache, launch=launch, progress=progress
-    )  # fmt: skip
+    )
     found = play(gpu)
     long_s = max(found.time_s, within_s)
     if gpu.clock.held_hz or long_s <= architecture_of(gpu.compute_capability_number).slowed_from_s:
@@ -243,9 +251,16 @@ def spent_j(law: ClockLaw, gpu: Gpu, kernel: Kernel, useful_share: float, seen: 
 
 
 def _play(
-    schedule: Schedule, gpu: Gpu, *, numbers: Numbers, mode: Mode, budget: int, cache: Cache, launch: LaunchMode,
+    schedule: Schedule,
+    gpu: Gpu,
+    *,
+    numbers: Numbers,
+    mode: Mode,
+    budget: int,
+    cache: Cache,
+    launch: LaunchMode,
     progress: Progress | None,
-) -> Replay:  # fmt: skip
+) -> Replay:
     """Replay at the full clock of `gpu`."""
     overhead = gpu.launch.each_s(launch)
     grids: Grids = {}
@@ -254,9 +269,7 @@ def _play(
     busiest = [max(one.values()) for one in units]
     whole = sum(busiest) or 1.0
     budgets = [math.inf if mode == "exact" else max(LEAST_BUDGET, budget * busy / whole) for busy in busiest]
-    played = sum(
-        min(executions(item.kernel), WHOLE * most) for item, most in zip(prepared, budgets, strict=True)
-    )  # fmt: skip
+    played = sum(min(executions(item.kernel), WHOLE * most) for item, most in zip(prepared, budgets, strict=True))
     check_cost(f"playing {played:,.0f} segment executions", time_s=played * EXECUTION_S)
     kernels = tuple(
         _replay_kernel(item, units_s, most, gpu.sm.count, overhead, grids, progress)

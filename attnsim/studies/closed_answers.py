@@ -139,9 +139,16 @@ def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
 
 
 def _fill(
-    points: Points, work: Work, error: Texts, sizes: dict[str, Ints], plans: tuple[Plan, ...], which: Ints,
-    gpu: dict[str, Floats], cache: str, launch: str,
-) -> None:  # fmt: skip
+    points: Points,
+    work: Work,
+    error: Texts,
+    sizes: dict[str, Ints],
+    plans: tuple[Plan, ...],
+    which: Ints,
+    gpu: dict[str, Floats],
+    cache: str,
+    launch: str,
+) -> None:
     good = error.empty
     dense = np.prod([sizes[name].astype(np.float64) for name in ("batch", "heads_q", "seq_q", "seq_kv")], axis=0)
     small = 2 * dense * (sizes["head_dim"] + sizes["head_dim_v"]) <= MOST_FLOPS

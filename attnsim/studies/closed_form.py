@@ -177,10 +177,16 @@ def estimate(
         waited = np.maximum(of("host_s") * from_python - time, 0)
         launches, time = launches + waited, time + waited
     busy_s = {
-        "tensor": work.flops * flop / sms, "exp": exp_s / sms, "fp32": fp32_s / sms + of_passes[1] / slow,
-        "shared_memory": smem_s / sms, "l2": l2, "hbm": hbm, "launch": launches, **counted_s,
+        "tensor": work.flops * flop / sms,
+        "exp": exp_s / sms,
+        "fp32": fp32_s / sms + of_passes[1] / slow,
+        "shared_memory": smem_s / sms,
+        "l2": l2,
+        "hbm": hbm,
+        "launch": launches,
+        **counted_s,
         "int32": counted_s["int32"] + of_passes[2] / slow,
-    }  # fmt: skip
+    }
     units = np.stack([busy_s.get(name, np.zeros_like(clk)) for name in BOUNDS])
     busiest = units[:-1].argmax(axis=0)
     busiest = np.where(launches > LAUNCH_BOUND * time, BOUNDS.index("launch"), busiest)

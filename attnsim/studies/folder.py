@@ -173,12 +173,11 @@ def dataset(folder: str | Path) -> pads.Dataset:
     parts = [str(found.part(number)) for number in sorted(found.done())]
     if not parts:
         raise InputError(f"{folder} holds no finished chunk yet; run `attnsim sweep` to its end")
-    import pyarrow as pa
     import pyarrow.dataset as pads
 
     try:
         return pads.dataset(parts, format="parquet")
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError) as error:  # pyarrow's errors on files are of these kinds
         raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())}") from None
 
 

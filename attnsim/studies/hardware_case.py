@@ -119,10 +119,17 @@ class Case:
             return found if whole else without_alternatives(found)
         if one.whole:
             return step(
-                one.model, gpu, one.lengths, dtype=one.dtype, tp=one.tp, algorithm=algorithm,
-                implementation=implementation, cache=conditions.cache, launch=conditions.launch,
+                one.model,
+                gpu,
+                one.lengths,
+                dtype=one.dtype,
+                tp=one.tp,
+                algorithm=algorithm,
+                implementation=implementation,
+                cache=conditions.cache,
+                launch=conditions.launch,
                 calibration=conditions.own,
-            ).as_layer()  # fmt: skip
+            ).as_layer()
         asked = ask_layer(
             one.model, gpu, conditions, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes,
             dtype=one.dtype, tp=one.tp, algorithm=algorithm, implementation=implementation,

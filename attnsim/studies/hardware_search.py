@@ -196,10 +196,17 @@ def _evolve(evaluator: Evaluator, weight: float, points: int, seed: int) -> None
     bounds = optimize.Bounds(np.zeros(len(ranges)), np.array([len(one.values) - 1.0 for one in ranges]))
     with suppress(_Spent):
         optimize.differential_evolution(
-            mixed, bounds, integrality=[True] * len(ranges),
-            constraints=limits, init="sobol", popsize=8, maxiter=points, tol=1e-3, polish=False,
+            mixed,
+            bounds,
+            integrality=[True] * len(ranges),
+            constraints=limits,
+            init="sobol",
+            popsize=8,
+            maxiter=points,
+            tol=1e-3,
+            polish=False,
             rng=np.random.default_rng(seed),
-        )  # fmt: skip
+        )
 
 
 def rows_of(found: HardwareSearch) -> list[dict[str, Any]]:
@@ -276,9 +283,14 @@ class MixAnswer:
 
 
 def split_best(
-    found: HardwareSearch, algorithm: str | None = None, *, implementation: str | None = None, cache: str = "warm",
-    launch: str = "stream", calibration: Calibrated = None,
-) -> Split[MixAnswer] | None:  # fmt: skip
+    found: HardwareSearch,
+    algorithm: str | None = None,
+    *,
+    implementation: str | None = None,
+    cache: str = "warm",
+    launch: str = "stream",
+    calibration: Calibrated = None,
+) -> Split[MixAnswer] | None:
     """Split the speedup of the best machine within the limits among its figures (:func:`attnsim.split`).
 
     Parameters

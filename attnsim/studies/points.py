@@ -165,9 +165,11 @@ def counts(points: Points) -> dict[str, Ints]:
         found |= _sizes(lengths, which, np.array([one == "decode" for one in passes])[codes])
     queries = np.where(np.array([one == "decode" for one in passes])[codes], 1, found["seq_kv"])
     for name, other in (
-        ("seq_q", queries), ("heads_kv", found["heads_q"]), ("seq_kv", found["seq_q"]),
+        ("seq_q", queries),
+        ("heads_kv", found["heads_q"]),
+        ("seq_kv", found["seq_q"]),
         ("head_dim_v", found["head_dim"]),
-    ):  # fmt: skip
+    ):
         found[name] = np.where(found[name] == 0, other, found[name])
     return found
 

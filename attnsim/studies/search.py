@@ -109,11 +109,19 @@ class TileSearch:
 
 
 def search_tiles(
-    w: Workload, gpu: Gpu, algorithm: str = "flash", *, implementation: str | None = None,
-    stages: Sequence[int] = STAGES, cache: str = "warm", launch: str = "stream", mode: str = "fast",
-    budget: int | None = None, calibration: Calibrated = None,
+    w: Workload,
+    gpu: Gpu,
+    algorithm: str = "flash",
+    *,
+    implementation: str | None = None,
+    stages: Sequence[int] = STAGES,
+    cache: str = "warm",
+    launch: str = "stream",
+    mode: str = "fast",
+    budget: int | None = None,
+    calibration: Calibrated = None,
     done: Callable[[], object] = lambda: None,
-) -> TileSearch:  # fmt: skip
+) -> TileSearch:
     """Replay every tile of an implementation that fits a GPU.
 
     Parameters

@@ -37,9 +37,17 @@ SPREAD = 2.0
 """Factor by which Sobol indices vary each figure up and down."""
 
 FIGURES = (
-    "sm.count", "clock.sustained", "clock.free", "power.limit", "tensor.mma_sync_fraction",
-    *(unit.figure for unit in UNITS.values()), "l2.capacity", "l2.latency", "hbm.latency", "launch.{launch}",
-)  # fmt: skip
+    "sm.count",
+    "clock.sustained",
+    "clock.free",
+    "power.limit",
+    "tensor.mma_sync_fraction",
+    *(unit.figure for unit in UNITS.values()),
+    "l2.capacity",
+    "l2.latency",
+    "hbm.latency",
+    "launch.{launch}",
+)
 """Figures that a replay on shipped tiles depends on, including every unit's rate. Left out are the limits of a block
 (shared memory, registers, threads), which change nothing until a tile no longer fits, and `clock.tensor`, which the
 other clocks follow."""
@@ -253,9 +261,12 @@ def times(question: Question, figures: Sequence[str], factors: Floats) -> Floats
         values = np.round(values) if field.integer else values
         columns[name] = Column(Axis(name, "change", ()), values, np.arange(count, dtype=np.int64))
     held = {
-        "gpu": question.gpu, "algorithm": question.mechanism.name, "implementation": question.record.name,
-        "tile": str(shape or "shipped"), **{name: getattr(question.w, name) for name in WORKLOAD_FIELDS},
-    }  # fmt: skip
+        "gpu": question.gpu,
+        "algorithm": question.mechanism.name,
+        "implementation": question.record.name,
+        "tile": str(shape or "shipped"),
+        **{name: getattr(question.w, name) for name in WORKLOAD_FIELDS},
+    }
     still = np.zeros(count, dtype=np.int64)
     columns |= {name: Column(Axis(name, "choice", (value,)), (value,), still) for name, value in held.items()}
     closed = closed_forms(Points(0, count, columns), question.conditions.cache, question.conditions.launch)

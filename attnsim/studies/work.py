@@ -29,9 +29,15 @@ GEMM_TILE = 128
 
 
 def fill(
-    work: Work, rows: Ints, same: Ints, sizes: Mapping[str, Ints], plans: Sequence[Plan], which: Ints,
-    gpu: Mapping[str, Floats], warm: bool,
-) -> None:  # fmt: skip
+    work: Work,
+    rows: Ints,
+    same: Ints,
+    sizes: Mapping[str, Ints],
+    plans: Sequence[Plan],
+    which: Ints,
+    gpu: Mapping[str, Floats],
+    warm: bool,
+) -> None:
     """Fill in the work of some points, whose plans all have a vectorised closed form.
 
     Parameters

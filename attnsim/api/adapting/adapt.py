@@ -65,13 +65,17 @@ class Adapted:
         """Each question that was timed, with the model's own time and what the other timings make of it."""
         return [
             {
-                "rows": list(one.rows), "implementation": one.implementation, "pass": one.passes,
-                "question": one.question, "measured_s": one.time_s, "predicted_s": one.predicted_s,
+                "rows": list(one.rows),
+                "implementation": one.implementation,
+                "pass": one.passes,
+                "question": one.question,
+                "measured_s": one.time_s,
+                "predicted_s": one.predicted_s,
                 "by_the_others_s": None if others is None else one.predicted_s * float(np.exp(others)),
             }
             for mine in self._kernels()
             for one, others in zip(mine, near_of(mine).left_out if len(mine) > 1 else [None], strict=True)
-        ]  # fmt: skip
+        ]
 
     @property
     def notes(self) -> list[str]:
@@ -176,9 +180,16 @@ def _timing(question: Question, found: Outcome, rows: list[tuple[int, float]]) -
     w = question.w
     prior = prior_of(w, question.gpu, question.record, found.calibration, found.trust)
     return Timing(
-        lines, found.implementation, w.passes, str(w), coordinates(w), statistics.geometric_mean(times),
-        max(times) / min(times) - 1, found.time_s, prior.sd,
-    )  # fmt: skip
+        lines,
+        found.implementation,
+        w.passes,
+        str(w),
+        coordinates(w),
+        statistics.geometric_mean(times),
+        max(times) / min(times) - 1,
+        found.time_s,
+        prior.sd,
+    )
 
 
 def suggest(

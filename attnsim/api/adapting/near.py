@@ -8,6 +8,7 @@ Machine Learning (2006), equations 2.25 and 2.26; with an inverse gamma prior on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -208,13 +209,11 @@ class Near:
 
 def likelihood(points: Points, off: Array, scales: Scales = SCALES) -> float:
     """Log density of errors of calls: a multivariate Student-t distribution."""
-    from scipy.special import gammaln
-
     lower = np.linalg.cholesky(points.shared(points, scales) + np.diag(points.noise(scales)))
     white, count, freedom = np.linalg.solve(lower, off), len(off), scales.freedom
     half = (freedom + count) / 2
     scale = -count / 2 * np.log(freedom * np.pi) - np.log(np.diag(lower)).sum()
-    return float(gammaln(half) - gammaln(freedom / 2) + scale - half * np.log1p(white @ white / freedom))
+    return float(math.lgamma(half) - math.lgamma(freedom / 2) + scale - half * np.log1p(white @ white / freedom))
 
 
 def most_telling(targets: Points, candidates: Points, known: Points, count: int, scales: Scales = SCALES) -> list[int]:

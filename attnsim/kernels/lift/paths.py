@@ -21,9 +21,17 @@ from attnsim.ptx.spaces import space_name
 from attnsim.ptx.syntax import Function, Instruction
 
 MARKS = {
-    "LDG": "load", "STG": "store", "RED": "add", "REDG": "add", "LDGSTS": "copy", "SHFL": "shuffle", "BAR": "barrier",
-    "MUFU": "special", "FADD": "sum", "HADD2": "conversion",
-}  # fmt: skip
+    "LDG": "load",
+    "STG": "store",
+    "RED": "add",
+    "REDG": "add",
+    "LDGSTS": "copy",
+    "SHFL": "shuffle",
+    "BAR": "barrier",
+    "MUFU": "special",
+    "FADD": "sum",
+    "HADD2": "conversion",
+}
 """Marks: operations that assemblers keep one for one, by opcode."""
 WIDE = ("load", "store")
 """Marks that include the width of the access in bits."""

@@ -31,9 +31,13 @@ class Sm:
     shared_memory_reserved_bytes: int = figure("shared_memory_reserved", "B", 0, 64 * _KIB, "limit", integer=True)
     shared_memory_bytes_per_clk: float = figure("shared_memory_bandwidth", "B/clk", 1, 1e6)
     shared_memory_latency_clk: float = figure(
-        "shared_memory_latency", "clk", 0, 1e5, "nobody",
+        "shared_memory_latency",
+        "clk",
+        0,
+        1e5,
+        "nobody",
         instead="the fitted latency of an inner step holds it; sm.shared_memory_bandwidth is read",
-    )  # fmt: skip
+    )
     fp32_flops_per_clk: float = figure("fp32_rate", "FLOP/clk", 1, 1e6)
     exp_per_clk: float = figure("exp_rate", "op/clk", 0.01, 1e5)
     issues_per_clk: float = figure("issue_rate", "op/clk", 0.01, 1e5)
@@ -41,9 +45,14 @@ class Sm:
     fp64_per_clk: float = figure("fp64_rate", "op/clk", 0.01, 1e5, "replay")
     load_stores_per_clk: float = figure("load_store_rate", "op/clk", 0.01, 1e5)
     warp_schedulers: int = figure(
-        "warp_schedulers", "1", 1, 256, "nobody", integer=True,
+        "warp_schedulers",
+        "1",
+        1,
+        256,
+        "nobody",
+        integer=True,
         instead="kernels are lifted by that of their architecture; sm.issue_rate is read",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +67,23 @@ class Tensor:
     fp16_flops_per_clk: float = figure("fp16", "FLOP/clk", 0, 1e8)
     bf16_flops_per_clk: float = figure("bf16", "FLOP/clk", 0, 1e8)
     tf32_flops_per_clk: float = figure(
-        "tf32", "FLOP/clk", 0, 1e8, "nobody",
+        "tf32",
+        "FLOP/clk",
+        0,
+        1e8,
+        "nobody",
         instead="no kernel multiplies in tf32; tensor.fp16, tensor.bf16, tensor.fp8 and, for fp32, sm.fp32_rate are",
-    )  # fmt: skip
+    )
     fp8_flops_per_clk: float = figure("fp8", "FLOP/clk", 0, 1e8)
     mma_sync_fraction: float = figure("mma_sync_fraction", "1", 0.01, 1)
     mma_latency_clk: float = figure(
-        "mma_latency", "clk", 0, 1e5, "nobody",
+        "mma_latency",
+        "clk",
+        0,
+        1e5,
+        "nobody",
         instead="the fitted latency of an inner step holds it; tensor.fp16 and its like are read",
-    )  # fmt: skip
+    )
     memory_bytes_per_clk: float = figure("memory_bandwidth", "B/clk", 0, 1e6, "replay")
 
 

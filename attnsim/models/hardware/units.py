@@ -65,13 +65,25 @@ LOAD_STORE = Unit(
 )
 FP64 = Unit("fp64", "the FP64 lanes", "FP64", "sm.fp64_rate", "fp64", counted=True, pipe=True)
 SHARED_MEMORY = Unit(
-    "shared_memory", "shared memory", "smem", "sm.shared_memory_bandwidth", "smem_bytes",
-    moves=True, level="smem", pipe=True,
-)  # fmt: skip
+    "shared_memory",
+    "shared memory",
+    "smem",
+    "sm.shared_memory_bandwidth",
+    "smem_bytes",
+    moves=True,
+    level="smem",
+    pipe=True,
+)
 TENSOR_MEMORY = Unit(
-    "tensor_memory", "tensor memory", "tmem", "tensor.memory_bandwidth", "tmem_bytes",
-    moves=True, level="tmem", pipe=True,
-)  # fmt: skip
+    "tensor_memory",
+    "tensor memory",
+    "tmem",
+    "tensor.memory_bandwidth",
+    "tmem_bytes",
+    moves=True,
+    level="tmem",
+    pipe=True,
+)
 L2 = Unit("l2", "the L2", "L2", "l2.bandwidth", moves=True, level="l2")
 HBM = Unit("hbm", "HBM", "HBM", "hbm.bandwidth", moves=True, level="hbm")
 

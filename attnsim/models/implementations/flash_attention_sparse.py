@@ -175,9 +175,14 @@ def _kernel(w: Workload, gpu: Gpu, listed: ListedTile, counts: TileCounts, entry
     if tile.order != "ascending":  # the longest is last; longest-first order begins with it
         inverse = inverse[np.argsort(steps[inverse], kind="stable")]
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group // pack), "s": Axis(1),
-        "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"), "j": Axis(w.seq_kv, tile.keys), **lists.axes,
-    }  # fmt: skip
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group // pack),
+        "s": Axis(1),
+        "i": Axis(w.seq_q * pack, tile.rows, cuts="lists entries"),
+        "j": Axis(w.seq_kv, tile.keys),
+        **lists.axes,
+    }
     q, k, v = operands(w, seen=listed_keys(counts))
     q, stored = replace(q, seen=Seen("i", pack * busy_rows(w, counts))), results(w)
     ops = _Operations(w, tile, lists)

@@ -112,9 +112,14 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 def _scan(w: Workload, vector: int, blocks: int, scanned: int) -> Kernel:
     moved = [Access(BOUNDS, w.batch * w.seq_kv * ENTRY_BYTES), Access(BLOCK_BOUNDS, w.batch * scanned, True)]
     return streaming(
-        scan_name(vector), moved, elements=w.batch * w.seq_kv, threads=32 * SCANNED_TOGETHER,
-        fp32_per_element=0, int32_per_element=2, blocks=blocks * -(-w.batch // SCANNED_TOGETHER),
-    )  # fmt: skip
+        scan_name(vector),
+        moved,
+        elements=w.batch * w.seq_kv,
+        threads=32 * SCANNED_TOGETHER,
+        fp32_per_element=0,
+        int32_per_element=2,
+        blocks=blocks * -(-w.batch // SCANNED_TOGETHER),
+    )
 
 
 RECORDS = (record(NAME, build),)

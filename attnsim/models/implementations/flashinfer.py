@@ -143,9 +143,15 @@ def merge_states(w: Workload, gpu: Gpu, splits: Splits, lse: bool = False) -> Ke
     buffers = (("O", STAGES * WARPS * width * 4), ("LSE", LANES * WARPS * 4))
     early = gpu.compute_capability_number >= EARLY
     return merging(
-        "combine (states)", list(runs.items()), body, threads=LANES * WARPS, buffers=buffers, uses=uses,
-        persistent=True, launched_early=early,
-    )  # fmt: skip
+        "combine (states)",
+        list(runs.items()),
+        body,
+        threads=LANES * WARPS,
+        buffers=buffers,
+        uses=uses,
+        persistent=True,
+        launched_early=early,
+    )
 
 
 def fa2(w: Workload, gpu: Gpu, shape: TileRequest | None, name: str, write: Write | None) -> Schedule:

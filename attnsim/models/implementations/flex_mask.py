@@ -160,9 +160,17 @@ def _scanned_tile(w: Workload) -> MaskTile:
             continue
         groups = rows // 64
         flash = FlashTile(
-            rows, keys, warps=4 * groups, loop="ring", stages=2, warpgroups=groups, extra_threads=128, registers=128,
-            path="wgmma", max_blocks_per_sm=1,
-        )  # fmt: skip
+            rows,
+            keys,
+            warps=4 * groups,
+            loop="ring",
+            stages=2,
+            warpgroups=groups,
+            extra_threads=128,
+            registers=128,
+            path="wgmma",
+            max_blocks_per_sm=1,
+        )
         tile = MaskTile(flash, block, scanned=True)
         if not counts_of(w, tile).partial.any():
             return tile
@@ -189,10 +197,15 @@ def _kernel(w: Workload, gpu: Gpu, masked: MaskTile, counts: TileCounts, entry: 
     tile, block = masked.forward, masked.block
     turns, share, across = block // tile.keys, block // tile.rows, counts.tiles.key_tiles
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "j": Axis(w.seq_kv, tile.keys),
-        "i": Axis(w.seq_q, tile.rows, cuts="lists entries"), "lists": Axis(counts.tiles.row_tiles),
-        "blocks": Axis(across), "entries": Axis(max(1, int(counts.visits.sum()))),
-    }  # fmt: skip
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group),
+        "j": Axis(w.seq_kv, tile.keys),
+        "i": Axis(w.seq_q, tile.rows, cuts="lists entries"),
+        "lists": Axis(counts.tiles.row_tiles),
+        "blocks": Axis(across),
+        "entries": Axis(max(1, int(counts.visits.sum()))),
+    }
     number, heads = axes["i"].tiles, w.batch * w.heads_q
     part, full = ((n * turns)[np.arange(number) // share] for n in (counts.partial, counts.visits - counts.partial))
     (part, full, missing), inverse = classes(part, full, axes["i"].missing)

@@ -239,9 +239,14 @@ def _inherited(launched: dict[str, Any]) -> dict[str, Any]:
 
 
 def record(
-    name: str, build: Builder, *, peak_bytes: Callable[[Workload], int] | None = None, number: int = 0,
-    sized: Callable[[int], Implementation] | None = None, picks: Picks | None = None,
-) -> Implementation:  # fmt: skip
+    name: str,
+    build: Builder,
+    *,
+    peak_bytes: Callable[[Workload], int] | None = None,
+    number: int = 0,
+    sized: Callable[[int], Implementation] | None = None,
+    picks: Picks | None = None,
+) -> Implementation:
     """Make the record of an implementation from its facts in the library's TOML file and its functions in Python.
 
     Parameters

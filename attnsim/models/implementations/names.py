@@ -132,9 +132,15 @@ def _read(file: str) -> Iterator[Meaning]:
 MEANINGS: tuple[Meaning, ...] = tuple(_read("names.csv"))
 
 _CALLED = {
-    "torch": "pytorch", "hf": "transformers", "huggingface": "transformers", "trtllm": "tensorrtllm", "nvidia": "cudnn",
-    "te": "transformerengine", "openai": "triton", "flashattn": "flashattention",
-} | dict.fromkeys(("dao", "tridao", "daoailab"), "flashattention")  # fmt: skip
+    "torch": "pytorch",
+    "hf": "transformers",
+    "huggingface": "transformers",
+    "trtllm": "tensorrtllm",
+    "nvidia": "cudnn",
+    "te": "transformerengine",
+    "openai": "triton",
+    "flashattn": "flashattention",
+} | dict.fromkeys(("dao", "tridao", "daoailab"), "flashattention")
 """Other names of owners."""
 OWNERS = {plain(one.whose): plain(one.whose) for one in MEANINGS} | _CALLED
 """Owners by their names."""

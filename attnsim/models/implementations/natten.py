@@ -144,9 +144,12 @@ def _kernel(w: Workload, part: Neighborhood, tile: BoxTile) -> Kernel:
     ops, missing = _Operations(w, flash), np.zeros_like(steps)
     mean = max(1.0, float(visits.sum() * flash.keys / w.seq_kv))
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(len(none) * flash.rows, flash.rows),
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group),
+        "i": Axis(len(none) * flash.rows, flash.rows),
         "j": Axis(w.seq_kv, flash.keys),
-    }  # fmt: skip
+    }
     (q, k, v), stored = operands(w, seen=Seen("i", w.seq_kv, mean)), results(w)
     body = LOOPS[flash.loop](ops, k, v, steps, masked, missing)
     nest = with_ends(ops, q, body, steps, missing, [(stored, steps >= 0)])

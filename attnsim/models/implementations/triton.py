@@ -31,9 +31,11 @@ OPS_HEAD_DIMS, OPS_BLOCK = (16, 32, 64, 128), 128
 
 
 OPS_SPILLS = {
-    (False, False): (700, 1128, 1376), (False, True): (840, 1292, 1416),
-    (True, False): (420, 672, 608), (True, True): (424, 808, 800),
-}  # fmt: skip
+    (False, False): (700, 1128, 1376),
+    (False, True): (840, 1292, 1416),
+    (True, False): (420, 672, 608),
+    (True, True): (424, 808, 800),
+}
 """At head_dim 128, by (`sequence_parallel`, causal): bytes that a thread spills and reloads in a step, and its stack.
 The stacks of 256 threads are 152 to 354 KiB, in addition to 160 KiB of shared memory. The 18 to 58 KiB at head_dim 64
 fit the L1."""
@@ -75,9 +77,15 @@ def ops(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
     d, kernels, tiles = w.head_dim, list[Kernel](), FusedTiles()
     if "fwd" in w.directions:
         tile = FlashTile(
-            OPS_BLOCK, 64, warps=4 if d <= 64 else 8, loop="ring", stages=4, masks_all=True, widths=(d, d),
+            OPS_BLOCK,
+            64,
+            warps=4 if d <= 64 else 8,
+            loop="ring",
+            stages=4,
+            masks_all=True,
+            widths=(d, d),
             counts=step_counts(OPS, gpu.compute_capability_number, d),
-        )  # fmt: skip
+        )
         kernels.append(flash_forward(w, gpu, tile))
         tiles = FusedTiles(tile)
     peak = flash_peak_bytes(w)

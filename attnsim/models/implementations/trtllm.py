@@ -144,9 +144,17 @@ def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
     keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
     rows = -(-w.group * w.seq_q // FRAGMENT) * FRAGMENT
     return FlashTile(
-        rows, keys, warps=8, loop="staged", stages=2, registers=128, pack_gqa=True, warps_share_keys=True,
-        widths=(d, d), order=BY_SEQUENCE,
-    )  # fmt: skip
+        rows,
+        keys,
+        warps=8,
+        loop="staged",
+        stages=2,
+        registers=128,
+        pack_gqa=True,
+        warps_share_keys=True,
+        widths=(d, d),
+        order=BY_SEQUENCE,
+    )
 
 
 def _xqa_width(w: Workload) -> int:
@@ -173,10 +181,19 @@ def gen_context_tile(w: Workload) -> FlashTile:
     """trtllm-gen's context kernel: two tiles of 128 rows (one at head_dim 256), with a softmax warpgroup each."""
     wide = max(w.head_dim, w.head_dim_v) > 128
     return FlashTile(
-        128 if wide else 256, 128, warps=8, loop="staged", stages=1 if wide else 2, warpgroups=2, extra_threads=256,
-        registers=128, path="tcgen05", order=_from_the_end(w) if w.mask.is_causal else BY_SEQUENCE, persistent=True,
+        128 if wide else 256,
+        128,
+        warps=8,
+        loop="staged",
+        stages=1 if wide else 2,
+        warpgroups=2,
+        extra_threads=256,
+        registers=128,
+        path="tcgen05",
+        order=_from_the_end(w) if w.mask.is_causal else BY_SEQUENCE,
+        persistent=True,
         max_blocks_per_sm=1,
-    )  # fmt: skip
+    )
 
 
 def gen_multicast(tile: FlashTile) -> int:
@@ -322,9 +339,15 @@ def masked_attention(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attend
         raise InputError("masked multi-head attention has no tile to choose; leave --tile out")
     chosen = masked_tile(w, gpu)
     tile = FlashTile(
-        1, chosen.keys, warps=chosen.threads // 32, loop="staged", registers=REGISTERS, path="simt",
-        widths=(chosen.lanes * ELEMENTS,) * 2, order=BY_SEQUENCE,
-    )  # fmt: skip
+        1,
+        chosen.keys,
+        warps=chosen.threads // 32,
+        loop="staged",
+        registers=REGISTERS,
+        path="simt",
+        widths=(chosen.lanes * ELEMENTS,) * 2,
+        order=BY_SEQUENCE,
+    )
     seen = within_window(w, 1)
     # `timesteps_per_block`: ranges as long as the longest sequence's; the last of shorter sequences are empty.
     splits = Splits(chosen.splits, chunk=-(-seen.seq_kv // (chosen.keys * chosen.splits)))
@@ -355,9 +378,13 @@ def _on_lanes(kernel: Kernel, lanes: int) -> Kernel:
             return op
         vectors, each = op.flops // 2 // ELEMENTS, counts[op.tensor]
         return TileOp(
-            "vector", op.tensor, fp32=vectors * each.fp32, int32=vectors * each.integer,
-            load_stores=vectors * each.load_store, issues=-(-vectors * each.issued // 32),
-        )  # fmt: skip
+            "vector",
+            op.tensor,
+            fp32=vectors * each.fp32,
+            int32=vectors * each.integer,
+            load_stores=vectors * each.load_store,
+            issues=-(-vectors * each.issued // 32),
+        )
 
     return edited(kernel, edit)
 

@@ -48,9 +48,12 @@ def workload(
     :data:`attnsim.models.question.words.KERNEL_OPTIONS` that are given.
     """
     told: dict[str, Any] = {
-        "page_size": page_size or 0, "prefix": prefix or 0, "tree": tree, "operations": operations,
+        "page_size": page_size or 0,
+        "prefix": prefix or 0,
+        "tree": tree,
+        "operations": operations,
         "selection": selection,
-    }  # fmt: skip
+    }
     told |= {name: value for name, value in options.items() if value}
     of_each = _lengths(lengths, passes, batch, seq, seq_kv)
     of_call = {"--heads": heads or model, "--seq": seq or lengths, "--head-dim": head_dim or model}
@@ -167,8 +170,9 @@ def asked_layers(model: Model, name: str = "") -> Model:
     ]
     warnings.warn(
         f"{model.id}: a call is of {mine.layers} of {model.layers} layers, {mine}; others: {'; '.join(others)}",
-        Taken, stacklevel=3,
-    )  # fmt: skip
+        Taken,
+        stacklevel=3,
+    )
     return model.only(mine)
 
 

@@ -200,11 +200,19 @@ def _kinds(checked: ModelFile) -> tuple[LayerKind, ...]:
         return tuple(LayerKind(ATTENTION, tuple(n), *shape, Mask.parse(text)) for text, n in at.items() if n)
     return tuple(
         LayerKind(
-            one.kind, tuple(one.at), one.heads, one.kv_heads, one.head_dim, one.head_dim_v or one.head_dim,
-            None if one.mask is None else Mask.parse(one.mask), one.weights, one.shared, _mlp(one),
+            one.kind,
+            tuple(one.at),
+            one.heads,
+            one.kv_heads,
+            one.head_dim,
+            one.head_dim_v or one.head_dim,
+            None if one.mask is None else Mask.parse(one.mask),
+            one.weights,
+            one.shared,
+            _mlp(one),
         )
         for one in checked.kinds
-    )  # fmt: skip
+    )
 
 
 def _widest(kinds: tuple[LayerKind, ...]) -> Mask:

@@ -293,7 +293,8 @@ def _read(c: Config) -> Model:
     biases = c.value("no_bias") is not True
     counted = says_mlp and not c.has("uncounted")
     return Model(
-        "", "",
+        "",
+        "",
         layers=layers,
         hidden=c.whole("hidden"),
         heads_q=widest.heads_q,
@@ -314,7 +315,7 @@ def _read(c: Config) -> Model:
         gate=c.has("gate"),
         sinks=sinks,
         softcap=c.share("softcap"),
-    )  # fmt: skip
+    )
 
 
 def _bias(c: Config, field: str) -> bool:

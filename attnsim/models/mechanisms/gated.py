@@ -178,7 +178,7 @@ GATED: tuple[Mechanism, ...] = (
         useful=_taps,
         exact=False,
     ),
-)  # fmt: skip
+)
 """Gated linear attention in its forms, and the four-tap convolution before it."""
 
 GATED_NAMES = frozenset(one.name for one in GATED)

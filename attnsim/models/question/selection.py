@@ -21,9 +21,12 @@ from attnsim.errors import InputError, shown
 
 _LARGEST = 1 << 20
 _FIELDS = {
-    "top": ("top", "block"), "compress": ("compress",), "step": ("step",), "window": ("window",),
+    "top": ("top", "block"),
+    "compress": ("compress",),
+    "step": ("step",),
+    "window": ("window",),
     "index": ("index_heads", "index_dim"),
-}  # fmt: skip
+}
 EXAMPLE = "'top 16x64, compress 32 step 16, window 512'"
 
 

@@ -19,15 +19,26 @@ from attnsim.errors import InputError, nearest, shown
 from attnsim.models.mask.mask import Mask
 
 DTYPES = {
-    "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
-    "fp8_e4m3": "fp8", "float8": "fp8", "float8_e4m3fn": "fp8", "e4m3": "fp8",
-}  # fmt: skip
+    "float32": "fp32",
+    "float": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "fp8_e4m3": "fp8",
+    "float8": "fp8",
+    "float8_e4m3fn": "fp8",
+    "e4m3": "fp8",
+}
 """Other names of number formats: those of PyTorch, NumPy and tables."""
 
 PASS_WORDS = {
-    "forward": "fwd", "prefill": "fwd", "backward": "bwd", "training": "fwd+bwd", "forward+backward": "fwd+bwd",
+    "forward": "fwd",
+    "prefill": "fwd",
+    "backward": "bwd",
+    "training": "fwd+bwd",
+    "forward+backward": "fwd+bwd",
     "generation": "decode",
-}  # fmt: skip
+}
 """Other names of passes."""
 
 FLAG_WORDS = dict.fromkeys(("true", "1", "1.0", "yes", "on"), True) | dict.fromkeys(

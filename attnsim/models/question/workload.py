@@ -67,8 +67,11 @@ class Latent:
 
 
 TEXTS: dict[str, type[Latent | Operations | Selection | Tree]] = {
-    "latent": Latent, "operations": Operations, "selection": Selection, "tree": Tree,
-}  # fmt: skip
+    "latent": Latent,
+    "operations": Operations,
+    "selection": Selection,
+    "tree": Tree,
+}
 """Fields of a question that may be given as text, with their types."""
 
 

@@ -21,9 +21,15 @@ from attnsim.errors import InputError
 
 
 def gated_recurrent(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, log_decay: ArrayLike, beta: ArrayLike, *, delta: bool,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    log_decay: ArrayLike,
+    beta: ArrayLike,
+    *,
+    delta: bool,
     state: ArrayLike | None = None,
-) -> tuple[Floats, Floats]:  # fmt: skip
+) -> tuple[Floats, Floats]:
     """Outputs and final state, token by token: the definition.
 
     Parameters
@@ -61,9 +67,16 @@ def gated_recurrent(
 
 
 def gated_chunked(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, log_decay: ArrayLike, beta: ArrayLike, *, delta: bool,
-    state: ArrayLike | None = None, chunk: int = 64,
-) -> tuple[Floats, Floats]:  # fmt: skip
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    log_decay: ArrayLike,
+    beta: ArrayLike,
+    *,
+    delta: bool,
+    state: ArrayLike | None = None,
+    chunk: int = 64,
+) -> tuple[Floats, Floats]:
     """Outputs and final state by chunks: quadratic within a chunk, through the state for all tokens before it.
 
     With the decays added up in a chunk to ``G``, the delta rule's values are ``(I + A)^-1 diag(b) (V - e^G K S)`` with

@@ -212,9 +212,17 @@ class _Tiles:
 
     @classmethod
     def of(
-        cls, q: ArrayLike, k: ArrayLike, v: ArrayLike, mask: Mask | None, rows: int, keys: int, scale: float | None,
-        softcap: float, sinks: ArrayLike | None,
-    ) -> _Tiles:  # fmt: skip
+        cls,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        mask: Mask | None,
+        rows: int,
+        keys: int,
+        scale: float | None,
+        softcap: float,
+        sinks: ArrayLike | None,
+    ) -> _Tiles:
         q64, k64, v64 = read_inputs(q, k, v)
         if rows < 1 or keys < 1:
             raise InputError(f"the tile is {rows} x {keys}; allowed: 1 x 1 or larger")

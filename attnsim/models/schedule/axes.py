@@ -159,9 +159,15 @@ class Tensor:
                 blocks[-1] *= _over_groups(count, each, first)
             first &= np.size(n) == 1
         return TensorUse(
-            self.name, int(each.sum()), tuple(blocks), self.times, self.written,
-            in_place=self.in_place, just_written=self.just_written, scattered=self.scattered,
-        )  # fmt: skip
+            self.name,
+            int(each.sum()),
+            tuple(blocks),
+            self.times,
+            self.written,
+            in_place=self.in_place,
+            just_written=self.just_written,
+            scattered=self.scattered,
+        )
 
 
 def _listed(numbers: float | Ints) -> list[Any]:

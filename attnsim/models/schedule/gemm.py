@@ -243,9 +243,13 @@ def gemm(
     m, n, k = shape
     group = max(a.shared_by, b.shared_by)
     axes = {
-        "b": Axis(batch // group), "g": Axis(group), "s": Axis(parts, cuts="k"),
-        "m": Axis(m, tile.m), "n": Axis(n, tile.n), "k": Axis(k, tile.k),
-    }  # fmt: skip
+        "b": Axis(batch // group),
+        "g": Axis(group),
+        "s": Axis(parts, cuts="k"),
+        "m": Axis(m, tile.m),
+        "n": Axis(n, tile.n),
+        "k": Axis(k, tile.k),
+    }
     together = min(raster, axes["n"].tiles) or axes["n"].tiles
     axes |= {"columns": Axis(-(-axes["n"].tiles // together), cuts="n"), "column": Axis(together, cuts="n")}
     left = Tensor(a.tensor, "b m k" if a.shared_by > 1 else "b g m k", a.element_bytes)
@@ -284,12 +288,20 @@ def gemm(
     ends = [(most, 0), (rest, axes["k"].short)]
     steps, missing_k = np.array(ends if parts > 1 and ends[0] != ends[1] else ends[1:]).T[..., None, None]
     return declared(
-        name, axes, "b g s columns m column", (left, right, out),
-        {"missing_m": missing_m[:, None], "missing_n": missing_n, "steps": steps, "missing_k": missing_k}, blocks,
+        name,
+        axes,
+        "b g s columns m column",
+        (left, right, out),
+        {"missing_m": missing_m[:, None], "missing_n": missing_n, "steps": steps, "missing_k": missing_k},
+        blocks,
         launches=lambda kinds: _order(kinds, axes["m"], axes["n"], batch, parts),
-        threads=tile.warps * 32, registers_per_thread=232, path="simt" if dtype == "fp32" else path, dtype=dtype,
-        buffers=tile.buffers(m, a.element_bytes), step="k step",
-    )  # fmt: skip
+        threads=tile.warps * 32,
+        registers_per_thread=232,
+        path="simt" if dtype == "fp32" else path,
+        dtype=dtype,
+        buffers=tile.buffers(m, a.element_bytes),
+        step="k step",
+    )
 
 
 def _order(kinds: Ints, m: Axis, n: Axis, batch: int, parts: int = 1) -> tuple[Launch, ...]:

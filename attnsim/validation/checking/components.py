@@ -237,18 +237,27 @@ def components_table(groups: Sequence[Group]) -> list[dict[str, Any]]:
     for name in (HOME, *COMPONENTS):
         members = [group for group in groups if group.category == name]
         line: dict[str, Any] = {
-            "component": name, "sources": len({group.source for group in members}),
-            "laboratories": len({group.laboratory for group in members}), "groups": len(members), "within": None,
-            "sd": widths.sd.get(name, 0.0), "half_width": None, "needed": None, "ratio": None, "held": None,
+            "component": name,
+            "sources": len({group.source for group in members}),
+            "laboratories": len({group.laboratory for group in members}),
+            "groups": len(members),
+            "within": None,
+            "sd": widths.sd.get(name, 0.0),
+            "half_width": None,
+            "needed": None,
+            "ratio": None,
+            "held": None,
             "held_chip": None,
-        }  # fmt: skip
+        }
         if members:
             stated, wanted = float(np.median([_half(widths, group) for group in members])), needed(members)
             line |= {
                 "within": float(np.sqrt(np.mean([group.scatter**2 for group in members]))),
-                "half_width": stated, "needed": wanted, "ratio": stated / wanted,
+                "half_width": stated,
+                "needed": wanted,
+                "ratio": stated / wanted,
                 "held": float(np.mean([laboratories.inside[group] for group in members])),
                 "held_chip": float(np.mean([chips.inside[group] for group in members])),
-            }  # fmt: skip
+            }
         table.append({key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()})
     return table

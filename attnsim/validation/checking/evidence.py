@@ -75,9 +75,14 @@ def separation(row: Row, calibration: Calibration | None) -> tuple[str, ...]:
     measured = {software_of(source, library) for source in known}
     alike = same_version(version, measured) if version else same and "" in measured
     return unmeasured(
-        row.workload, row.gpu, row.record, calibration,
-        laboratory=not same, version=not alike, operations="operations" in row.case.options,
-    )  # fmt: skip
+        row.workload,
+        row.gpu,
+        row.record,
+        calibration,
+        laboratory=not same,
+        version=not alike,
+        operations="operations" in row.case.options,
+    )
 
 
 def serving_rows(sample: int, seed: int = 0) -> list[Row]:

@@ -146,9 +146,12 @@ def _narrowed(every: Iterable[Row], source: Names, gpu: Names, implementation: N
     asked: tuple[tuple[str, list[str], Callable[[Row], str]], ...] = (
         ("source", _named(source), lambda row: row.case.source),
         ("gpu", [read_gpu(name).id for name in _named(gpu)], lambda row: row.gpu.base_id),
-        ("implementation", [find_implementation(name).name for name in _named(implementation)],
-         lambda row: row.record.name),
-    )  # fmt: skip
+        (
+            "implementation",
+            [find_implementation(name).name for name in _named(implementation)],
+            lambda row: row.record.name,
+        ),
+    )
     for what, names, of in asked:
         known = dict.fromkeys(map(of, found))
         if odd := [name for name in names if name not in known]:

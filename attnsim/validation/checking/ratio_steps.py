@@ -157,13 +157,19 @@ def groups_of_steps(found: list[Step]) -> list[Group]:
     """Return every step as its own group: the source is a kernel's pass on a pair of GPUs, the laboratory the pair."""
     return [
         Group(
-            source=f"{one.pair}, {one.newer.record.name}, {one.newer.case.passes}", laboratory=one.pair,
-            gpu=one.newer.gpu.base_id, kernel=one.newer.record.name, passes=one.newer.case.passes,
-            components=one.components, logs=np.array([one.log_error]), spread=0.0, sizes={"change": one.moved},
+            source=f"{one.pair}, {one.newer.record.name}, {one.newer.case.passes}",
+            laboratory=one.pair,
+            gpu=one.newer.gpu.base_id,
+            kernel=one.newer.record.name,
+            passes=one.newer.case.passes,
+            components=one.components,
+            logs=np.array([one.log_error]),
+            spread=0.0,
+            sizes={"change": one.moved},
             known=one.known,
         )
         for one in found
-    ]  # fmt: skip
+    ]
 
 
 def _transfers(older: Gpu, newer: Gpu) -> bool:

@@ -88,13 +88,16 @@ def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[
         )
     return [
         {
-            "laboratory": whose, "gpu": gpu, "kernels": len({names for names, _, _ in members}), "steps": len(members),
+            "laboratory": whose,
+            "gpu": gpu,
+            "kernels": len({names for names, _, _ in members}),
+            "steps": len(members),
             "error": round(float(np.median([error for _, error, _ in members])), 4),
             "half_width": round(float(np.median([half for _, _, half in members])), 4),
             "held": round(float(np.mean([error <= half for _, error, half in members])), 4),
         }
         for (whose, gpu), members in sorted(cells.items())
-    ]  # fmt: skip
+    ]
 
 
 def two_kernels(points: Sequence[Predicted]) -> Iterator[tuple[Predicted, Predicted]]:
@@ -124,9 +127,14 @@ def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
     for name, sd in ratio_widths(found).sd.items():
         members = [group for group in groups if group.category == name]
         line: dict[str, Any] = {
-            "component": name, "sd": round(sd, 4), "steps": len(members),
-            "pairs": len({group.laboratory for group in members}), "error": None, "half_width": None, "held": None,
-        }  # fmt: skip
+            "component": name,
+            "sd": round(sd, 4),
+            "steps": len(members),
+            "pairs": len({group.laboratory for group in members}),
+            "error": None,
+            "half_width": None,
+            "held": None,
+        }
         if members:
             line["error"] = round(float(np.median([abs(group.bias) for group in members])), 4)
             line["half_width"] = round(float(np.median([check.half[group] for group in members])), 4)

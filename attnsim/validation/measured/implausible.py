@@ -161,10 +161,16 @@ def spike(m: Measured) -> Flags:
 _FLAGS = {
     flags.__name__: flags
     for flags in (
-        corrupt_collection, one_token_context, keys_only_cache, ignored_fp8_cache,
-        not_a_time, above_tensor_peak, above_hbm_bandwidth, spike,
+        corrupt_collection,
+        one_token_context,
+        keys_only_cache,
+        ignored_fp8_cache,
+        not_a_time,
+        above_tensor_peak,
+        above_hbm_bandwidth,
+        spike,
     )
-}  # fmt: skip
+}
 
 RULES = read_typed(Path(__file__).with_name("implausible.yaml"), "rule", tuple[Rule, ...])
 """Rules in order: a row counts under the first rule that rejects it."""

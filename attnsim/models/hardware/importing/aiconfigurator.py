@@ -75,9 +75,11 @@ def _of_peak(gpu: Section, peak_key: str, peak: float, like: Gpu) -> dict[str, F
     """Number of SMs and clock that give the peak, for SMs like those of a known GPU."""
     rate = like.tensor.fp16_flops_per_clk
     count = figure(
-        "sm.count", peak / (rate * like.clock.tensor_hz), "derived",
+        "sm.count",
+        peak / (rate * like.clock.tensor_hz),
+        "derived",
         f"{peak_key} over {rate:g} FLOP/clk at {like.clock.tensor_hz / 1e6:g} MHz as on {like.id}",
-    )  # fmt: skip
+    )
     clock = round(peak / (rate * count.value))
     figures = {
         "tensor.fp16": figure("tensor.fp16", rate, "assumed", f"as on {like.id}"),

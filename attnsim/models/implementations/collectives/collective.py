@@ -141,8 +141,10 @@ class CollectiveTime:
 def waits() -> tuple[Waits, ...]:
     """The lines of ``waits.csv``."""
     numbers = ("base", "step", "spent", "few", "half_width")
-    return tuple(Waits(**{key: float(cell) if key in numbers else cell for key, cell in row.items()})  # type: ignore[arg-type]
-                 for row in read_csv(WAITS))  # fmt: skip
+    return tuple(
+        Waits(**{key: float(cell) if key in numbers else cell for key, cell in row.items()})  # type: ignore[arg-type]
+        for row in read_csv(WAITS)
+    )
 
 
 def libraries() -> list[str]:

@@ -111,9 +111,18 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
     (m, n, _), (a, b, c), splits = product.shape, product.tensors, chosen.splits
     out = Operand(c, wide) if splits == 1 else Operand(f"{c} partial", 4)
     main = gemm(
-        product.name, product.batch, product.shape, Operand(a, e), Operand(b, e), out, dtype=dtype,
-        path=gemm_path(gpu), tile=chosen.tile, parts=splits, raster=RASTER,
-    )  # fmt: skip
+        product.name,
+        product.batch,
+        product.shape,
+        Operand(a, e),
+        Operand(b, e),
+        out,
+        dtype=dtype,
+        path=gemm_path(gpu),
+        tile=chosen.tile,
+        parts=splits,
+        raster=RASTER,
+    )
     if splits == 1:
         return [main], chosen
     sums = [Access(out.tensor, m * n * 4 * splits), Access(c, m * n * wide, True)]

@@ -118,6 +118,9 @@ def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
 
 def _activation(one: Activation, dtype: str) -> Kernel:
     return streaming(
-        "activation", one.accesses(dtype), elements=one.elements, exps=one.elements,
+        "activation",
+        one.accesses(dtype),
+        elements=one.elements,
+        exps=one.elements,
         fp32_per_element=ACTIVATION_INSTRUCTIONS,
-    )  # fmt: skip
+    )

@@ -191,9 +191,16 @@ def _grid(
 
 
 def _main(
-    name: str, ops: BackwardOps, nest: Nest, launches: tuple[Launch, ...], tensors: Iterable[Tensor],
-    axes: dict[str, Axis], grid: str, buffers: Buffers, step: str,
-) -> Kernel:  # fmt: skip
+    name: str,
+    ops: BackwardOps,
+    nest: Nest,
+    launches: tuple[Launch, ...],
+    tensors: Iterable[Tensor],
+    axes: dict[str, Axis],
+    grid: str,
+    buffers: Buffers,
+    step: str,
+) -> Kernel:
     return Kernel.of(
         nest,
         name=name,

@@ -135,9 +135,12 @@ def _computed(w: Workload, block: int, backward: bool) -> tuple[TileOp, ...]:
     products = [("S", d, 4 * ROWS * d * e), ("O", dv, reduction)]
     if backward:
         products = [
-            ("S", d, 8 * ROWS * d * e), ("dP", dv, 8 * ROWS * dv * e), ("dV", dv, 8 * ROWS * dv * e + scores * e),
-            ("dQ", d, reduction + block * d * e), ("dK", d, 8 * ROWS * d * e + scores * e),
-        ]  # fmt: skip
+            ("S", d, 8 * ROWS * d * e),
+            ("dP", dv, 8 * ROWS * dv * e),
+            ("dV", dv, 8 * ROWS * dv * e + scores * e),
+            ("dQ", d, reduction + block * d * e),
+            ("dK", d, 8 * ROWS * d * e + scores * e),
+        ]
     s, *others = (
         TileOp("mma", name, flops=2 * scores * columns, smem_bytes=reads) for name, columns, reads in products
     )

@@ -260,10 +260,15 @@ def partial_rows(w: Workload, splits: Splits) -> int:
 
 
 def with_ends(
-    ops: Operations, q: Tensor, body: Nest, steps: Ints, missing_rows: Ints,
-    stored: Sequence[tuple[Sequence[Tensor], NDArray[np.bool_]]], fetch_clks: int = 0,
+    ops: Operations,
+    q: Tensor,
+    body: Nest,
+    steps: Ints,
+    missing_rows: Ints,
+    stored: Sequence[tuple[Sequence[Tensor], NDArray[np.bool_]]],
+    fetch_clks: int = 0,
     fragments: int = 1,
-) -> Nest:  # fmt: skip
+) -> Nest:
     """Put the prologue and epilogue, for full and for ragged row tiles, around a loop body.
 
     A prologue waits for page table, Q and K in turn, independent of the number of valid rows. A block without a row

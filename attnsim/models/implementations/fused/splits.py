@@ -243,10 +243,13 @@ def store_cache(w: Workload, new_tokens: int) -> list[Kernel]:
         accesses = [Access(f"new {tensor}", n * e), Access(slots, read), Access(tensor, n * e, True)]
         kernels.append(
             streaming(
-                f"index {tensor}", accesses, elements=n, int32_per_element=BROADCAST_INSTRUCTIONS,
+                f"index {tensor}",
+                accesses,
+                elements=n,
+                int32_per_element=BROADCAST_INSTRUCTIONS,
                 block_bytes=INDEX_ELEMENTS * e,
             )
-        )  # fmt: skip
+        )
     return kernels
 
 

@@ -17,9 +17,15 @@ from attnsim.models.schedule.widths import padded
 
 Loop = Literal["fa2", "fa3", "staged", "ring"]
 Order = Literal[
-    "ascending", "longest_first", "longest_first_by_sequence", "planned", "grid_by_sequence", "last_rows_first",
-    "sections_by_sequence", "most_queries_first",
-]  # fmt: skip
+    "ascending",
+    "longest_first",
+    "longest_first_by_sequence",
+    "planned",
+    "grid_by_sequence",
+    "last_rows_first",
+    "sections_by_sequence",
+    "most_queries_first",
+]
 GRIDS_OF_THE_LONGEST: tuple[Order, ...] = ("grid_by_sequence", "last_rows_first")
 """Orders whose grids have as many row tiles for every sequence as the longest has."""
 
@@ -246,9 +252,7 @@ class BackwardTile:
         m, n = self.rows, self.keys
         if self.path == "tcgen05":
             return self._step_elements(products, d, dv, element) * element // 2 // len(products)
-        a, b, depth = {
-            "S": (m, n, d), "dP": (m, n, dv), "dV": (n, dv, m), "dK": (n, d, m), "dQ": (m, d, n)
-        }[product]  # fmt: skip
+        a, b, depth = {"S": (m, n, d), "dP": (m, n, dv), "dV": (n, dv, m), "dK": (n, d, m), "dQ": (m, d, n)}[product]
         return (2 * a + b if self.path == "mma_sync" else (a + b) // 2) * depth * element
 
     def _step_elements(self, products: tuple[str, ...], d: int, dv: int, element: int) -> int:

@@ -570,8 +570,10 @@ def _prices(capability: int, dtype: str) -> tuple[dict[str, float], dict[str, fl
     """Joules of one of each count on the chip and in the memory; "flops" are those of padding."""
     names = ("flops", "useful", "smem_bytes", "l2_bytes", "hbm_bytes")
     none = dict.fromkeys((*names, "lanes", "exps"), 0.0)
-    found = {name: joules(capability, dtype, **none | {name: 1.0} | ({"flops": 1.0} if name == "useful" else {}))
-             for name in names}  # fmt: skip
+    found = {
+        name: joules(capability, dtype, **none | {name: 1.0} | ({"flops": 1.0} if name == "useful" else {}))
+        for name in names
+    }
     chip, memory = ({name: spent[at] for name, spent in found.items()} for at in (0, 1))
     return chip, memory
 

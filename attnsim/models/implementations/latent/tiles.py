@@ -153,9 +153,17 @@ def fmha_v2() -> LatentTile:
 def _tcgen05(rows: int, pair: int) -> LatentTile:
     """A kernel with accumulators in tensor memory; in a pair, two blocks of a cluster multiply together (2-CTA MMA)."""
     return LatentTile(
-        rows, 64 * pair, 8, "tcgen05", "overlapped", stages=2, extra_threads=128, registers=128, pair=pair,
+        rows,
+        64 * pair,
+        8,
+        "tcgen05",
+        "overlapped",
+        stages=2,
+        extra_threads=128,
+        registers=128,
+        pair=pair,
         max_blocks_per_sm=1,
-    )  # fmt: skip
+    )
 
 
 def trtllm_gen(w: Workload, gpu: Gpu) -> LatentTile:

@@ -118,10 +118,13 @@ class Chunks:
         """The kernel for `sequences` sequences of equal length."""
         columns = {"x": self.columns} if isinstance(self.columns, int) else self.columns
         axes = {
-            "b": Axis(sequences), "h": Axis(self.heads[0]), "g": Axis(self.heads[1]),
-            "c": Axis(tokens, self.chunk, cuts="C"), "C": Axis(tokens, self.chunk * self.row_tiles),
+            "b": Axis(sequences),
+            "h": Axis(self.heads[0]),
+            "g": Axis(self.heads[1]),
+            "c": Axis(tokens, self.chunk, cuts="C"),
+            "C": Axis(tokens, self.chunk * self.row_tiles),
             **{name: Axis(n) for name, n in columns.items()},
-        }  # fmt: skip
+        }
         c, work = axes["c"], self.work.operations(element_bytes)
         at = np.arange(c.tiles)
         facts = {"first": at == 0, "last": at == c.tiles - 1, "missing": c.missing}

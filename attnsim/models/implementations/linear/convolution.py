@@ -156,11 +156,19 @@ def _blocks(w: Workload, tile: ConvolutionTile, warps: int, code: Instructions, 
     links = NEXT_TOKEN * tile.tokens if decodes else EXCHANGE if tile.walks else tile.tokens
     work = Work(exps=tile.tokens * width, fp32=each * width, links=links)
     return Chunks(
-        UPDATE if decodes else FORWARD, tile.tokens, (channels_of(w) // width, 1), tuple(tensors), work,
-        serial=tile.walks or decodes, ahead=False, warps=warps, registers=40,
+        UPDATE if decodes else FORWARD,
+        tile.tokens,
+        (channels_of(w) // width, 1),
+        tuple(tensors),
+        work,
+        serial=tile.walks or decodes,
+        ahead=False,
+        warps=warps,
+        registers=40,
         shared_memory_bytes=4096 if tile.walks and not decodes else 0,
-        in_flight_bytes=0 if tile.walks or decodes else AHEAD * width * e, alone=decodes or not tile.walks,
-    )  # fmt: skip
+        in_flight_bytes=0 if tile.walks or decodes else AHEAD * width * e,
+        alone=decodes or not tile.walks,
+    )
 
 
 RECORDS = (

@@ -41,9 +41,14 @@ SHARED_ACCESS = 4
 """FP32-lane instructions in the time of a lane's access to shared memory: 32 lanes a clock against 128."""
 
 SUMS, OVERLAP, SOLVE, MERGE, UPDATES, WALK, OUTPUT = (
-    "chunk_local_cumsum", "chunk_scaled_dot_kkt", "solve_tril_16x16", "merge_16x16_to_64x64", "recompute_w_u",
-    "chunk_fwd_h", "chunk_fwd_o",
-)  # fmt: skip
+    "chunk_local_cumsum",
+    "chunk_scaled_dot_kkt",
+    "solve_tril_16x16",
+    "merge_16x16_to_64x64",
+    "recompute_w_u",
+    "chunk_fwd_h",
+    "chunk_fwd_o",
+)
 OVERLAP_SOLVE = "chunk_kkt_solve"
 ROWS = CHUNK // BLOCK
 DIAGONAL = sum(range(1, ROWS + 1))
@@ -104,10 +109,11 @@ def overlap_solve(s: Shape) -> Chunks:
     overlaps = ((BLOCK, BLOCK, s.d),) * DIAGONAL
     rows = ROWS * (BLOCK - 2)
     work = Work(
-        (*overlaps, *together.products), exps=DIAGONAL * BLOCK**2,
+        (*overlaps, *together.products),
+        exps=DIAGONAL * BLOCK**2,
         fp32=DIAGONAL * 3 * BLOCK**2 + rows * 3 * BLOCK**2,
         links=TOGETHER_ROW * rows + s.d // WIDE + together.links,
-    )  # fmt: skip
+    )
     return Chunks(
         OVERLAP_SOLVE,
         CHUNK,
@@ -144,13 +150,13 @@ def updates(s: Shape, gpu: Gpu, gate_bytes: int, channels: bool = False) -> Chun
         tensors.append(Tensor("K decayed", "b h g c x", s.d * s.e, written=True))
     tiles = -(-s.dv // WIDE), -(-s.d // WIDE)
     work = Work(
-        ((CHUNK, WIDE, CHUNK),) * sum(tiles), exps=2 * CHUNK * s.d if channels else CHUNK,
-        fp32=2 * CHUNK * (s.d + s.dv), links=sum(tiles),
-    )  # fmt: skip
+        ((CHUNK, WIDE, CHUNK),) * sum(tiles),
+        exps=2 * CHUNK * s.d if channels else CHUNK,
+        fp32=2 * CHUNK * (s.d + s.dv),
+        links=sum(tiles),
+    )
     shared = CHUNK * (CHUNK + 2 * WIDE) * s.e
-    return Chunks(
-        UPDATES, CHUNK, s.groups, tuple(tensors), work, shared_memory_bytes=shared, path=path_of(gpu, 64, 4)
-    )  # fmt: skip
+    return Chunks(UPDATES, CHUNK, s.groups, tuple(tensors), work, shared_memory_bytes=shared, path=path_of(gpu, 64, 4))
 
 
 def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, turned: bool = False) -> Chunks:
@@ -183,15 +189,23 @@ def walk(s: Shape, gpu: Gpu, before: int, after: int, channels: bool = False, tu
         tensors.append(Tensor("state", "b h g x", columns * s.d * after, written=True))
     moved = 2 * columns * s.d * TURNED_CONFLICTS if turned else 0
     work = Work(
-        ((CHUNK, columns, s.d), (s.d, columns, CHUNK)), exps=s.d if channels else CHUNK + 1,
+        ((CHUNK, columns, s.d), (s.d, columns, CHUNK)),
+        exps=s.d if channels else CHUNK + 1,
         fp32=2 * CHUNK * columns + columns * s.d + SHARED_ACCESS * moved,
         links=4 + (TURNED_LINKS * s.d // WIDE if turned else 0),
-    )  # fmt: skip
+    )
     shared = 2 * CHUNK * (2 * s.d + columns) * s.e
     return Chunks(
-        WALK, CHUNK, s.groups, tuple(tensors), work, columns=-(-s.dv // columns), serial=True,
-        shared_memory_bytes=shared, path=path_of(gpu, CHUNK, 4),
-    )  # fmt: skip
+        WALK,
+        CHUNK,
+        s.groups,
+        tuple(tensors),
+        work,
+        columns=-(-s.dv // columns),
+        serial=True,
+        shared_memory_bytes=shared,
+        path=path_of(gpu, CHUNK, 4),
+    )
 
 
 def output(s: Shape, gpu: Gpu, values: str = "V new", gates: bool = True) -> Chunks:
@@ -210,14 +224,21 @@ def output(s: Shape, gpu: Gpu, values: str = "V new", gates: bool = True) -> Chu
     work = Work(products, exps=exps, fp32=2 * CHUNK**2 + 3 * CHUNK * columns, links=3)
     shared = (2 * CHUNK + columns) * s.d * s.e
     return Chunks(
-        OUTPUT, CHUNK, s.groups, tensors, work, columns=-(-s.dv // columns), shared_memory_bytes=shared,
-        registers=168, path=path_of(gpu, CHUNK, 4),
-    )  # fmt: skip
+        OUTPUT,
+        CHUNK,
+        s.groups,
+        tensors,
+        work,
+        columns=-(-s.dv // columns),
+        shared_memory_bytes=shared,
+        registers=168,
+        path=path_of(gpu, CHUNK, 4),
+    )
 
 
 def output_by_channels(
     name: str, s: Shape, gpu: Gpu, values: str, *, within_bytes: int, links: int, shared: int
-) -> Chunks:  # fmt: skip
+) -> Chunks:
     """Outputs with a decay per channel of a key, after a kernel that has made Q K^T within the chunk.
 
     Parameters
@@ -240,6 +261,12 @@ def output_by_channels(
     products = ((CHUNK, OUTPUT_COLUMNS, s.d), (CHUNK, OUTPUT_COLUMNS, CHUNK))
     work = Work(products, exps=CHUNK * s.d, fp32=2 * CHUNK * s.d + CHUNK**2, links=links)
     return Chunks(
-        name, CHUNK, s.groups, tensors, work, columns=-(-s.dv // OUTPUT_COLUMNS), shared_memory_bytes=shared,
+        name,
+        CHUNK,
+        s.groups,
+        tensors,
+        work,
+        columns=-(-s.dv // OUTPUT_COLUMNS),
+        shared_memory_bytes=shared,
         path=path_of(gpu, CHUNK, 4),
-    )  # fmt: skip
+    )

@@ -62,9 +62,16 @@ def _states(s: Shape, tile: States, gpu: Gpu) -> Chunks:
         links=2,
     )
     return Chunks(
-        delta.WALK, CHUNK, s.groups, tuple(tensors), work, columns={"m": across, "n": down}, serial=True,
-        shared_memory_bytes=2 * CHUNK * 2 * TILE * s.e, path=path_of(gpu, TILE, 4),
-    )  # fmt: skip
+        delta.WALK,
+        CHUNK,
+        s.groups,
+        tuple(tensors),
+        work,
+        columns={"m": across, "n": down},
+        serial=True,
+        shared_memory_bytes=2 * CHUNK * 2 * TILE * s.e,
+        path=path_of(gpu, TILE, 4),
+    )
 
 
 def _outputs(s: Shape, tile: States, gpu: Gpu) -> Chunks:
@@ -81,20 +88,28 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
         Tensor("K", "b h c x", s.d * s.e),
         Tensor("g sums", "b h g c x", s.d * FP32),
         Tensor("A of Q", "b h g c x", CHUNK * FP32, written=True),
-    )  # fmt: skip
+    )
     return (
         Chunks(delta.SUMS, CHUNK, s.groups, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
         _states(s, States(-1), gpu),
         Chunks(
-            WITHIN, CHUNK, s.groups, within,
+            WITHIN,
+            CHUNK,
+            s.groups,
+            within,
             Work(((CHUNK, CHUNK, s.d),) * 2, exps=4 * CHUNK * s.d, fp32=8 * CHUNK * s.d, links=16),
             path="mma_sync",
         ),
         delta.output_by_channels(
-            delta.OUTPUT, s, gpu, "V", within_bytes=FP32, links=3,
+            delta.OUTPUT,
+            s,
+            gpu,
+            "V",
+            within_bytes=FP32,
+            links=3,
             shared=(2 * CHUNK + OUTPUT_COLUMNS) * s.d * s.e,
         ),
-    )  # fmt: skip
+    )
 
 
 def _delta_net(s: Shape, gpu: Gpu) -> Iterator[Chunks]:

@@ -56,9 +56,13 @@ class DeltaRule:
 
 
 def prefill(
-    name: str, algorithm: str, tile: str, kernels: Callable[[Shape, Gpu], Iterable[Chunks | Kernel]],
-    peak: Callable[[Workload], int], widths: tuple[int, ...] = WIDTHS,
-) -> Implementation:  # fmt: skip
+    name: str,
+    algorithm: str,
+    tile: str,
+    kernels: Callable[[Shape, Gpu], Iterable[Chunks | Kernel]],
+    peak: Callable[[Workload], int],
+    widths: tuple[int, ...] = WIDTHS,
+) -> Implementation:
     """Record of an implementation that takes whole sequences with these kernels."""
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
@@ -132,14 +136,28 @@ def _whole(s: Shape, gpu: Gpu) -> tuple[Chunks]:
         Tensor("state", "b h g x", s.d * s.dv * 4, written=True),
     )
     products = (
-        (c, c, s.d), (c, c, s.d), (c, s.dv, s.d), (c, s.dv, s.d), (c, s.dv, c), (c, s.dv, c), (s.d, s.dv, c),
-    )  # fmt: skip
+        (c, c, s.d),
+        (c, c, s.d),
+        (c, s.dv, s.d),
+        (c, s.dv, s.d),
+        (c, s.dv, c),
+        (c, s.dv, c),
+        (s.d, s.dv, c),
+    )
     work = Work(products, exps=2 * c * c, fp32=6 * c * c + 2 * s.d * s.dv, links=c)
     shared = 2 * c * (2 * s.d + s.dv) * s.e + s.d * s.dv * s.e + 2 * c * c * s.e
     one = Chunks(
-        WHOLE, c, s.groups, tensors, work, serial=True, warps=12, registers=168, shared_memory_bytes=shared,
+        WHOLE,
+        c,
+        s.groups,
+        tensors,
+        work,
+        serial=True,
+        warps=12,
+        registers=168,
+        shared_memory_bytes=shared,
         path="tcgen05" if gpu.features.tcgen05 else "wgmma",
-    )  # fmt: skip
+    )
     return (one,)
 
 

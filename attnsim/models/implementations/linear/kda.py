@@ -119,20 +119,22 @@ def _flash_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, Chunks]:
     decayed = ("K decayed", "Q decayed", "K restored")
     small = ("A inverse", "A of Q")
     prepare = (
-        *(Tensor(x, "b h g c x", s.d * s.e) for x in "QKg"), Tensor("beta", "b h g c x", s.e),
+        *(Tensor(x, "b h g c x", s.d * s.e) for x in "QKg"),
+        Tensor("beta", "b h g c x", s.e),
         *(Tensor(x, "b h g c x", s.d * s.e, written=True) for x in decayed),
         *(Tensor(x, "b h g c x", BLOCK * s.e, written=True) for x in small),
         Tensor("g total", "b h g c x", s.d * FP32, written=True, by_tile=True),
-    )  # fmt: skip
+    )
     recur = (
-        Tensor("V", "b h g c x", s.dv * s.e), Tensor("beta", "b h g c x", s.e),
+        Tensor("V", "b h g c x", s.dv * s.e),
+        Tensor("beta", "b h g c x", s.e),
         *(Tensor(x, "b h g c x", s.d * s.e) for x in decayed),
         *(Tensor(x, "b h g c x", BLOCK * s.e) for x in small),
         Tensor("g total", "b h g c x", s.d * FP32, by_tile=True),
         Tensor("O", "b h g c x", s.dv * s.e, written=True),
         Tensor("state", "b h g x", s.d * s.dv * FP32),
         Tensor("state", "b h g x", s.d * s.dv * FP32, written=True),
-    )  # fmt: skip
+    )
     tile = BLOCK * s.d * s.e
     inverse = ((BLOCK, BLOCK, BLOCK),) * 6
     first = Work(
@@ -140,8 +142,9 @@ def _flash_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, Chunks]:
     )
     second = Work(
         ((BLOCK, s.dv, s.d), (BLOCK, s.dv, s.d), (BLOCK, s.dv, BLOCK), (BLOCK, s.dv, BLOCK), (s.d, s.dv, BLOCK)),
-        fp32=2 * s.d * s.dv + 2 * BLOCK * s.dv, links=6,
-    )  # fmt: skip
+        fp32=2 * s.d * s.dv + 2 * BLOCK * s.dv,
+        links=6,
+    )
     stage = 4 * tile + 2 * BLOCK**2 * s.e + s.d * FP32 + 128
     stages = s.d * s.dv * s.e + max(3 * stage + 2 * tile, s.d * s.dv * FP32)  # `SharedStorageK2`, fwd_kernel2.cuh
     return (
@@ -165,9 +168,17 @@ _DRAFT_AHEAD = replace(_DRAFT, columns=8, narrower=((48, 4), (96, 8), (192, 16))
 """``fused_recurrent.py`` of vLLM's Kimi K3, `fused_recurrent_kda_fwd`: BV by heads x sequences, stages of loads."""
 _FUSED = Recurrence(columns=32, warps=4, gates=2, channels=True, fused=True)
 _FUSED_DRAFT = Recurrence(
-    columns=128, warps=8, registers=WHOLE_FILE, after=0, gates=2, channels=True, kept=4, turns=2, ahead=True,
+    columns=128,
+    warps=8,
+    registers=WHOLE_FILE,
+    after=0,
+    gates=2,
+    channels=True,
+    kept=4,
+    turns=2,
+    ahead=True,
     fused=True,
-)  # fmt: skip
+)
 """``kda_decode_mtp.py`` of SGLang, `kda_decode_mtp_kernel`: a block of 256 threads has all columns of a head and
 processes them in two tiles of 64; Q, K, V and gates of all tokens are computed first and stay in shared memory."""
 
@@ -182,4 +193,4 @@ RECORDS = (
     recurring("vllm.kda-verify", "kda", _DRAFT_AHEAD),
     recurring("sglang.kda-verify", "kda", _DRAFT),
     recurring("sglang.kda-verify-cutedsl", "kda", _FUSED_DRAFT, (128,), range(2, 9)),
-)  # fmt: skip
+)

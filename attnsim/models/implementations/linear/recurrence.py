@@ -105,10 +105,18 @@ class Recurrence:
             ]
         held = 40 + columns * s.d // (32 * self.warps * self.turns)
         one = Chunks(
-            RECURRENT, 1, s.groups, tuple(tensors), self._work(s, columns), columns=-(-s.dv // columns), serial=True,
-            ahead=self.ahead, warps=self.warps, registers=self.registers or min(232, held),
+            RECURRENT,
+            1,
+            s.groups,
+            tuple(tensors),
+            self._work(s, columns),
+            columns=-(-s.dv // columns),
+            serial=True,
+            ahead=self.ahead,
+            warps=self.warps,
+            registers=self.registers or min(232, held),
             shared_memory_bytes=self._shared(s) if self.turns > 1 else 0,
-        )  # fmt: skip
+        )
         return one.kernel(s.sequences, s.tokens, dtype, s.e)
 
     def _work(self, s: Shape, columns: int) -> Work:

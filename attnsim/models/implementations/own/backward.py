@@ -231,9 +231,14 @@ def _convert(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
 
 
 def _per_query_tile(
-    name: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile, ops: Callable[[int], Iterable[TileOp]],
-    tensors: Iterable[Tensor], buffers: Buffers = (),
-) -> Kernel:  # fmt: skip
+    name: str,
+    w: Workload,
+    gpu: Gpu,
+    tile: OwnBackwardTile,
+    ops: Callable[[int], Iterable[TileOp]],
+    tensors: Iterable[Tensor],
+    buffers: Buffers = (),
+) -> Kernel:
     """A kernel with one block per tile of queries; `ops` returns its operations for a number of queries."""
     axes = _axes(w, tile)
     return declared(

@@ -270,9 +270,12 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
     d, e, keys = w.head_dim, w.element_bytes, tile.keys
     label, compiled = (kernel_label(SPLIT, tile.constants(w.dtype, one)) for one in (False, bool(w.options)))
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "s": Axis(splits, cuts="j"),
-        "i": Axis(w.seq_q * w.group, ROWS), "j": Axis(w.seq_kv, keys),
-    }  # fmt: skip
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "s": Axis(splits, cuts="j"),
+        "i": Axis(w.seq_q * w.group, ROWS),
+        "j": Axis(w.seq_kv, keys),
+    }
     part, width = (" partial", 4) if splits > 1 else ("", w.output_bytes)
     results = "b h s i" if splits > 1 else "b h i"
     q, k, v = Tensor("Q", "b h i", d * e), Tensor("K", "b h j", d * e), Tensor("V", "b h j", d * e)
@@ -323,10 +326,19 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         "missing_rows": axes["i"].missing,
     }
     return declared(
-        SPLIT, axes, "b h s i", (q, k, v, o, lse), facts, block,
-        threads=tile.threads, registers_per_thread=registers_of(compiled, gpu, tile.threads), path="mma_sync",
-        buffers=tile.buffers, dtype=w.dtype, step="key tile",
-    )  # fmt: skip
+        SPLIT,
+        axes,
+        "b h s i",
+        (q, k, v, o, lse),
+        facts,
+        block,
+        threads=tile.threads,
+        registers_per_thread=registers_of(compiled, gpu, tile.threads),
+        path="mma_sync",
+        buffers=tile.buffers,
+        dtype=w.dtype,
+        step="key tile",
+    )
 
 
 def _query_rows_read(w: Workload, tile: DecodeTile) -> int:
@@ -366,10 +378,18 @@ def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:
         *once("merge", (merged, STEP, o.store(), lse.store())),
     ]
     return declared(
-        COMBINE, axes, "r", (o_partial, lse_partial, o, lse), {}, lambda: nest,
-        threads=threads, registers_per_thread=registers_of(label, gpu, threads),
-        buffers=(("O, maxima, sums", combine_shared_memory_bytes(d)),), dtype="fp32", step="splits",
-    )  # fmt: skip
+        COMBINE,
+        axes,
+        "r",
+        (o_partial, lse_partial, o, lse),
+        {},
+        lambda: nest,
+        threads=threads,
+        registers_per_thread=registers_of(label, gpu, threads),
+        buffers=(("O, maxima, sums", combine_shared_memory_bytes(d)),),
+        dtype="fp32",
+        step="splits",
+    )
 
 
 RECORD = record(NAME, build)

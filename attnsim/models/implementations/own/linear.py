@@ -125,16 +125,32 @@ def _causal_kernels(w: Workload, gpu: Gpu, ranges: int) -> tuple[Kernel, ...]:
 
 
 def _kernel(
-    w: Workload, gpu: Gpu, block: Block, axes: Mapping[str, Axis], grid: str, tensors: tuple[Tensor, ...],
-    facts: Mapping[str, Ints], body: Callable[..., Nest], step: str,
-) -> Kernel:  # fmt: skip
+    w: Workload,
+    gpu: Gpu,
+    block: Block,
+    axes: Mapping[str, Axis],
+    grid: str,
+    tensors: tuple[Tensor, ...],
+    facts: Mapping[str, Ints],
+    body: Callable[..., Nest],
+    step: str,
+) -> Kernel:
     """Build a kernel of linear attention from its declaration."""
     tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
     return declared(
-        block.kernel, axes, grid, tensors, facts, body, threads=block.threads, buffers=block.buffers, step=step,
+        block.kernel,
+        axes,
+        grid,
+        tensors,
+        facts,
+        body,
+        threads=block.threads,
+        buffers=block.buffers,
+        step=step,
         registers_per_thread=registers_of(block.label(w.dtype), gpu, block.threads),
-        path="mma_sync" if tensor else "simt", dtype=w.dtype if tensor else "fp32",
-    )  # fmt: skip
+        path="mma_sync" if tensor else "simt",
+        dtype=w.dtype if tensor else "fp32",
+    )
 
 
 def _ranges(tiles: Axis, ranges: int, blocks: int) -> dict[str, Ints]:
@@ -184,9 +200,12 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
     block = block_of(OUTPUT, w.head_dim)
     d, stages = w.head_dim, dict(block.shape)["STAGES"]
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "r": Axis(ranges, cuts="i"),
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group),
+        "r": Axis(ranges, cuts="i"),
         "i": Axis(w.seq_q, ROWS),
-    }  # fmt: skip
+    }
     state, sums = Tensor("State", "b h", 2 * d * d), Tensor("Normalizer", "b h", 4 * d)
     q = Tensor("Q", "b h g i", d * w.element_bytes)
     o = Tensor("O", "b h g i", d * w.output_bytes, written=True)
@@ -231,9 +250,13 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
     block = block_of(CAUSAL, w.head_dim)
     d, row = w.head_dim, w.head_dim * w.element_bytes
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "r": Axis(ranges, cuts="i before"),
-        "i": Axis(w.seq_q, CHUNK), "before": Axis(ranges - 1),
-    }  # fmt: skip
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group),
+        "r": Axis(ranges, cuts="i before"),
+        "i": Axis(w.seq_q, CHUNK),
+        "before": Axis(ranges - 1),
+    }
     q, k, v = Tensor("Q", "b h g i", row), Tensor("K", "b h i", row), Tensor("V", "b h i", row)
     state, sums = Tensor("State partial", "b h before", 4 * d * d), Tensor("Normalizer partial", "b h before", 4 * d)
     o = Tensor("O", "b h g i", d * w.output_bytes, written=True)
@@ -314,9 +337,17 @@ def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
     k, v, q = Tensor("K", "b h t", row), Tensor("V", "b h t", row), Tensor("Q", "b h t g", row)
     o = Tensor("O", "b h t g", d * w.output_bytes, written=True)
     token = (
-        k.load(), v.load(), q.load(w.group), k.wait(), v.wait(), q.wait(), STEP,
-        phi(d * (1 + w.group), "phi(K), phi(Q)"), TileOp("mma", "S", flops=2 * d * d * (1 + w.group)), o.store(w.group),
-    )  # fmt: skip
+        k.load(),
+        v.load(),
+        q.load(w.group),
+        k.wait(),
+        v.wait(),
+        q.wait(),
+        STEP,
+        phi(d * (1 + w.group), "phi(K), phi(Q)"),
+        TileOp("mma", "S", flops=2 * d * d * (1 + w.group)),
+        o.store(w.group),
+    )
     nest = [
         *once("read the state", (BLOCK, *(one.load() for one in before))),
         *once("wait", (one.wait() for one in before)),
@@ -335,8 +366,12 @@ def _merge_axes(w: Workload, block: Block, ranges: int) -> dict[str, Axis]:
     """Axes of a merge; a block has as many rows x of S as its threads hold."""
     rows = Axis(w.head_dim, 4 * block.threads // w.head_dim)
     return {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "x": rows, "r": Axis(ranges, AHEAD), "later": Axis(ranges - 1),
-    }  # fmt: skip
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "x": rows,
+        "r": Axis(ranges, AHEAD),
+        "later": Axis(ranges - 1),
+    }
 
 
 def _merge_kernel(

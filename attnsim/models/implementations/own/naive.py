@@ -209,12 +209,19 @@ def _softmax(w: Workload, gpu: Gpu) -> Kernel:
 
     last = int(axes["r"].short > 0)
     kernel = declared(
-        SOFTMAX, axes, "r", (s, p, lse), {"missing_rows": np.unique([0, axes["r"].short])}, blocks,
+        SOFTMAX,
+        axes,
+        "r",
+        (s, p, lse),
+        {"missing_rows": np.unique([0, axes["r"].short])},
+        blocks,
         launches=tuple(Launch.alike(n, kind) for kind, n in enumerate((axes["r"].tiles - last, last)) if n),
-        threads=tile.threads, registers_per_thread=0, dtype="fp32",
+        threads=tile.threads,
+        registers_per_thread=0,
+        dtype="fp32",
         buffers=(("maxima, sums", tile.shared_memory_bytes),) if tile.warps > 1 else (),
         step="rows, 4 a block" if tile.sweeps == 1 else "weights",
-    )  # fmt: skip
+    )
     return _with_registers(kernel, tile.constants(w.dtype), gpu)
 
 

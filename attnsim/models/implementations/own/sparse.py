@@ -116,8 +116,13 @@ class SparseTile:
     def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
         """Compile-time constants of the kernel."""
         sizes = (("HEAD_DIM", self.head_dim), ("BLOCK_M", self.rows), ("BLOCK_N", self.keys))
-        return (("ELEMENT", ELEMENT[dtype]), *sizes, ("WARPS", self.warps), ("STAGES", self.stages),
-                ("RESIDENTS", self.residents))  # fmt: skip
+        return (
+            ("ELEMENT", ELEMENT[dtype]),
+            *sizes,
+            ("WARPS", self.warps),
+            ("STAGES", self.stages),
+            ("RESIDENTS", self.residents),
+        )
 
     def __str__(self) -> str:
         return f"{self.rows} x {self.keys}, {self.warps} warps{', 2 stages' if self.stages == 2 else ''}"
@@ -279,22 +284,35 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
     """
     heads = w.batch * w.heads_q
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": Axis(w.seq_q, tile.rows, cuts="visits"),
-        "j": Axis(w.seq_kv, tile.keys), "visits": Axis(int(counts.visits.sum())), "patterns": Axis(counts.patterns),
-    }  # fmt: skip
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group),
+        "i": Axis(w.seq_q, tile.rows, cuts="visits"),
+        "j": Axis(w.seq_kv, tile.keys),
+        "visits": Axis(int(counts.visits.sum())),
+        "patterns": Axis(counts.patterns),
+    }
     together, fitting = heads_together(w, gpu, counts), blocks_at_once(w, gpu, tile)
     blocks = heads * axes["i"].tiles
     persistent = blocks > fitting
     row_tile = _RowTile(w, gpu, tile, counts, persistent=persistent)
     facts = {
-        "full": counts.full, "partly": counts.partial,
-        "missing_keys": counts.last_key_tile * axes["j"].short, "missing_rows": axes["i"].missing,
-    }  # fmt: skip
+        "full": counts.full,
+        "partly": counts.partial,
+        "missing_keys": counts.last_key_tile * axes["j"].short,
+        "missing_rows": axes["i"].missing,
+    }
     return declared(
-        ENTRY, axes, "i b h g" if together > 1 else "b h g i", row_tile.tensors, facts, row_tile.block,
-        launches=lambda kinds: _launches(kinds[launch_order(counts)], heads, together), persistent=persistent,
+        ENTRY,
+        axes,
+        "i b h g" if together > 1 else "b h g i",
+        row_tile.tensors,
+        facts,
+        row_tile.block,
+        launches=lambda kinds: _launches(kinds[launch_order(counts)], heads, together),
+        persistent=persistent,
         **_resources(w, gpu, tile),
-    )  # fmt: skip
+    )
 
 
 class _RowTile:
@@ -427,9 +445,13 @@ def _resources(w: Workload, gpu: Gpu, tile: SparseTile) -> dict[str, Any]:
     """Resources of a block."""
     registers = registers_of(label_of(tile, w.dtype), gpu, tile.threads)
     return {
-        "threads": tile.threads, "registers_per_thread": registers, "path": "mma_sync", "buffers": tile.buffers,
-        "dtype": w.dtype, "step": "key tile",
-    }  # fmt: skip
+        "threads": tile.threads,
+        "registers_per_thread": registers,
+        "path": "mma_sync",
+        "buffers": tile.buffers,
+        "dtype": w.dtype,
+        "step": "key tile",
+    }
 
 
 def blocks_at_once(w: Workload, gpu: Gpu, tile: SparseTile) -> int:

@@ -159,9 +159,12 @@ def attention(w: Workload, tile: TokensTile) -> Kernel:
     (d, dv), e, pair = tile.widths, w.element_bytes, tile.blocks > 1
     steps, read = list_tiles(w, tile)
     axes = {
-        "b": Axis(w.batch), "i": Axis(w.seq_q), "j": Axis(chosen_keys(w, min(read * tile.keys, w.seq_kv))),
-        "r": Axis(blocks_of(w, tile) * tile.heads if pair else w.heads_q, tile.heads), "t": Axis(read * tile.keys),
-    }  # fmt: skip
+        "b": Axis(w.batch),
+        "i": Axis(w.seq_q),
+        "j": Axis(chosen_keys(w, min(read * tile.keys, w.seq_kv))),
+        "r": Axis(blocks_of(w, tile) * tile.heads if pair else w.heads_q, tile.heads),
+        "t": Axis(read * tile.keys),
+    }
     q, kv, v = Tensor("Q", "b i r", d * e), Tensor(KV, "b j", d * e), Tensor(V, "b j", dv * e, just_written=True)
     listed = Tensor(LIST, "b i t", INDEX_BYTES)
     o, lse = Tensor("O", "b i r", dv * w.output_bytes, written=True), Tensor("LSE", "b i r", 8, written=True)
@@ -276,15 +279,21 @@ def decode(w: Workload, tile: TokensTile) -> list[Kernel]:
     (d, dv), e, blocks = tile.widths, w.element_bytes, w.heads_q // tile.heads
     cut, whole = pieces(w, tile.shares), -(-choosing(w).top // tile.keys)
     axes = {
-        "b": Axis(w.batch, cuts="one part"), "one": Axis(int((cut == 1).sum())), "part": Axis(int(cut[cut > 1].sum())),
-        "i": Axis(w.seq_q, cuts="r t"), "t": Axis(w.seq_q * whole * tile.keys), "r": Axis(w.seq_q * w.heads_q),
-        "h": Axis(blocks, cuts="r j"), "j": Axis(chosen_keys(w, whole * tile.keys)),
-    }  # fmt: skip
+        "b": Axis(w.batch, cuts="one part"),
+        "one": Axis(int((cut == 1).sum())),
+        "part": Axis(int(cut[cut > 1].sum())),
+        "i": Axis(w.seq_q, cuts="r t"),
+        "t": Axis(w.seq_q * whole * tile.keys),
+        "r": Axis(w.seq_q * w.heads_q),
+        "h": Axis(blocks, cuts="r j"),
+        "j": Axis(chosen_keys(w, whole * tile.keys)),
+    }
     q, kv = Tensor("Q", "b r", d * e), Tensor(KV, "b j", TOKEN_BYTES)
     listed = Tensor(LIST, "b t", INDEX_BYTES)
     o, partial_o = (
-        Tensor("O", "one r", dv * w.output_bytes, written=True), Tensor("O partial", "part r", dv * 4, written=True)
-    )  # fmt: skip
+        Tensor("O", "one r", dv * w.output_bytes, written=True),
+        Tensor("O partial", "part r", dv * 4, written=True),
+    )
     lse, partial_lse = Tensor("LSE", "one r", 4, written=True), Tensor("LSE partial", "part r", 4, written=True)
     gather = listed.load(tile.keys), kv.load(tile.keys // blocks)
     convert = TileOp("vector", "KV in bf16", fp32=CONVERSION_CLKS * LANES * tile.keys // blocks // WARPGROUPS)

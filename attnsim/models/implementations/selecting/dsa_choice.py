@@ -228,10 +228,13 @@ def _indexer(w: Workload, tile: IndexTile, gpu: Gpu, rows: range) -> Kernel:
     columns, width = tile.queries * tile.heads, tile.width + SCALE_BYTES
     sequences = rows[-1] // w.seq_q - rows[0] // w.seq_q + 1
     axes = {
-        "b": Axis(sequences, cuts="i r"), "t": Axis(max(1, len(walked) // sequences), cuts="i r"),
-        "i": Axis(len(rows)), "j": Axis(w.seq_kv), "p": Axis(-(-w.seq_kv // PAGE)),
+        "b": Axis(sequences, cuts="i r"),
+        "t": Axis(max(1, len(walked) // sequences), cuts="i r"),
+        "i": Axis(len(rows)),
+        "j": Axis(w.seq_kv),
+        "p": Axis(-(-w.seq_kv // PAGE)),
         "r": Axis(min(len(rows), int(reads.sum()) * tile.queries)),  # blocks without keys read no Q
-    }  # fmt: skip
+    }
     q, k = Tensor("Q", "r", tile.heads * width), Tensor("K", "b j", width)
     pages, scores = Tensor(PAGES, "b p", INDEX_BYTES), Tensor("scores", "i j", SCORE_BYTES, written=True)
     groups = 2 if tile.path == "tcgen05" else 4
@@ -295,9 +298,13 @@ def _top_k(w: Workload, tile: TopKTile, rows: range) -> Kernel:
     """
     among, whole = requests(w, tile, rows), tile.at_once >= w.batch * w.seq_q
     axes = {
-        "b": Axis(w.batch if whole else len(rows)), "i": Axis(w.seq_q if whole else 1), "j": Axis(w.seq_kv),
-        "p": Axis(w.seq_kv if whole else tile.top), "r": Axis(among), "t": Axis(tile.top),
-    }  # fmt: skip
+        "b": Axis(w.batch if whole else len(rows)),
+        "i": Axis(w.seq_q if whole else 1),
+        "j": Axis(w.seq_kv),
+        "p": Axis(w.seq_kv if whole else tile.top),
+        "r": Axis(among),
+        "t": Axis(tile.top),
+    }
     scores, table = Tensor("scores", "b i j", SCORE_BYTES, times=GATHERED), Tensor("page table", "b p", INDEX_BYTES)
     first_rows, found = Tensor(REQUESTS, "r", INDEX_BYTES), Tensor(LIST, "b i t", INDEX_BYTES, written=True)
     digits = TileOp("vector", "digits", int32=DIGIT_INSTRUCTIONS * tile.chunk)
@@ -320,7 +327,15 @@ def _top_k(w: Workload, tile: TopKTile, rows: range) -> Kernel:
         ]
 
     return declared(
-        "top-k", axes, "b i", (scores, table, *((first_rows,) if among else ()), found),
-        {"turns": top_k_turns(w, tile, rows)}, body, threads=1024, registers_per_thread=32,
-        buffers=(("candidates", 128 << 10),), dtype="fp32", step="turn",
-    )  # fmt: skip
+        "top-k",
+        axes,
+        "b i",
+        (scores, table, *((first_rows,) if among else ()), found),
+        {"turns": top_k_turns(w, tile, rows)},
+        body,
+        threads=1024,
+        registers_per_thread=32,
+        buffers=(("candidates", 128 << 10),),
+        dtype="fp32",
+        step="turn",
+    )

@@ -173,9 +173,13 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
     keys, fewer = s.compressed_keys(w.seq_kv), t.keys * s.step // s.block
     i, j = Axis(w.seq_q, t.rows), Axis(keys, t.keys, cuts="c")
     axes = {
-        "b": Axis(w.batch), "h": Axis(w.heads_kv), "g": Axis(w.group), "i": i, "j": j,
+        "b": Axis(w.batch),
+        "h": Axis(w.heads_kv),
+        "g": Axis(w.group),
+        "i": i,
+        "j": j,
         "c": Axis(-(-keys * s.step // s.block)),
-    }  # fmt: skip
+    }
     seen = Seen("j", w.seq_q, max(1, j.tiles // 2))  # half of the tiles are in the future
     q, lse = Tensor("Q", "b h g i", w.head_dim * e, seen=seen), Tensor("LSE compressed", "b h g i", 4, seen=seen)
     k, scores = Tensor("K compressed", "b h j", w.head_dim * e), Tensor(PROBABILITIES, "b h i c", 2, written=True)
@@ -194,11 +198,20 @@ def _block_scores(w: Workload, tile: NsaTile) -> Kernel:
         ]
 
     return declared(
-        "block scores", axes, "b h i j", (q, lse, k, scores), {}, body, threads=t.threads,
-        registers_per_thread=t.registers, path=t.path, dtype=w.dtype, step="head",
+        "block scores",
+        axes,
+        "b h i j",
+        (q, lse, k, scores),
+        {},
+        body,
+        threads=t.threads,
+        registers_per_thread=t.registers,
+        path=t.path,
+        dtype=w.dtype,
+        step="head",
         launches=(Launch.alike(w.batch * w.heads_kv * score_tiles(w, t.rows, t.keys)),),
         buffers=(("Q", 2 * t.rows * d * e), ("K", 2 * t.keys * d * e)),
-    )  # fmt: skip
+    )
 
 
 def score_tiles(w: Workload, rows: int, width: int) -> int:
@@ -224,9 +237,17 @@ def _maxima(w: Workload, columns: int) -> Kernel:
         ]
 
     return declared(
-        "maxima", axes, "r", (scores, found), {}, body, threads=32, registers_per_thread=128, dtype="fp32",
+        "maxima",
+        axes,
+        "r",
+        (scores, found),
+        {},
+        body,
+        threads=32,
+        registers_per_thread=128,
+        dtype="fp32",
         step="maximum",
-    )  # fmt: skip
+    )
 
 
 def backward(w: Workload, gpu: Gpu, tile: NsaTile) -> list[Kernel]:

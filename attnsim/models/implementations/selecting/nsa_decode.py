@@ -177,9 +177,12 @@ def window(w: Workload, s: Selection, together: int) -> Iterator[Kernel]:
     k, v = Tensor("K window", "b h j", w.head_dim * e), Tensor("V window", "b h j", w.head_dim_v * e)
     pairs, short = together * WINDOW_KEYS, int(keys.missing[-1])
     work = TileOp(
-        "vector", "P", scores=pairs, exps=pairs + together,
+        "vector",
+        "P",
+        scores=pairs,
+        exps=pairs + together,
         fp32=LANE_INSTRUCTIONS * pairs * (d + dv) + together * dv,
-    )  # fmt: skip
+    )
 
     def turn(sequences: int, whole: bool) -> tuple[TileOp, ...]:
         each = sequences * (WINDOW_KEYS if whole else WINDOW_KEYS - short)
@@ -194,11 +197,18 @@ def window(w: Workload, s: Selection, together: int) -> Iterator[Kernel]:
 
     yield clear("clear O window", "O window", w.batch * w.heads_q * w.head_dim_v * w.output_bytes)
     yield declared(
-        "window_decode", axes, "b h g", (q, k, v, o), {"missing": tiles.missing}, body,
+        "window_decode",
+        axes,
+        "b h g",
+        (q, k, v, o),
+        {"missing": tiles.missing},
+        body,
         threads=128 if w.head_dim <= 64 else 256,  # `num_warps` of `flash_attention_decode`
-        registers_per_thread=WINDOW_REGISTERS, launches=(Launch(classes(tiles.missing)[1], each=w.heads_q),),
-        dtype=w.dtype, step="tile",
-    )  # fmt: skip
+        registers_per_thread=WINDOW_REGISTERS,
+        launches=(Launch(classes(tiles.missing)[1], each=w.heads_q),),
+        dtype=w.dtype,
+        step="tile",
+    )
 
 
 def combined(w: Workload) -> Iterator[Kernel]:

@@ -100,9 +100,17 @@ def forward_tile(w: Workload, selection: Selection, gpu: Gpu) -> FlashTile:
     heads, block, width = max(16, power_of_two(w.group)), power_of_two(selection.block), padded(w.head_dim_v)
     warps = 8 if max(w.head_dim, w.head_dim_v) > 64 else 4
     tile = FlashTile(
-        heads, block, warps=warps, loop="ring", stages=2, registers=registers("forward", gpu, width), pack_gqa=True,
-        warps_share_keys=True, across=warps, p_in_smem=True,
-    )  # fmt: skip
+        heads,
+        block,
+        warps=warps,
+        loop="ring",
+        stages=2,
+        registers=registers("forward", gpu, width),
+        pack_gqa=True,
+        warps_share_keys=True,
+        across=warps,
+        p_in_smem=True,
+    )
     return compiled(tile, SELECTED, gpu, width)
 
 
@@ -113,15 +121,23 @@ def selected_tile(w: Workload, gpu: Gpu) -> SelectedTile:
     wide, hopper = max(w.head_dim, w.head_dim_v) > 64, gpu.features.wgmma
     back = (4 if hopper else 8) if wide != (block > 64) else 8 if wide else 2
     queries = TritonBackwardTile(
-        heads, block, warps=back, stages_q=2 if wide or block > 64 else 1, registers=registers("dq", gpu, width),
+        heads,
+        block,
+        warps=back,
+        stages_q=2 if wide or block > 64 else 1,
+        registers=registers("dq", gpu, width),
         across=back,
-    )  # fmt: skip
+    )
     warps = (4 if hopper else 8) if wide else 2
     path: Path = "wgmma" if hopper and wide else "mma_sync"
     keys = TritonBackwardTile(
-        QUERIES, block, warps=warps, stages_q=2 if path == "wgmma" else 1, path=path,
+        QUERIES,
+        block,
+        warps=warps,
+        stages_q=2 if path == "wgmma" else 1,
+        path=path,
         across=warps if wide else 1,
-    )  # fmt: skip
+    )
     return SelectedTile(
         tile,
         compiled(queries, f"{SELECTED} dq", gpu, width),

@@ -47,9 +47,18 @@ def top_k(scores: str, rows: int, columns: int, top: int) -> list[Kernel]:
         ]
 
     select = declared(
-        "top-k", axes, "r", (row, best), {}, body, threads=min(1024, -(-columns // 32) * 32), registers_per_thread=32,
-        buffers=(("digits", 1024),), dtype="fp32", step="pass",
-    )  # fmt: skip
+        "top-k",
+        axes,
+        "r",
+        (row, best),
+        {},
+        body,
+        threads=min(1024, -(-columns // 32) * 32),
+        registers_per_thread=32,
+        buffers=(("digits", 1024),),
+        dtype="fp32",
+        step="pass",
+    )
     found = rows * top * FOUND_BYTES
     return [select, *(_sorted(name, found, rows * top) for name in ("sort values", "sort places"))]
 

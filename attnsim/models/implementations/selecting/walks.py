@@ -39,11 +39,17 @@ from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 Tile = TypeVar("Tile", FlashTile, BackwardTile)
 REGISTERS: dict[tuple[str, int, int], int] = by_hand(
     {
-        ("forward", 80, 64): 96, ("forward", 80, 128): 128, ("forward", 90, 64): 124, ("forward", 90, 128): 156,
-        ("dq", 80, 64): 141, ("dq", 80, 128): 99, ("dq", 90, 64): 152, ("dq", 90, 128): 176,
+        ("forward", 80, 64): 96,
+        ("forward", 80, 128): 128,
+        ("forward", 90, 64): 124,
+        ("forward", 90, 128): 156,
+        ("dq", 80, 64): 141,
+        ("dq", 80, 128): 99,
+        ("dq", 90, 64): 152,
+        ("dq", 90, 128): 176,
     },
     "registers a thread of the kernels of 16 rows, which decide how many blocks share an SM; the others have 255",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,12 @@ class TritonBackwardTile(BackwardTile):
         turned = self.scores_in_registers and products == KEYS_OUTSIDE
         rows, columns = (n, m) if turned else (m, n)
         a, b, depth = {
-            "S": (rows, columns, d), "dP": (rows, columns, dv), "dV": (n, dv, m), "dK": (n, d, m), "dQ": (m, d, n)
-        }[product]  # fmt: skip
+            "S": (rows, columns, d),
+            "dP": (rows, columns, dv),
+            "dV": (n, dv, m),
+            "dK": (n, d, m),
+            "dQ": (m, d, n),
+        }[product]
         if self.scores_in_registers and product not in ("S", "dP"):
             a = 0
         if self.path == "wgmma":
@@ -150,20 +160,33 @@ class Walk:
         return (Tensor(self.list_name, "b n", self.listed),) if self.listed else ()
 
     def kernel(
-        self, name: str, w: Workload, outside: str, axes: dict[str, Axis], tensors: Iterable[Tensor], nest: Nest,
-        order: Ints, **resources: Any,
-    ) -> Kernel:  # fmt: skip
+        self,
+        name: str,
+        w: Workload,
+        outside: str,
+        axes: dict[str, Axis],
+        tensors: Iterable[Tensor],
+        nest: Nest,
+        order: Ints,
+        **resources: Any,
+    ) -> Kernel:
         """The kernel whose blocks are tiles `t` of the axis `outside`."""
         heads = {"b": Axis(w.batch), "h": Axis(w.heads_kv, cuts="n"), "g": Axis(w.group)}
-        axes |= heads | {
-            "t": Axis(len(self.steps), cuts=f"{outside} n"), "n": Axis(int(self.steps.sum()) * w.heads_kv)
-        }  # fmt: skip
+        axes |= heads | {"t": Axis(len(self.steps), cuts=f"{outside} n"), "n": Axis(int(self.steps.sum()) * w.heads_kv)}
         before, _, after = (f" {self.grid} ").partition(" t ")
         times, each = (math.prod(heads[axis].tiles for axis in some.split()) for some in (before, after))
         return declared(
-            name, axes, self.grid, tensors, {}, lambda: nest, launches=(Launch(order, times, each),), dtype=w.dtype,
-            step="tile", **resources,
-        )  # fmt: skip
+            name,
+            axes,
+            self.grid,
+            tensors,
+            {},
+            lambda: nest,
+            launches=(Launch(order, times, each),),
+            dtype=w.dtype,
+            step="tile",
+            **resources,
+        )
 
 
 def forward(
@@ -206,10 +229,19 @@ def forward(
         *once("end", [BLOCK], _begun(steps)),
     ]
     kernel = walk.kernel(
-        name, w, "i", {"i": Axis(queries), "j": Axis(keys)}, (q, k, v, *walk.list_of(), *outputs), nest, order,
-        threads=tile.warps * 32, registers_per_thread=tile.registers, warpgroups=tile.warpgroups, path=tile.path,
+        name,
+        w,
+        "i",
+        {"i": Axis(queries), "j": Axis(keys)},
+        (q, k, v, *walk.list_of(), *outputs),
+        nest,
+        order,
+        threads=tile.warps * 32,
+        registers_per_thread=tile.registers,
+        warpgroups=tile.warpgroups,
+        path=tile.path,
         buffers=tile.buffers(*tile.compiled(w), e),
-    )  # fmt: skip
+    )
     return in_step(kernel)
 
 
