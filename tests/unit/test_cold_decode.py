@@ -101,9 +101,9 @@ def test_serving_is_cold_where_sequences_decode(tmp_path: Path, capsys: pytest.C
     assert own.attention_s > warm.attention_s
     trace = tmp_path / "trace.csv"
     trace.write_text("prompt,output\n512,4\n", encoding="utf-8")
-    asked = ("serving", str(trace), "--gpu", GPU, "--model", "llama-3-8b")
+    asked = ("serving", str(trace), "--gpu", GPU, "--model", "llama-3-8b", "-v")
     assert "L2 before each layer: cold, since the other" in " ".join(answer(capsys, *asked)[0].split())
-    heads_asked = ("serving", str(trace), "--gpu", GPU, "--heads", "32", "--head-dim", "128")
+    heads_asked = ("serving", str(trace), "--gpu", GPU, "--heads", "32", "--head-dim", "128", "-v")
     assert "L2 before each layer: cold where sequences decode" in " ".join(answer(capsys, *heads_asked)[0].split())
     assert "L2 before each layer: warm." in " ".join(answer(capsys, *asked, "--cache", "warm")[0].split())
 

@@ -384,7 +384,7 @@ def test_the_command_draws_the_step_and_no_other_answer(tmp_path: Path, capsys: 
     batch = ["--layer", "--lengths", "1:4096 x 8"]
     assert main([*ask, *batch, "--plot", str(out), "--width", "column"]) == 0
     assert capsys.readouterr().out.endswith(f"written: {out}, {out.with_suffix('.csv')}\n")
-    assert out.with_suffix(".csv").read_text().startswith("kind,name,gpu")
+    assert out.with_suffix(".csv").read_text().startswith("name,gpu,changes,kind")
     for flags, says in (
         (["--seq", "1k", "--plot", str(out)], "--plot draws the step of --layer --lengths"),
         (["--layer", "--seq", "1k", "--plot", str(out)], "--plot draws the step of --layer --lengths"),
