@@ -290,7 +290,6 @@ def picture(rows: Sequence[Row]) -> Picture:
         "32 query heads, 8 key heads of 128; DSA and MLA have 128 heads over a latent of 512 and 64. Bands: 90 % "
         "ranges. Lines end where a call does not fit the memory.",
         tuple(Panel(partial(_draw, rows=some, last=some is panels[-1]), 2.2) for some in panels),
-        columns(),
         tuple(map(to_dict, rows)),
         left=("100 ms",),
         subtitle="prefill of one prompt; decode of 8 sequences, a token each; bf16, nothing in L2, from a CUDA graph",
