@@ -518,7 +518,7 @@ def test_the_share_of_attention_is_of_the_corrected_call(tmp_path: Path) -> None
     one, other = (
         attnsim.attention_share("llama-2-7b", GPU, [2048], calibration=own)[0].attention_share for own in (None, slow)
     )
-    assert other > 1.1 * one
+    assert one is not None and other is not None and other > 1.1 * one
 
 
 def test_a_picture_of_densities_has_corrected_times(
@@ -551,8 +551,8 @@ def test_a_sweep_replays_and_corrects_what_was_timed(
     timed = (own["gpu"] == GPU.id) & (own["used_implementation"] == "flash-attn.2")
     assert timed.sum() == 2 and set(own["method"][timed]) == {"replay"}
     assert own["trust"][timed].str.contains("corrected by +", regex=False).all()
-    for point, seq in own["seq_kv"][timed].items():
-        assert own["predicted_s"][point] == pytest.approx(predicted(question(int(seq)), Path(slowed)).time_s)
+    for seq, time_s in zip(own["seq_kv"][timed], own["predicted_s"][timed], strict=True):
+        assert time_s == pytest.approx(predicted(question(int(seq)), Path(slowed)).time_s)
     assert set(own["method"][~timed]) == {"closed-form"} and len(plain) == 8
     capsys.readouterr()
     told = refusal(capsys, "sweep", str(study), "--out", str(tmp_path / "plain"), "--calibration", slowed)

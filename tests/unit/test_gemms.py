@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +34,9 @@ BY_HAND = H100.replace({"clock.sustained": "1 GHz", "hbm.bandwidth": "5 PB/s"})
 """A clock is a nanosecond, and HBM takes no time."""
 
 
-def run(gpu: Gpu, kernel: str, m: float, n: float, k: float, **how: float) -> GemmTimes:
+def run(gpu: Gpu, kernel: str, m: Any, n: Any, k: Any, **how: Any) -> GemmTimes:
     waits = how.pop("waits", None) or fit_of(kernel, gpu).waits
-    return gemm_times(gpu, kernel, m, n, k, waits, **how)  # type: ignore[arg-type]
+    return gemm_times(gpu, kernel, m, n, k, waits, **how)
 
 
 @pytest.mark.parametrize(("n", "waves"), [(33 * 128, 8), (33 * 128 + 1, 9), (66 * 128, 16)])

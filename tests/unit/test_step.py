@@ -336,7 +336,7 @@ def test_the_picture_has_a_bar_with_its_range_for_every_part_and_the_groups_make
         assert end == pytest.approx(number * (part.time_s or 0))
         assert list(span) == pytest.approx([number * (part.time_low_s or 0), number * (part.time_high_s or 0)])
     assert sum(bar.get_width() for bar in whole.patches) == pytest.approx(llama.time_s)  # type: ignore[attr-defined]
-    shares = {row["group"]: row["share"] for row in found.rows if row["kind"] == "group"}
+    shares = {row["group"]: float(str(row["share"])) for row in found.rows if row["kind"] == "group"}
     launches = sum(number * (part.launch_s or 0) for number, part in llama.parts) / llama.time_s
     assert sum(shares.values()) == pytest.approx(1) and 0.01 < shares["launches"] == pytest.approx(launches)
     assert "MLP\n47 %" in [text.get_text() for text in whole.texts]
@@ -355,13 +355,15 @@ def test_every_group_of_the_bar_is_named_in_the_key_by_its_colour(llama: StepAns
     assert colours == list(dict.fromkeys(patch.get_facecolor() for patch in whole.patches))
     figure.canvas.draw()
     assert legend.get_window_extent().x1 <= figure.bbox.x1
-    assert not legend.get_window_extent().overlaps(whole.get_tightbbox())
+    bar = whole.get_tightbbox()
+    assert bar is not None and not legend.get_window_extent().overlaps(bar)
 
 
 def test_launches_from_a_stream_take_more_of_the_picture_than_those_of_a_graph(llama: StepAnswer) -> None:
     streamed = step("llama-3-70b", H100, MIXED, tp=4, launch="stream")
     launches = [
-        next(row["share"] for row in picture([one]).rows if row.get("group") == "launches") for one in (llama, streamed)
+        next(float(str(row["share"])) for row in picture([one]).rows if row.get("group") == "launches")
+        for one in (llama, streamed)
     ]
     assert 1.5 * launches[0] < launches[1] < 1
 

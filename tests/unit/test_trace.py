@@ -168,7 +168,9 @@ def test_the_picture_has_a_bar_for_each_tile_and_none_hides_another() -> None:
     bars = [one for one in axes.patches if isinstance(one, Rectangle) and lane - 0.5 < one.get_y() < lane + 0.5]
     loads = [row for row in picture.rows if (row["unit"], row["tensor"]) == ("copy", "K")]
     assert len(bars) == len(loads) > 4
-    assert sorted(round(bar.get_x(), 6) for bar in bars) == pytest.approx(sorted(row["start_us"] for row in loads))
+    assert sorted(round(bar.get_x(), 6) for bar in bars) == pytest.approx(
+        sorted(float(str(row["start_us"])) for row in loads)
+    )
     together = 0
     for one, other in combinations(bars, 2):
         if max(one.get_x(), other.get_x()) < min(bar.get_x() + bar.get_width() for bar in (one, other)) - 1e-9:
