@@ -76,12 +76,13 @@ def spread_text(low: float, high: float) -> str:
 
 
 def beyond_text(name: str, value: float, low: float, high: float) -> str:
-    """A number's distance from what was measured: "twice the largest seq_q measured (32,768 against 16,384)"."""
+    """A number's distance from what was measured: "seq_q of 32,768 is twice the largest that was measured, 16,384"."""
     if value > high:
         times = value / high
         many = "twice" if 1.95 <= times < 2.05 else f"{times:.0f} times" if times >= 9.5 else f"{times:.2g} times"
-        return f"{many} the largest {name} measured ({value:,} against {high:,})"
-    return f"{number(100 * value / low, 2)} % of the smallest {name} measured ({value:,} against {low:,})"
+        return f"{name} of {value:,} is {many} the largest that was measured, {high:,}"
+    share = "half" if 0.495 <= value / low < 0.505 else f"{number(100 * value / low, 2)} %"
+    return f"{name} of {value:,} is {share} of the smallest that was measured, {low:,}"
 
 
 def _time_scale(seconds: float) -> tuple[float, str]:

@@ -309,8 +309,8 @@ def test_errors_as_wide_as_without_a_fit_validate_nothing() -> None:
     [
         ({"head_dim": 96, "head_dim_v": 96}, "interpolated", "head_dim 96"),
         ({"head_dim": 256, "head_dim_v": 256}, "extrapolated", "head_dim 256"),
-        ({"seq_kv": 20000}, "interpolated", "1.2 times the largest seq_kv measured (20,000 against 16,384)"),
-        ({"seq_kv": 40000}, "extrapolated", "2.4 times the largest seq_kv measured"),
+        ({"seq_kv": 20000}, "interpolated", "seq_kv of 20,000 is 1.2 times the largest that was measured, 16,384"),
+        ({"seq_kv": 40000}, "extrapolated", "seq_kv of 40,000 is 2.4 times the largest that was measured"),
         ({"passes": "fwd+bwd"}, "interpolated", "fwd+bwd"),
         ({"passes": "decode"}, "extrapolated", "decode"),
         ({"mask": Mask.sliding_window(64)}, "extrapolated", "sliding window"),

@@ -184,7 +184,11 @@ def test_details_come_when_they_are_asked_for(capsys: pytest.CaptureFixture[str]
     assert "SM clock" not in short and "trust:" not in short and "vs base: speedup over" not in short
     assert re.fullmatch(r"extrapolated: \d answers? within -\d+ to \+\d+ %. -v says why.", short.splitlines()[-1])
     long = run(capsys, "predict", *QUESTION, "--set", "hbm.bandwidth=6TB/s", "-v")
-    assert {"waves", "naive"} <= set(long.split()) and "range made of" in long and "12 % of the smallest" in long
+    assert (
+        {"waves", "naive"} <= set(long.split())
+        and "range made of" in long
+        and "12 % of the smallest that was measured" in " ".join(long.split())
+    )
     assert "SM clock" in long and "vs base: speedup over" in long and "-v says" not in long
     for text in (short, long):
         tables = [line for line in text.splitlines() if "   " in line or line.startswith("─")]

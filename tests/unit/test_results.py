@@ -88,10 +88,10 @@ def test_a_range_in_words(low: float, high: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (32768, "twice the largest seq_q measured (32,768 against 16,384)"),
-        (20000, "1.2 times the largest seq_q measured (20,000 against 16,384)"),
-        (1 << 20, "64 times the largest seq_q measured (1,048,576 against 16,384)"),
-        (256, "50 % of the smallest seq_q measured (256 against 512)"),
+        (32768, "seq_q of 32,768 is twice the largest that was measured, 16,384"),
+        (20000, "seq_q of 20,000 is 1.2 times the largest that was measured, 16,384"),
+        (1 << 20, "seq_q of 1,048,576 is 64 times the largest that was measured, 16,384"),
+        (256, "seq_q of 256 is half of the smallest that was measured, 512"),
     ],
 )
 def test_how_far_a_size_lies_outside(value: int, text: str) -> None:
