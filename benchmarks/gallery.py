@@ -30,7 +30,7 @@ from attnsim.plots.styles import Style, applied, find_style
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FOLDER, PAGE = DOCS / "gallery", DOCS / "gallery.md"
 STYLES, WIDTHS = ("light", "dark"), ("page", "column")
-DPI = {"page": 150, "column": 180}
+DPI = {"page": 146, "column": 180}
 """Dots per inch; these and the few colours of a style keep the folder small."""
 SHADES = 6
 """Of each colour between the page's and its own, at the edges of letters."""

@@ -527,17 +527,9 @@ def refused(asked: Question, why: DoesNotFit) -> TooLarge:
 
 def _assessed(asked: Question, chosen: Chosen, tiles: str, spread: float = 0.0, host_bound: bool = False) -> Trust:
     return assess(
-        asked.w,
-        asked.gpu,
-        chosen,
-        asked.record,
-        tiles=tiles,
-        assumed=asked.assumed,
-        spread=spread,
-        host_bound=host_bound,
-        version=asked.record.version,
-        operations=asked.w.operations is not None,
-    )
+        asked.w, asked.gpu, chosen, asked.record, tiles=tiles, assumed=asked.assumed, spread=spread,
+        host_bound=host_bound, version=asked.record.version, operations=asked.w.operations is not None,
+    )  # fmt: skip
 
 
 def _floor_s(run: Played[Question]) -> float:

@@ -153,7 +153,7 @@ REPORT = {
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "sources_report", lambda: REPORT)
+    monkeypatch.setattr("attnsim.cli.accuracy.sources_report", lambda: REPORT)
 
 
 def test_accuracy_sources_prints_sources_components_and_refusals(

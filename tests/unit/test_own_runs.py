@@ -17,7 +17,6 @@ from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import read_cases, write_table
 from attnsim.models.question.case_row import gpu_of, workload_of
-from attnsim.validation.checking import validate as validation
 from attnsim.validation.checking.validate import Report, predictions, serving_table
 from attnsim.validation.measured.measured_table import measured_frame, measured_rows
 from attnsim.validation.measured.own_runs import measure_here, own_rows, own_tables, rows_of
@@ -91,7 +90,7 @@ def test_validate_predicts_the_users_measurements(
         assert not own  # a user's rows are not called our own
         return Report([], {"given": serving_table(predictions(given[:4])), "calibration": []}, "")
 
-    monkeypatch.setattr(validation, "validate", quick)
+    monkeypatch.setattr("attnsim.cli.validate.run", quick)
     assert main(["validate", "--measured", str(run), "--minutes", "0", "--json"]) == 0
     lines = json.loads(capsys.readouterr().out)
     assert {line["table"] for line in lines} == {"given"} and sum(line["rows"] for line in lines) == 4

@@ -14,6 +14,7 @@ from typing import Literal
 
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS
+from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Device
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.gpu.host import Host, one_line, read, tried
@@ -142,8 +143,6 @@ def _sources() -> Finding:
 
 
 def _interpreter() -> Finding:
-    from attnsim.kernels.cpu_device import CpuDevice
-
     try:
         return Finding("interpreter", "ok", _exercised(CpuDevice()))
     except Exception as error:  # an examination reports whatever goes wrong
@@ -232,17 +231,17 @@ def _counters(machine: Host) -> Finding:
     path = shutil.which("ncu")
     if not machine.gpus or path is None:
         return _absent(machine, what, "not tried: they need a usable GPU and ncu", "mend what is missing above")
-    text = (
+    allowed = (
         {"1": "administrators only", "0": "every user"}[restricted[1]] if restricted else "driver does not say who may"
     )
     command = [path, "--metrics", "dram__bytes_read.sum", "--launch-count", "1", sys.executable, "-c", _TINY]
     code, text = tried(command)
     if "ERR_NVGPUCTRPERM" in text:
-        return Finding(what, "missing", f"ERR_NVGPUCTRPERM ({text}); byte counts are then not measured", fix)
+        return Finding(what, "missing", f"ERR_NVGPUCTRPERM ({allowed}); byte counts are then not measured", fix)
     if code or "dram__bytes_read" not in text:
         last = text.strip().splitlines()[-1:] or [f"exit code {code}"]
         return Finding(what, "missing", f"ncu gives no counter: {one_line(last[0])}", fix)
-    return Finding(what, "ok", f"dram__bytes_read.sum was read ({text})")
+    return Finding(what, "ok", f"dram__bytes_read.sum was read ({allowed})")
 
 
 def _sanitizer(machine: Host) -> Finding:

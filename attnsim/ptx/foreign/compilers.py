@@ -199,7 +199,8 @@ def compile_triton(
         When Triton is not installed, arguments are missing or too many, or it does not compile.
     """
     try:
-        import triton
+        import triton.backends.compiler
+        import triton.compiler
     except ImportError as error:
         raise InputError(
             f"compiling a Triton kernel needs Triton ({error}); install it: pip install 'attnsim[triton]'"
