@@ -16,6 +16,7 @@ from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
+from attnsim.kernels import comparison, cpu_device
 from attnsim.kernels.catalog import Operation, find_operation
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
 from attnsim.models.question.workload import Workload
@@ -175,8 +176,6 @@ def run(
 def _on_cpu(
     operation: Operation, question: Workload, gpu: str, seed: int, inputs: str
 ) -> tuple[str, Outcome, list[Count]]:
-    from attnsim.kernels import comparison, cpu_device
-
     device = cpu_device.CpuDevice(gpu or operation.example_gpu)
     schedule = operation.schedule(question, device.gpu)
     blocks = sum(kernel.blocks for kernel in schedule.kernels)

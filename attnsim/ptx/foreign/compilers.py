@@ -199,8 +199,9 @@ def compile_triton(
         When Triton is not installed, arguments are missing or too many, or it does not compile.
     """
     try:
-        import triton.backends.compiler
-        import triton.compiler
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
     except ImportError as error:
         raise InputError(
             f"compiling a Triton kernel needs Triton ({error}); install it: pip install 'attnsim[triton]'"
@@ -213,7 +214,7 @@ def compile_triton(
     _check_names(kernel.__name__, names, arguments, defaults)
     given: dict[str, Any] = {name: arguments.get(name, defaults.get(name)) for name in names}
     launched = {name: value for name, value in given.items() if name not in constant}
-    source = triton.compiler.ASTSource(
+    source = ASTSource(
         fn=kernel,
         signature={name: "constexpr" if name in constant else _type(name, given[name]) for name in names},
         constexprs={name: given[name] for name in names if name in constant},
@@ -224,7 +225,7 @@ def compile_triton(
         },
     )
     try:
-        target = triton.backends.compiler.GPUTarget("cuda", _number(arch), 32)
+        target = GPUTarget("cuda", _number(arch), 32)
         built = triton.compile(source, target=target, options=options)
     except Exception as error:  # of many classes, the compiler's own among them
         raise InputError(f"{kernel.__name__} does not compile for sm_{arch}: {type(error).__name__}: {error}") from None
