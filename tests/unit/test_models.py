@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from attnsim import builtin_model_ids, load_model
@@ -234,6 +234,7 @@ KEYS = sorted({key for config in CONFIGS.values() for key in config} - {"model_t
     st.dictionaries(st.sampled_from([*KEYS, "sliding_window", "_name_or_path"]), JSON_VALUES, max_size=3),
     st.binary(max_size=3),
 )
+@example("bert-base", "afmoe", {"vocab_size": None}, b"")  # no parameter outside the layers is not "unknown"
 def test_whatever_a_configuration_holds_is_a_model_or_one_line(
     tmp_path: Path, base: str, family: str, changes: dict[str, object], rubbish: bytes
 ) -> None:

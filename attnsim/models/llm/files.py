@@ -302,7 +302,8 @@ def model_to_yaml(model: Model) -> str:
         document["vocabulary"] = model.vocabulary
     if model.kinds:
         document["kinds"] = [_written(kind) for kind in model.kinds]
-    document |= {name: getattr(model, name) for name in _AS_WRITTEN if getattr(model, name) not in (None, False)}
+    as_written = {name: getattr(model, name) for name in _AS_WRITTEN}
+    document |= {name: value for name, value in as_written.items() if value is not None and value is not False}
     if model.left_out:
         document["left_out"] = list(model.left_out)
     document["source"] = model.source
