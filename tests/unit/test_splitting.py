@@ -136,7 +136,7 @@ def test_a_layer_is_split_as_a_call_is() -> None:
     assert tensor.first == layer("llama-3-8b", BASE.replace("tensor.bf16", "1.5x"), seq=1024).speedup_over(
         found.unchanged
     )
-    assert tensor.mean.value > 1.1  # a part of it is lost to the power limit, which long products feel
+    assert tensor.mean.value > 1.1  # the power limit and what products wait for take the rest of it
 
 
 def test_the_command_splits_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
