@@ -35,7 +35,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.layer import steps
 from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, known_mlp, mlp_steps
 from attnsim.models.implementations.frameworks.step import Step, step_schedule
-from attnsim.models.implementations.gemms.gemm import GemmTimes, fit_of, gemm_times, kernel_of
+from attnsim.models.implementations.gemms.gemm import GemmTimes, gemm_times
+from attnsim.models.implementations.gemms.kernels import KERNELS, fit_of, kernel_of
 from attnsim.models.llm.asked import asked_layers, not_attending
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import Model
@@ -143,10 +144,9 @@ def answer_layer(asked: LayerQuestion) -> LayerAnswer:
         asked = replace(asked, conditions=replace(asked.conditions, within_s=time_s))
         parts, answers = _played(asked)
     dense, head = (
-        tuple(step_part(step, gpu, w.dtype, asked.conditions, group) for step in found)
-        for group, found in _elsewhere(asked.model, w).items()
+        tuple(_as_part(asked)(step, group) for step in found) for group, found in _elsewhere(asked.model, w).items()
     )
-    return LayerAnswer(asked, tuple(parts), dense, head, tuple(answers), _trust(parts, answers, gpu))
+    return LayerAnswer(asked, tuple(parts), dense, head, tuple(answers), _trust(asked, parts, answers))
 
 
 def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
@@ -154,13 +154,13 @@ def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
     parts: list[LayerPart] = []
     answers: list[Outcome] = []
     model, w, gpu, conditions = asked.model, asked.w, asked.gpu, asked.conditions
+    part = _as_part(asked)
     named = asked.algorithm or asked.implementation
     if mixer := not_attending(model):
         if w.passes not in ("fwd", "decode") or named:
             what = f"algorithm {named}" if named else f"pass {w.passes}"
             raise InputError(f"{model.id} is asked of its {mixer}: {what} is not known of it; take fwd or decode alone")
         lengths = (Length(w.seq_q, w.seq_kv, w.batch),)
-        part = partial(_part, gpu=gpu, dtype=w.dtype, conditions=conditions)
         parts, answers = mixer_parts(mixer, model.hidden, lengths, gpu, w.dtype, conditions, part)
         return [*parts, *(part(one, "mlp") for one in mlp_steps(model, w))], answers
     for direction in w.directions:
@@ -171,17 +171,17 @@ def _played(asked: LayerQuestion) -> tuple[list[LayerPart], list[Outcome]]:
         answers.append(found)
         found_steps = steps(model, w, direction, [kernel for kernel, _ in found.kernels])
         before, after = (
-            [step_part(step, gpu, w.dtype, conditions, "projections") for step in some]
-            for some in (found_steps.before, found_steps.after)
+            [part(step, "projections") for step in some] for some in (found_steps.before, found_steps.after)
         )
-        mlp = [step_part(step, gpu, w.dtype, conditions, "mlp") for step in mlp_steps(model, w, direction)]
+        mlp = [part(step, "mlp") for step in mlp_steps(model, w, direction)]
         attention = [*before, attention_part(found, direction), *after]
         parts += [*attention, *mlp] if direction == "fwd" else [*mlp, *attention]
     return parts, answers
 
 
-def _part(one: Step, group: Group, gpu: Gpu, dtype: str, conditions: Conditions) -> LayerPart:
-    return step_part(one, gpu, dtype, conditions, group)
+def _as_part(asked: LayerQuestion) -> Callable[[Step, Group], LayerPart]:
+    blocks = asked.model.fp8_blocks
+    return partial(step_part, gpu=asked.gpu, dtype=asked.w.dtype, conditions=asked.conditions, blocks=blocks)
 
 
 def _elsewhere(model: Model, w: Workload) -> dict[Group, list[Step]]:
@@ -229,23 +229,26 @@ PASS_HALF_WIDTH = 0.34
 
 
 def step_part(
-    step: Step, gpu: Gpu, dtype: str, conditions: Conditions, group: Group, library: str = "vllm"
+    step: Step, group: Group, gpu: Gpu, dtype: str, conditions: Conditions, library: str = "vllm", blocks: bool = False
 ) -> LayerPart:
     """A step beside the attention, as a part: products in closed form, others replayed.
 
     Parameters
     ----------
     step : Step
+    group : str
     gpu : Gpu
     dtype : str
     conditions : Conditions
-    group : str
     library : str
         Whose fp8 GEMMs they are; those of 16 bits are cuBLAS's.
+    blocks : bool
+        Whether fp8 weights have scales of blocks.
     """
     if step.products and dtype != "fp32":
         experts = gpu if group == "mlp" and step.products[0].batch > 1 else None
-        return _products(step, gpu, kernel_of(dtype, library, experts), conditions, group)
+        form = "bf16" if step.products[0].wide else "fp8-block" if dtype == "fp8" and blocks else dtype
+        return _products(step, gpu, kernel_of(form, library, experts), conditions, group)
     schedule = library_schedule(step_schedule(step, gpu, dtype), lambda chip: step_schedule(step, chip, dtype), gpu)
     played = replayed(schedule, gpu, GEMM_NUMBERS, conditions)
     known = widths()
@@ -274,7 +277,7 @@ def step_part(
 
 def _products(step: Step, gpu: Gpu, kernel: str, conditions: Conditions, group: Group) -> LayerPart:
     """The GEMMs of a step, one after the other."""
-    fit, launch_s = fit_of(kernel, gpu), gpu.launch.each_s(conditions.launch)
+    fit, launch_s, given = fit_of(kernel, gpu), gpu.launch.each_s(conditions.launch), KERNELS[kernel].given
     weights = math.inf if conditions.cache == "cold" else 1.0
     found = [
         gemm_times(
@@ -284,6 +287,7 @@ def _products(step: Step, gpu: Gpu, kernel: str, conditions: Conditions, group: 
             fit.waits,
             batch=one.batch,
             weights=weights,
+            converts=one.after not in given,
             launch_s=launch_s,
             within_s=conditions.within_s,
         )
@@ -319,19 +323,20 @@ def _products(step: Step, gpu: Gpu, kernel: str, conditions: Conditions, group: 
     )
 
 
-def products_trust(dtype: str, gpu: Gpu, library: str = "vllm") -> str:
+def products_trust(dtype: str, gpu: Gpu, library: str = "vllm", blocks: bool = False) -> str:
     """How far off the GEMMs of a layer were on GPUs that were held out."""
     if dtype == "fp32":
         return "their GEMMs in fp32 have no calibration"
-    fit = fit_of(kernel_of(dtype, library), gpu)
+    fit = fit_of(kernel_of("fp8-block" if dtype == "fp8" and blocks else dtype, library), gpu)
     far = f"their 90 % range is a factor of {math.exp(fit.half_width):.2f} either way"
     return f"the mean error of GEMMs on GPUs that were held out of the fit is {100 * fit.held_out:.0f} %; {far}"
 
 
-def _trust(parts: Sequence[LayerPart], answers: Sequence[Outcome], gpu: Gpu) -> Trust:
+def _trust(asked: LayerQuestion, parts: Sequence[LayerPart], answers: Sequence[Outcome]) -> Trust:
     """Extrapolated, as the projections are; the interval is the sum of the parts' intervals."""
     low, time, high = (total(getattr(part, name) for part in parts) for name in ("time_low_s", "time_s", "time_high_s"))
-    said = [Reason("projections", f"projections and MLP: {products_trust(answers[0].workload.dtype, gpu)}")]
+    products = products_trust(answers[0].workload.dtype, asked.gpu, blocks=asked.model.fp8_blocks)
+    said = [Reason("projections", f"projections and MLP: {products}")]
     for trust in (one.trust for one in answers):
         first, *rest = trust.reasons
         said += [Reason("attention", f"attention is {trust.level}: {first}"), *rest]

@@ -8,19 +8,28 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
-from attnsim.api.answer import Outcome, plain
+from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Conditions, LayerQuestion, ask, read_algorithm, read_conditions, read_gpu
+from attnsim.api.asking import (
+    Calibrated,
+    Conditions,
+    LayerQuestion,
+    Question,
+    ask,
+    read_algorithm,
+    read_conditions,
+    read_gpu,
+)
 from attnsim.api.layer import products_trust, step_part
-from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
+from attnsim.api.layer_answer import Group, LayerPart
 from attnsim.api.mixing import attention_part, mixer_parts, share_of_mixer
 from attnsim.api.playing import too_large
-from attnsim.api.trust import Reason, Trust
+from attnsim.api.step_answer import Memory, StepAnswer
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.collectives.collective import TIMED_GPUS, check_server, collective_time, libraries
+from attnsim.models.implementations.collectives.all_reduce import norms_too
+from attnsim.models.implementations.collectives.collective import check_server, collective_time, libraries
 from attnsim.models.implementations.collectives.known import collective_of
 from attnsim.models.implementations.frameworks import mixer
 from attnsim.models.implementations.frameworks.layer import steps
@@ -28,9 +37,11 @@ from attnsim.models.implementations.frameworks.mlp import head_step, known_mlp, 
 from attnsim.models.implementations.frameworks.passes import (
     cache_write_step,
     embedding_step,
+    head_norm_step,
     norm_step,
-    routing_steps,
+    router_step,
 )
+from attnsim.models.implementations.frameworks.servers import Served, served_attention
 from attnsim.models.implementations.frameworks.step import Step
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import LayerKind, Model
@@ -40,165 +51,7 @@ from attnsim.models.question.lengths import Length, checked_lengths, lengths_of
 from attnsim.models.question.workload import DTYPE_BYTES, Workload
 from attnsim.simulator.replay import Progress
 
-KEPT = 0.9
-"""Share of the memory that vLLM fills by default (``gpu_memory_utilization``)."""
 MOST_SHARED = 64
-LEFT_OUT = "Left out: sampling, the scheduler and all else that the host does between steps"
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory that one GPU has to hold.
-
-    Parameters
-    ----------
-    weights_bytes : int or None
-        None where the model does not say what is outside its layers.
-    cache_bytes : int
-        Keys and values of the batch.
-    token_bytes : float
-        What a token more in the cache takes, where no window drops another.
-    capacity_bytes : int
-    """
-
-    weights_bytes: int | None
-    cache_bytes: int
-    token_bytes: float
-    capacity_bytes: int
-
-    @property
-    def room_tokens(self) -> int | None:
-        """Tokens that the cache has room for in all, of what a server fills; None where that is not known."""
-        if self.weights_bytes is None or not self.token_bytes:
-            return None
-        return max(0, int((KEPT * self.capacity_bytes - self.weights_bytes) / self.token_bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class StepAnswer:
-    """How one step of a model runs.
-
-    Parameters
-    ----------
-    model : Model
-    gpus, expert_gpus : int
-        GPUs that share every layer, and those among which whole experts are divided, 0 where none are; times are those
-        of one, which all take together.
-    gpu : str
-    changes : tuple of Change
-    lengths : tuple of Length
-    parts : tuple of (int, LayerPart)
-        What runs in the order of launches, and how often in the step.
-    attention : tuple of Outcome
-        The attention call of each kind of layers, and the calls of layers that do not attend.
-    memory : Memory
-    left_out : tuple of str
-        Layers that are not modelled.
-    library : str
-        Whose all-reduce it is, and whose GEMMs in fp8.
-    dtype, mode, cache, launch : str
-    asked : LayerQuestion
-        The step as a question about a layer that holds all of it.
-    products : str
-        How far off its GEMMs were where they were measured.
-    """
-
-    model: Model
-    gpus: int
-    expert_gpus: int
-    gpu: str
-    changes: tuple[Change, ...]
-    lengths: tuple[Length, ...]
-    parts: tuple[tuple[int, LayerPart], ...]
-    attention: tuple[Outcome, ...]
-    memory: Memory
-    left_out: tuple[str, ...]
-    library: str
-    dtype: str
-    mode: str
-    cache: str
-    launch: str
-    asked: LayerQuestion
-    products: str = ""
-
-    def _sum(self, name: str) -> float:
-        return total(iter([number * getattr(part, name) for number, part in self.parts])) or 0.0
-
-    @property
-    def time_s(self) -> float:
-        """Seconds of the step."""
-        return self._sum("time_s")
-
-    @property
-    def time_low_s(self) -> float:
-        """The lower end of its 90 % range, of parts which are all off in the same direction."""
-        return self._sum("time_low_s")
-
-    @property
-    def time_high_s(self) -> float:
-        """The upper end."""
-        return self._sum("time_high_s")
-
-    @property
-    def new_tokens(self) -> int:
-        """Tokens that the step computes."""
-        return sum(one.queries * one.times for one in self.lengths)
-
-    @property
-    def sequences(self) -> int:
-        """Sequences of the batch; each that decodes makes a token."""
-        return sum(one.times for one in self.lengths)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """New tokens a second, of all GPUs."""
-        return self.groups * self.new_tokens / self.time_s
-
-    @property
-    def groups(self) -> int:
-        """Groups of GPUs that have a batch each and meet at the experts."""
-        return max(1, self.expert_gpus // self.gpus)
-
-    def share(self, group: Group) -> float:
-        """Share of a group of parts in the time."""
-        return sum(number * (part.time_s or 0.0) for number, part in self.parts if part.group == group) / self.time_s
-
-    def as_layer(self) -> LayerAnswer:
-        """The step as one layer that holds all of it: each part as long as it takes together."""
-        counted = ("hbm_bytes", "flops_useful", "flops_executed", "exponentials", "smem_bytes", "l2_bytes")
-        times = ("time_s", "time_low_s", "time_high_s")
-        parts = [
-            replace(
-                part,
-                units_s={unit: number * busy for unit, busy in part.units_s.items()},
-                **{name: value and number * value for name in (*counted, *times) for value in (getattr(part, name),)},
-            )
-            for number, part in self.parts
-        ]
-        trust = Trust(
-            "extrapolated",
-            self.time_low_s / self.time_s,
-            self.time_high_s / self.time_s,
-            None,
-            tuple(Reason("projections", line) for line in trust_lines(self)),
-        )
-        return LayerAnswer(self.asked, tuple(parts), (), (), self.attention, trust)
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain types for JSON."""
-        told = ("gpu", "time_s", "time_low_s", "time_high_s", "new_tokens", "sequences", "tokens_per_s", "library")
-        return {
-            "model": self.model.id,
-            "tp": self.gpus,
-            "ep": self.expert_gpus,
-            "lengths": [str(one) for one in self.lengths],
-            **{
-                name: plain(getattr(self, name))
-                for name in (*told, "dtype", "mode", "cache", "launch", "left_out", "memory")
-            },
-            "room_tokens": self.memory.room_tokens,
-            "parts": [{"times": number, **plain(part)} for number, part in self.parts],  # type: ignore[dict-item]
-        }
 
 
 def step(
@@ -295,7 +148,7 @@ def step(
         whole, tp, ep, machine.id, machine.changes, batch, tuple(parts), tuple(answers), memory,
         (*left_out, *whole.left_out), library, dtype, mode, cache, launch,
         LayerQuestion(whole, tp, machine, answers[0].workload, algorithm, implementation, conditions),
-        products_trust(dtype, machine, _FP8.get(library, library)),
+        products_trust(dtype, machine, _FP8.get(library, library), whole.fp8_blocks),
     )  # fmt: skip
 
 
@@ -304,6 +157,22 @@ _FP8 = {"tensorrt-llm": "trtllm"}
 
 _seen_part = lru_cache(maxsize=4096)(step_part)
 """Parts are the same of steps with as many tokens, whatever is attended."""
+
+
+def _apart(whole: Workload) -> list[Workload]:
+    """A batch as a call of the sequences that decode and one of the others, where it has both."""
+    decode, prompts = (
+        tuple(one for one in whole.lengths if (one.queries == 1) is decodes) for decodes in (True, False)
+    )
+    return [whole.having(decode).with_passes("decode"), whole.having(prompts)] if decode and prompts else [whole]
+
+
+def _within(part: LayerPart, name: str) -> LayerPart:
+    """A part that another kernel does, without a launch of its own."""
+    low, time, high = (
+        (one or 0.0) - (part.launch_s or 0.0) for one in (part.time_low_s, part.time_s, part.time_high_s)
+    )
+    return replace(part, name=name, time_s=max(0.0, time), time_low_s=max(0.0, low), time_high_s=high, launch_s=0.0)
 
 
 def _read(model: Model | str) -> Model:
@@ -359,14 +228,31 @@ class _Run:
 
     def format_of_attention(self, kind: LayerKind) -> str:
         """The format of the step, or where no kernel of the attention has fp8 that of its activations."""
-        if self.dtype != "fp8" or self.implementation:
-            return self.dtype
-        w = self.workload(self.share(kind))
-        try:
-            ask(w, self.gpu, self.algorithm or playing(w).name)
-        except InputError:
-            return "bf16"
+        if self.dtype == "fp8" and not self.implementation:
+            try:
+                self.calls(self.share(kind), self.dtype)
+            except InputError:
+                return "bf16"
         return self.dtype
+
+    def calls(self, share: Model, dtype: str, conditions: Conditions = Conditions()) -> list[Question]:  # noqa: B008
+        """The attention calls of a layer: by the server's own kernels where they run it, else by the GPU's best."""
+        whole = self.workload(share, dtype)
+        mechanism = read_algorithm(self.algorithm) if self.algorithm else playing(whole)
+        whole = whole if mechanism.reads_latent else replace(whole, latent=None)
+
+        def asked(served: Served) -> list[Question]:
+            names = {True: served.decode, False: served.prompts}
+            calls = _apart(whole) if served.apart else [whole]
+            return [ask(w, self.gpu, mechanism, names[w.passes == "decode"], conditions) for w in calls]
+
+        default = Served(self.implementation, self.implementation, mechanism.reads_latent)
+        if not (self.implementation or self.algorithm):
+            try:
+                return asked(served_attention(self.library, mechanism.reads_latent, self.gpu))
+            except InputError:
+                pass
+        return asked(default)
 
     def feeding(self) -> list[tuple[int, Model]]:
         """Layers by the MLP behind them or that they are, and one GPU's part of a model that has it."""
@@ -401,7 +287,8 @@ class _Run:
             layers = [replace(share, mlp=None, outside=0).parameters() or 0 for share in shares]
             others = sum(kind.weights * kind.layers for kind in self.model.layer_kinds if not (kind.mask or kind.mlp))
             mlps = sum(share.mlp.parameters(share.hidden, number) for number, share in feeding if share.mlp)
-            weights = round(e * (sum(layers) + mlps + (others + self.model.outside) / self.tp))
+            outside = max(e, 2 * (self.dtype == "fp8")) * self.model.outside  # embedding and LM head stay in 16 bits
+            weights = round(e * (sum(layers) + mlps) + (e * others + outside) / self.tp)
         return Memory(weights, round(sum(cached)), sum(token), self.gpu.hbm.capacity_bytes)
 
     def parts(
@@ -412,7 +299,11 @@ class _Run:
         w, part = self.workload(share), partial(self._part, conditions=conditions)
         fed_layers = sum(number for number, _ in feeding)
         norms = len({at for kind in self.model.layer_kinds for at in kind.at}) + (fed_layers if self.model.mlp else 0)
-        found = [(1, part(embedding_step(share, w), "passes")), (norms + 1, part(norm_step(share, w), "passes"))]
+        norm, sums = part(norm_step(share, w), "passes"), self._sums(feeding)
+        fused = min(norms + 1, sums) if norms_too(self.library, self.gpu, self.tp, self._summed_bytes(w)) else 0
+        found = [(1, part(embedding_step(share, w), "passes")), (norms + 1 - fused, norm)]
+        found += [(fused, _within(norm, "norm and residual in the all-reduce"))]
+        found = [(number, one) for number, one in found if number]
         answers: list[Outcome] = []
         for kind in kinds:
             called = self._answers(self.share(kind), conditions)
@@ -424,7 +315,7 @@ class _Run:
             answers += called
         found += self._communication(w, feeding, conditions)
         for number, fed in feeding:
-            routing = routing_steps(fed, fed.mlp.experts, w) if fed.mlp and fed.mlp.experts else ()
+            routing = (router_step(fed, fed.mlp.experts, w),) if fed.mlp and fed.mlp.experts else ()
             found += [(number, part(one, "mlp")) for one in (*routing, *mlp_steps(fed, w))]
         if head := head_step(share, w):
             found += [(1, part(head, "head"))]
@@ -432,16 +323,23 @@ class _Run:
             found += [(1, self._said("all_gather", logits, conditions))] if self.tp > 1 else []
         return found, answers
 
+    def _summed_bytes(self, w: Workload) -> float:
+        """The message of an all-reduce."""
+        return w.queries * self.model.hidden * w.output_bytes
+
+    def _sums(self, feeding: Sequence[tuple[int, Model]]) -> int:
+        """All-reduces: of the embedding, behind attention, and behind an MLP whose experts are not other groups'."""
+        alone = [number for number, fed in feeding if not (fed.mlp and fed.mlp.experts and fed.mlp.experts.groups > 1)]
+        return 1 + sum(kind.layers for kind in self.model.layer_kinds if kind.mlp is None) + sum(alone)
+
     def _communication(
         self, w: Workload, feeding: Sequence[tuple[int, Model]], conditions: Conditions
     ) -> Iterator[tuple[int, LayerPart]]:
         """Collectives of the layers: sums in a group, and tokens to other groups' experts and back."""
-        size = w.queries * self.model.hidden * w.output_bytes
-        sums = 1 + sum(kind.layers for kind in self.model.layer_kinds if kind.mlp is None)
+        size, sums = self._summed_bytes(w), self._sums(feeding)
         for number, fed in feeding:
             experts = fed.mlp and fed.mlp.experts
             if not experts or experts.groups == 1:
-                sums += number
                 continue
             sent = w.queries / self.tp * experts.active * self.model.hidden  # a copy for each expert, as DeepEP sends
             for name, each in (("to experts", w.element_bytes), ("from experts", w.output_bytes)):
@@ -452,19 +350,8 @@ class _Run:
             yield sums, self._said("all_reduce", size, conditions)
 
     def _answers(self, share: Model, conditions: Conditions) -> list[Outcome]:
-        """The attention call; of a latent sequences that decode are called apart from prompts, by other kernels."""
-        whole = self.workload(share, self.attended)
-        mechanism = read_algorithm(self.algorithm) if self.algorithm else playing(whole)
-        calls = [whole]
-        if mechanism.reads_latent:
-            decode, prompts = (
-                tuple(one for one in self.lengths if (one.queries == 1) is decodes) for decodes in (True, False)
-            )
-            if decode and prompts:
-                calls = [whole.having(decode).with_passes("decode"), whole.having(prompts)]
-        else:
-            calls = [replace(whole, latent=None)]
-        answers = [answer(ask(w, self.gpu, mechanism, self.implementation, conditions)) for w in calls]
+        """The answers of the attention's calls."""
+        answers = list(map(answer, self.calls(share, self.attended, conditions)))
         for found in answers:
             if found.time_s is None:
                 raise InputError(f"the attention of {self.model.id} {found.notes[0]}")
@@ -486,6 +373,8 @@ class _Run:
         for one in before.values():
             yield self._part(one, "projections", conditions)
         w = called[0].workload if len(called) == 1 else self.workload(share, self.attended)
+        if normed := head_norm_step(share, w):
+            yield self._part(normed, "passes", conditions)
         if write := cache_write_step(w, [kernel for ran in kernels for kernel in ran]) if share.has_cache else None:
             yield self._part(write, "passes", conditions)
         for found in called:
@@ -497,7 +386,8 @@ class _Run:
 
     def _part(self, one: Step, group: Group, conditions: Conditions) -> LayerPart:
         library = _FP8.get(self.library, self.library)
-        return _seen_part(one, self.gpu.alone, self.dtype, replace(conditions, own=None), group, library)
+        conditions = replace(conditions, own=None)
+        return _seen_part(one, group, self.gpu.alone, self.dtype, conditions, library, self.model.fp8_blocks)
 
     def _said(
         self, collective: str, size_bytes: float, conditions: Conditions, gpus: int = 0, name: str = ""
@@ -527,24 +417,3 @@ class _Run:
             clock_hz=None,
             launch_s=each_s,
         )
-
-
-def trust_lines(answer: StepAnswer) -> list[str]:
-    """How far to trust a step, a line each."""
-    lines = [f"products: {answer.products}"]
-    if answer.gpus > 1:
-        pcie = any((part.busiest or "").startswith("PCIe") for _, part in answer.parts)
-        over_pcie = "the host decides, and one that was measured is 3 to 10 times slower with 4 and 8 GPUs"
-        over_nvlink = "all-reduces and all-gathers were 7 to 13 % off on GPUs that were held out"
-        lines.append(f"collectives over {'PCIe' if pcie else 'NVLink'}: {over_pcie if pcie else over_nvlink}")
-        if answer.gpus > TIMED_GPUS:
-            lines += [f"collectives: nobody has timed groups of more than {TIMED_GPUS} GPUs of one switch"]
-    if answer.groups > 1:
-        lines.append(
-            "to experts and back: NCCL's all-to-all of a copy for each expert; 18 % off DeepEP's low-latency kernels "
-            "in SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long; tokens reach all experts alike"
-        )
-    for one in answer.attention:
-        what, trust = one.algorithm if one.algorithm in mixer.ALGORITHMS else "attention", one.trust
-        lines += [f"{what} is {trust.level}: {trust.reasons[0]}", *map(str, trust.reasons[1:])]
-    return list(dict.fromkeys(lines))

@@ -7,7 +7,8 @@ from math import floor, log2
 from typing import Any
 
 from attnsim.api.asking import read_gpu
-from attnsim.api.step import StepAnswer, step
+from attnsim.api.step import step
+from attnsim.api.step_answer import StepAnswer
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.llm.files import load_model

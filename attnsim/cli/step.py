@@ -10,7 +10,8 @@ from typing import Any
 import typer
 
 from attnsim import wording
-from attnsim.api.step import LEFT_OUT, StepAnswer, step, trust_lines
+from attnsim.api.step import step
+from attnsim.api.step_answer import LEFT_OUT, StepAnswer, trust_lines
 from attnsim.cli import given, options, progress, question_flags, show
 from attnsim.cli.look import Look
 from attnsim.cli.question_flags import ConditionFlags, QuestionFlags

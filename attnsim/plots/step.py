@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnsim.api.step import StepAnswer
+from attnsim.api.step_answer import StepAnswer
 from attnsim.errors import InputError
 from attnsim.models.hardware.changes import changes_text, marks
 from attnsim.plots.layout import Panel, longest

@@ -13,16 +13,8 @@ import pytest
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.gemms.gemm import (
-    KERNELS,
-    GemmTimes,
-    Waits,
-    _missed,
-    fit_of,
-    fits,
-    gemm_times,
-    kernel_of,
-)
+from attnsim.models.implementations.gemms.gemm import GemmTimes, _missed, gemm_times
+from attnsim.models.implementations.gemms.kernels import KERNELS, Waits, fit_of, fits, kernel_of
 from attnsim.validation.measured.aiconfigurator_files import installed_folder
 from benchmarks import gemms
 
@@ -177,6 +169,15 @@ def test_a_format_says_whose_kernel_runs() -> None:
     assert kernel_of("bf16", "vllm", H100) == "triton-grouped-bf16"
     assert kernel_of("bf16", "vllm", B200) == "flashinfer-grouped-bf16"
     assert kernel_of("bf16", "trtllm", B200) == "trtllm-grouped-bf16"
+    assert [kernel_of("fp8-block", name) for name in ("trtllm", "vllm")] == ["trtllm-fp8-block", "sglang-fp8-block"]
+    assert kernel_of("fp8-block", "sglang", H100) == "triton-grouped-fp8-block"
+    assert kernel_of("fp8", "vllm", B200) == "trtllm-grouped-fp8"
+
+
+def test_what_the_kernel_before_has_converted_costs_no_kernel() -> None:
+    waits = replace(NONE, row_clks=1000.0, convert_launches=3.0)
+    own, given = (gemm_times(H100, "vllm-fp8", 16, 4096, 4096, waits, converts=one).time_s[0] for one in (1, 0))
+    assert own - given == pytest.approx(3 * H100.launch.graph_s + 1500 / H100.clock.full_hz, rel=0.2)
 
 
 def test_experts_read_the_weights_of_all_that_tokens_reach_and_gather_their_rows() -> None:

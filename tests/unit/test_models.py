@@ -74,6 +74,7 @@ CONFIGS: dict[str, dict[str, object]] = {
         "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 163840, "attention_bias": False,
         "intermediate_size": 18432, "vocab_size": 129280, "n_routed_experts": 256, "n_shared_experts": 1,
         "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     },
     "longformer-base": BERT
     | {"model_type": "longformer", "attention_window": [512] * 12, "max_position_embeddings": 4098},

@@ -14,8 +14,8 @@ from attnsim.errors import InputError, shown
 from attnsim.files import read_written
 
 _LARGEST = 1 << 27
-_FLAT = ("attn_config", "ffn_config")
-"""Parts of a configuration that are read as if they stood in it (MPT, DBRX)."""
+_FLAT = ("attn_config", "ffn_config", "quantization_config")
+"""Parts of a configuration that are read as if they stood in it (MPT, DBRX, and weights in fp8)."""
 _CORE = ("hidden", "layers", "heads", "inner")
 """Fields that a file must give, but for one inside another's (LLaVA), which may leave out what its family takes."""
 

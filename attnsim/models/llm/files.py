@@ -92,6 +92,8 @@ class ModelFile(BaseModel):
     gate: StrictBool = False
     sinks: StrictBool = False
     softcap: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    qk_norm: StrictBool = False
+    fp8_blocks: StrictBool = False
     left_out: list[StrictStr] = Field(default_factory=list)
     source: StrictStr = Field(min_length=1, max_length=2000)
 
@@ -185,7 +187,7 @@ def _load(path: Path) -> Model:
         raise InputError(f"{path.name}: {error}") from None
 
 
-_AS_WRITTEN = ("outside", "gate", "sinks", "softcap")
+_AS_WRITTEN = ("outside", "gate", "sinks", "softcap", "qk_norm", "fp8_blocks")
 
 
 def _kinds(checked: ModelFile) -> tuple[LayerKind, ...]:

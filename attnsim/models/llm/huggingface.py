@@ -315,6 +315,8 @@ def _read(c: Config) -> Model:
         gate=c.has("gate"),
         sinks=sinks,
         softcap=c.share("softcap"),
+        qk_norm=c.flag("use_qk_norm", c.has("qk_norm")),
+        fp8_blocks=c.value("fp8_blocks") is not None,
     )
 
 

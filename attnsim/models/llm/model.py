@@ -112,6 +112,10 @@ class Model:
         Whether each head's softmax has a learnt term more in its sum (gpt-oss).
     softcap : float, optional
         Bound of a tanh on every score (Gemma 2).
+    qk_norm : bool
+        Whether queries and keys are normed before they are turned (Qwen3, Gemma 3).
+    fp8_blocks : bool
+        Whether its weights in fp8 have a scale for each block of 128 x 128, not one in all (DeepSeek-V3).
     left_out : tuple of str
         What else the model has that changes its attention and is not modelled.
 
@@ -144,6 +148,8 @@ class Model:
     gate: bool = False
     sinks: bool = False
     softcap: float | None = None
+    qk_norm: bool = False
+    fp8_blocks: bool = False
     left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

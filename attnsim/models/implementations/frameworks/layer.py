@@ -55,7 +55,7 @@ def _separate(model: Model, w: Workload) -> Steps:
     rows, d, dv = w.queries, w.head_dim, w.head_dim_v
     width = w.heads_q * d * (1 + model.gate) + w.heads_kv * (d + dv)
     turned = (("Q", rows * w.heads_q * model.rotary), ("K", rows * w.heads_kv * model.rotary))
-    qkv = product_step("QKV projection", (rows, width, model.hidden), ("X", "W_QKV", "QKV"))
+    qkv = product_step("QKV projection", (rows, width, model.hidden), ("X", "W_QKV", "QKV"), after="norm")
     return Steps((qkv, *_turning(model, turned)), (_output(model, w),))
 
 
@@ -65,20 +65,26 @@ def _latent(model: Model, w: Workload, attention: Collection[str]) -> Steps:
     width, nope = heads * w.head_dim, w.head_dim - rope
     before = [
         product_step(
-            "down projections", (rows, (model.query_rank or width) + rank + rope, model.hidden), ("X", "W_D", "C")
+            "down projections",
+            (rows, (model.query_rank or width) + rank + rope, model.hidden),
+            ("X", "W_D", "C"),
+            after="norm",
         )
     ]
     if model.query_rank:
-        before.append(product_step("Q up projection", (rows, width, model.query_rank), ("C", "W_UQ", "Q")))
+        before.append(
+            product_step("Q up projection", (rows, width, model.query_rank), ("C", "W_UQ", "Q"), after="norm")
+        )
     if "rope_append" not in attention:
         before += _turning(model, (("Q", rows * heads * rope), ("K", rows * rope)))
     after = [_output(model, w)]
     if "latent_attention" not in attention and "decompress" not in attention:
         shape = (w.keys, heads * (nope + w.head_dim_v), rank)
-        before.append(product_step("KV up projection", shape, ("C", "W_UKV", "KV")))
+        before.append(product_step("KV up projection", shape, ("C", "W_UKV", "KV"), after="norm"))
     elif "latent_attention" in attention and "absorb_q" not in attention:
-        before.append(product_step("W_UK into Q", (rows, rank, nope), ("Q", "W_UK", "Q latent"), heads))
-        after.insert(0, product_step("W_UV into O", (rows, w.head_dim_v, rank), ("O latent", "W_UV", "O"), heads))
+        shapes = (rows, rank, nope), (rows, w.head_dim_v, rank)
+        before.append(product_step("W_UK into Q", shapes[0], ("Q", "W_UK", "Q latent"), heads, wide=True))
+        after.insert(0, product_step("W_UV into O", shapes[1], ("O latent", "W_UV", "O"), heads, wide=True))
     return Steps(tuple(before), tuple(after))
 
 
@@ -88,4 +94,4 @@ def _turning(model: Model, turned: tuple[tuple[str, int], ...]) -> tuple[Step, .
 
 def _output(model: Model, w: Workload) -> Step:
     shape = (w.queries, model.hidden, w.heads_q * w.head_dim_v)
-    return product_step("O projection", shape, ("O", "W_O", "Y"))
+    return product_step("O projection", shape, ("O", "W_O", "Y"), after="attention")

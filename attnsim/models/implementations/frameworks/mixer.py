@@ -68,7 +68,7 @@ def products_in(kind: LayerKind, hidden: int, rows: int) -> Iterator[Step]:
     """The products before the convolution."""
     mixer, values = MIXERS[kind.kind], kind.heads_q * kind.head_dim_v
     columns = mixer.into(*_widths(kind)) + mixer.ranked * kind.head_dim_v
-    yield product_step("mixer's input projection", (rows, columns, hidden), ("X", "W_in", "QKV"))
+    yield product_step("mixer's input projection", (rows, columns, hidden), ("X", "W_in", "QKV"), after="norm")
     if mixer.ranked:
         shape = (rows, values, kind.head_dim_v)
         yield product_step("gates' up projection", shape, ("C", "W_gates", "gates"), mixer.ranked)

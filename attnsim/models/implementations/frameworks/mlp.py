@@ -50,7 +50,7 @@ def head_step(model: Model, w: Workload, direction: Direction = "fwd") -> Step |
     if not model.vocabulary:
         return None
     rows = w.batch * (w.seq_q if w.passes in ("decode", "bwd", "fwd+bwd") else 1)
-    head = product_step("LM head", (rows, model.vocabulary, model.hidden), ("X", "W_vocabulary", "logits"))
+    head = product_step("LM head", (rows, model.vocabulary, model.hidden), ("X", "W_vocabulary", "logits"), wide=True)
     return head if direction == "fwd" else backward(head)
 
 
@@ -77,9 +77,9 @@ def _dense(rows: int, hidden: int, width: int, gated: bool, direction: Direction
 def _forward(rows: int, hidden: int, width: int, gated: bool, whose: str) -> tuple[Step, ...]:
     into, named = (2 * width, "gate and up") if gated else (width, "up")
     return (
-        product_step(f"{whose}{named}", (rows, into, hidden), ("Y", "W_up", "G")),
+        product_step(f"{whose}{named}", (rows, into, hidden), ("Y", "W_up", "G"), after="norm"),
         Step(f"{whose}activation", activation=Activation(rows * width, gated)),
-        product_step(f"{whose}down", (rows, hidden, width), ("H", "W_down", "Z")),
+        product_step(f"{whose}down", (rows, hidden, width), ("H", "W_down", "Z"), after="activation"),
     )
 
 

@@ -38,14 +38,19 @@ def embedding_step(model: Model, w: Workload) -> Step:
     return Step("embedding", moved=(Access("W_embedding", size), Access("X", size, True)))
 
 
-def routing_steps(model: Model, experts: Experts, w: Workload) -> tuple[Step, ...]:
-    """How the new tokens find their experts, and the sum of what those return."""
-    rows, index = w.queries, 4
-    scores, chosen = rows * experts.count * index, 2 * rows * experts.active * index
-    size = rows * model.hidden * w.output_bytes
-    return (
-        product_step("router", (rows, experts.count, model.hidden), ("Y", "W_router", "scores")),
-        Step("top-k of the router", moved=(Access("scores", scores), Access("chosen", chosen, True))),
-        Step("tokens sorted by expert", moved=(Access("chosen", chosen), Access("sorted", chosen, True))),
-        Step("sum of experts", moved=(Access("Z", experts.active * size), Access("sum", size, True))),
-    )
+def head_norm_step(model: Model, w: Workload) -> Step | None:
+    """The norms of queries and keys, or of the latents that they are made from, in place; None where there are none."""
+    if w.latent is not None:
+        name, elements = "norms of latents", model.query_rank + w.latent.rank
+    elif model.qk_norm:
+        name, elements = "norms of Q and K", w.head_dim * (w.heads_q + w.heads_kv)
+    else:
+        return None
+    size = w.queries * elements * w.output_bytes
+    return Step(name, moved=(Access("QK", size), Access("QK", size, True)))
+
+
+def router_step(model: Model, experts: Experts, w: Workload) -> Step:
+    """The product that finds the experts of the new tokens; what else routes them is timed with the experts."""
+    shape = (w.queries, experts.count, model.hidden)
+    return product_step("router", shape, ("Y", "W_router", "scores"), after="norm", wide=True)

@@ -16,7 +16,9 @@ Biases and conversions are in the epilogue. Operands come from shared memory whi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
@@ -34,6 +36,10 @@ ROTARY_INSTRUCTIONS = by_hand(2.0, "FP32-lane instructions per element of a rota
 MOST_SPLITS = by_hand(16, "most parts that a GEMM of cuBLAS (closed) cuts k into")
 
 
+Before = Literal["", "norm", "attention", "activation"]
+"""The kernel that writes the input of a product."""
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product C[m, n] = A[m, k] B[k, n], or `batch` of them with separate operands.
@@ -46,12 +52,18 @@ class Product:
         Names of A, B and C.
     batch : int
         Number of products, such as one per head.
+    after : {"", "norm", "attention", "activation"}
+        The kernel that writes A, which may convert it.
+    wide : bool
+        Whether the weights keep 16 bits in a model of fp8.
     """
 
     name: str
     shape: tuple[int, int, int]
     tensors: tuple[str, str, str]
     batch: int = 1
+    after: Before = ""
+    wide: bool = False
 
     @property
     def flops(self) -> int:
@@ -130,11 +142,19 @@ def projection(product: Product, gpu: Gpu, dtype: str) -> tuple[list[Kernel], Cu
     return [main, replace(added, role="sum of parts")], chosen
 
 
-def rotary(tensor: str, elements: int, dtype: str) -> Kernel:
+def rotary(turned: Sequence[tuple[str, int]], dtype: str) -> Kernel:
     """Rotary embedding in place: every rotated element read and written once (Su et al., arXiv 2104.09864).
 
-    Elements are 16-bit even if the products are in fp8, to which they are converted later.
+    One kernel turns queries and keys (vLLM, ``csrc/pos_encoding_kernels.cu``). Elements are 16-bit even if the products
+    are in fp8, to which they are converted later.
+
+    Parameters
+    ----------
+    turned : sequence of (str, int)
+        Tensors and their rotated elements.
     """
-    size = elements * max(2, DTYPE_BYTES[dtype])
-    accesses = [Access(tensor, size), Access(tensor, size, True)]
-    return streaming(f"rotary {tensor}", accesses, elements=elements, fp32_per_element=ROTARY_INSTRUCTIONS)
+    e = max(2, DTYPE_BYTES[dtype])
+    accesses = [Access(tensor, elements * e, writes) for tensor, elements in turned for writes in (False, True)]
+    elements = sum(elements for _, elements in turned)
+    names = " and ".join(tensor for tensor, _ in turned)
+    return streaming(f"rotary {names}", accesses, elements=elements, fp32_per_element=ROTARY_INSTRUCTIONS)

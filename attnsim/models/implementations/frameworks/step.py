@@ -7,7 +7,7 @@ from typing import Literal
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.projection import Product, projection, rotary
+from attnsim.models.implementations.frameworks.projection import Before, Product, projection, rotary
 from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
@@ -73,9 +73,17 @@ class Step:
         return sum(product.flops for product in self.products)
 
 
-def product_step(name: str, shape: tuple[int, int, int], tensors: tuple[str, str, str], batch: int = 1) -> Step:
+def product_step(
+    name: str,
+    shape: tuple[int, int, int],
+    tensors: tuple[str, str, str],
+    batch: int = 1,
+    *,
+    after: Before = "",
+    wide: bool = False,
+) -> Step:
     """A step of one product."""
-    return Step(name, (Product(name, shape, tensors, batch),))
+    return Step(name, (Product(name, shape, tensors, batch, after, wide),))
 
 
 def backward(step: Step) -> Step:
@@ -106,7 +114,7 @@ def step_schedule(step: Step, gpu: Gpu, dtype: str) -> Schedule:
         found, chosen = projection(product, gpu, dtype)
         kernels += found
         cuts.append(str(chosen))
-    kernels += [rotary(tensor, elements, dtype) for tensor, elements in step.turned]
+    kernels += [rotary(step.turned, dtype)] if step.turned else []
     if step.activation is not None:
         kernels.append(_activation(step.activation, dtype))
     if step.moved:
