@@ -9,7 +9,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
-from attnsim.models.mechanisms.gated import FAMILY
+from attnsim.models.mechanisms.linear import FAMILY
 from attnsim.models.question.workload import Workload
 
 H100, B200 = load_gpu("h100-sxm5-80gb"), load_gpu("b200-sxm-180gb")

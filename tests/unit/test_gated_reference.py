@@ -6,7 +6,7 @@ import pytest
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
-from attnsim.models.mechanisms.gated import FAMILY
+from attnsim.models.mechanisms.linear import FAMILY
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.gated import causal_convolution, gated_chunked, gated_recurrent, unit_length
 

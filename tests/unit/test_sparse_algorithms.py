@@ -14,7 +14,7 @@ from attnsim.errors import InputError
 from attnsim.models.mask import block_patterns
 from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.sparse import SPARSE
+from attnsim.models.mechanisms.softmax import SPARSE
 from attnsim.models.question.workload import Workload
 
 A100, V100 = "a100-sxm4-80gb", "v100-sxm2-32gb"

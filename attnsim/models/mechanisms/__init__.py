@@ -6,17 +6,14 @@ A record states the mechanism's definition and its implementations. The implemen
 
 from attnsim.errors import InputError
 from attnsim.models.implementations.implementation import Implementation, sizing
-from attnsim.models.mechanisms.dense import DENSE, VARIANTS
-from attnsim.models.mechanisms.gated import GATED
-from attnsim.models.mechanisms.linear import LINEAR
+from attnsim.models.mechanisms.linear import GATED, LINEAR
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.mechanisms.selecting import SELECTING
-from attnsim.models.mechanisms.sharing import MLA, SHARING
-from attnsim.models.mechanisms.sparse import SPARSE
+from attnsim.models.mechanisms.softmax import SHARING, SOFTMAX, SPARSE
 from attnsim.models.question.workload import Workload
 
 MECHANISMS: dict[str, Mechanism] = {
-    item.name: item for item in (*DENSE, *VARIANTS, *SPARSE, *SELECTING, *LINEAR, *GATED, *SHARING, *MLA)
+    item.name: item for item in (*SOFTMAX, *SPARSE, *SELECTING, *LINEAR, *GATED, *SHARING)
 }
 """All mechanisms, by name."""
 

@@ -1,17 +1,24 @@
-"""Record of a mechanism: definition, questions it answers, implementations; its text is in `pages/`."""
+"""Record of a mechanism: definition, questions it answers, implementations.
+
+Its facts are in ``mechanisms.toml``, its functions in the file of its family, and its text is `pages/<name>.md`, in a
+fixed form: a title, one line without a full stop, then three sections. These are Definition (MyST, LaTeX between
+dollars), When it wins (and what it gives up), Sources (a list: papers and code, with arXiv numbers or equations).
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 from attnsim.arrays import Floats
 from attnsim.errors import InputError
 from attnsim.models.closed_forms.useful import Useful, softmax
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.page import Page, read_page
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 
@@ -28,6 +35,39 @@ Work = Callable[[Workload], Useful]
 """(workload) to its useful work, independent of the implementation."""
 
 Group = Literal["sharing", "dense", "sparse", "linear"]
+
+
+SECTIONS = ("Definition", "When it wins", "Sources")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Heading, summary line, definition, conditions under which it wins, and sources of a mechanism."""
+
+    title: str
+    summary: str
+    definition: str
+    wins: str
+    sources: tuple[str, ...]
+
+
+@cache
+def read_page(name: str) -> Page:
+    """Read the page of a mechanism.
+
+    Raises
+    ------
+    ValueError
+        If the file has another form.
+    """
+    text = (Path(__file__).parent / "pages" / f"{name}.md").read_text("utf-8")
+    head, *sections = text.strip().split("\n\n## ")
+    title, _, summary = head.removeprefix("# ").partition("\n\n")
+    parts = [section.partition("\n\n") for section in sections]
+    if tuple(heading for heading, _, _ in parts) != SECTIONS or not text.startswith("# ") or "\n" in summary:
+        raise ValueError(f"pages/{name}.md: wanted a title, one line, and the sections {', '.join(SECTIONS)}")
+    definition, wins, sources = (body for _, _, body in parts)
+    return Page(title, summary, definition, wins, tuple(line.removeprefix("- ") for line in sources.splitlines()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +178,21 @@ class Mechanism:
         """Refuse a question that the mechanism cannot answer."""
         if reason := self.refuses(w):
             raise InputError(f"algorithm {self.name} {reason}")
+
+
+@cache
+def facts() -> dict[str, dict[str, Any]]:
+    """Facts of each mechanism by name, with those of the mechanism that it is `like`."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, given in tomllib.loads(Path(__file__).with_name("mechanisms.toml").read_text("utf-8")).items():
+        like = found.get(given.pop("like", ""), {})
+        own = {key: given[key] for key in ("mask", "selection") if key in given}
+        found[name] = like | given | {"example": like.get("example", {}) | own | given.get("example", {})}
+    return found
+
+
+def mechanism(name: str, reference: Reference, **functions: Any) -> Mechanism:
+    """Make the record of a mechanism from its facts and its functions in Python, the fields of :class:`Mechanism`."""
+    known = {key: tuple(value) if isinstance(value, list) else value for key, value in facts()[name].items()}
+    known["example"] = Workload(**known["example"])
+    return Mechanism(**{"name": name, "reference": reference} | known | functions)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from attnsim.arrays import Floats
 from attnsim.models.closed_forms import useful
-from attnsim.models.mask.mask import Mask
-from attnsim.models.mechanisms.mechanism import Mechanism, Reference
+from attnsim.models.mechanisms.mechanism import Mechanism, mechanism
 from attnsim.models.question.selection import EXAMPLE, Selection
-from attnsim.models.question.workload import Latent, Workload
+from attnsim.models.question.workload import Workload
 from attnsim.models.references import dsa, selecting
 
 
@@ -78,9 +75,6 @@ def _moba(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
     return selecting.selected_attention(q, keys, values, selecting.blocks_by_mean(q, k, s.top, s.block), s.block)
 
 
-_PREFILL = Workload(batch=1, heads_q=64, heads_kv=4, seq_q=8192, head_dim=128, mask=Mask.causal())
-
-
 def _no_other_blocks(w: Workload) -> str:
     s = chosen(w)
     if s.top < 2 or s.block < 2 or s.compress or s.window or s.anywhere:
@@ -90,100 +84,14 @@ def _no_other_blocks(w: Workload) -> str:
     return _misfit(("top",), w)
 
 
-def _choosing(name: str, selection: str, reference: Reference, needs: tuple[str, ...], **more: Any) -> Mechanism:
-    return Mechanism(
-        name,
-        group="sparse",
-        exact=False,
-        example=replace(_PREFILL, selection=Selection.parse(selection)),
-        mask="causal",
-        selection=selection,
-        reference=reference,
-        **{"refuses": partial(_misfit, needs), **more},
-    )
-
-
-_LATENT = Workload(
-    batch=1,
-    heads_q=128,
-    seq_q=4096,
-    seq_kv=32768,
-    head_dim=192,
-    head_dim_v=128,
-    mask=Mask.causal(),
-    latent=Latent(512, 64),
-)
-_INDEX = Workload(
-    batch=1, heads_q=64, heads_kv=1, seq_q=4096, seq_kv=32768, head_dim=128, dtype="fp8", mask=Mask.causal()
-)
-
-
-def _indexing(name: str, example: Workload, needs: tuple[str, ...] = ("top",), **more: Any) -> Mechanism:
-    """Record of DeepSeek sparse attention."""
-    selection = "top 2048, index 64x128"
-    return Mechanism(
-        name,
-        group="sparse",
-        exact=False,
-        example=replace(example, selection=Selection.parse(selection)),
-        mask="causal",
-        selection=selection,
-        reference=_dsa,
-        reads_latent=True,
-        refuses=partial(_no_tokens, needs),
-        **more,
-    )
-
-
-DSA: tuple[Mechanism, ...] = (
-    _indexing("dsa", _LATENT, ("top", "index_heads"), implementations=("sglang.dsa",), useful=useful.indexed),
-    _indexing(
-        "dsa-indexer", _INDEX, implementations=("deepgemm.mqa-logits", "deepgemm.paged-mqa-logits"), useful=useful.index
-    ),
-    _indexing("dsa-topk", _INDEX, implementations=("sgl-kernel.topk",), useful=useful.nothing),
-    _indexing(
-        "dsa-attention",
-        _LATENT,
-        implementations=("flashmla.sparse", "flashmla.sparse-decode"),
-        useful=useful.chosen_keys,
-    ),
-)
-"""DeepSeek sparse attention, and its three kernels."""
-
 SELECTING: tuple[Mechanism, ...] = (
-    _choosing(
-        "nsa",
-        "top 16x64, compress 32 step 16, window 512",
-        _nsa,
-        ("top", "compress", "window"),
-        implementations=("flash-nsa.nsa", "nsa-triton.decode"),
-        useful=useful.three_branches,
-    ),
-    _choosing(
-        "nsa-selected",
-        "top 16x64",
-        _selected,
-        ("top",),
-        implementations=("nsa-triton.selected",),
-        useful=useful.selected,
-    ),
-    _choosing(
-        "nsa-compressed",
-        "top 16x64, compress 32 step 16",
-        _compressed,
-        ("compress",),
-        implementations=("nsa-triton.compressed", "nsa-triton.compressed-scores"),
-        useful=useful.compressed,
-    ),
-    *DSA,
-    _choosing(
-        "moba",
-        "top 3x512",
-        _moba,
-        ("top",),
-        implementations=("moba.efficient",),
-        useful=useful.selected,
-        refuses=_no_other_blocks,
-    ),
+    mechanism("nsa", _nsa, useful=useful.three_branches, refuses=partial(_misfit, ("top", "compress", "window"))),
+    mechanism("nsa-selected", _selected, useful=useful.selected, refuses=partial(_misfit, ("top",))),
+    mechanism("nsa-compressed", _compressed, useful=useful.compressed, refuses=partial(_misfit, ("compress",))),
+    mechanism("dsa", _dsa, useful=useful.indexed, refuses=partial(_no_tokens, ("top", "index_heads"))),
+    mechanism("dsa-indexer", _dsa, useful=useful.index, refuses=partial(_no_tokens, ("top",))),
+    mechanism("dsa-topk", _dsa, useful=useful.nothing, refuses=partial(_no_tokens, ("top",))),
+    mechanism("dsa-attention", _dsa, useful=useful.chosen_keys, refuses=partial(_no_tokens, ("top",))),
+    mechanism("moba", _moba, useful=useful.selected, refuses=_no_other_blocks),
 )
-"""Native sparse attention and two of its branches (the third, a window, is `sliding-window`); DeepSeek's; MoBA."""
+"""Native sparse attention and two of its branches; DeepSeek sparse attention and its three kernels; MoBA."""

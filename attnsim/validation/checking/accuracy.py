@@ -20,7 +20,7 @@ from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, Numbers
 from attnsim.models.hardware.files import builtin_gpu_ids
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS
-from attnsim.models.mechanisms.gated import GATED_NAMES
+from attnsim.models.mechanisms.linear import GATED
 from attnsim.models.mechanisms.mechanism import Group
 from attnsim.validation.checking.by_hand import chosen
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions, unseen_folds
@@ -287,7 +287,7 @@ def kind_of(row: Row) -> str:
     if record.name in _PAPERS and case.source.startswith("fa"):
         title, tables = _PAPERS[record.name]
         return f"{title}, {row.gpu.architecture}, {tables}"
-    if record.runs in GATED_NAMES:
+    if record.runs in (one.name for one in GATED):
         return f"{record.name}, {row.gpu.architecture}"
     if record.library in _SERVING and row.gpu.compute_capability_number < 100:
         call = "encoder" if not row.workload.mask.is_causal and case.passes == "fwd" and not case.window else ""
