@@ -20,9 +20,8 @@ from attnsim.api.trust import Reason, Trust, assess
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import Calibration
 from attnsim.models.calibrations.choose import Chosen
-from attnsim.models.hardware.changes import Change, changes_text
 from attnsim.models.hardware.clock_law import ClockBy, clock_law
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Change, Gpu, changes_text
 from attnsim.models.hardware.units import UNITS, bound_text
 from attnsim.models.question.headings import frame_of
 from attnsim.models.question.lengths import lengths_text

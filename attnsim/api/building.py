@@ -8,10 +8,8 @@ from functools import lru_cache
 
 from attnsim.api.asking import Conditions
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.figure import fields_of
-from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.sections import FIELDS, Sm
+from attnsim.models.hardware.gpu import Change, Gpu
+from attnsim.models.hardware.sections import FIELDS, Sm, fields_of
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest

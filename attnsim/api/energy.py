@@ -12,9 +12,9 @@ from attnsim.api.layer_answer import LayerAnswer, LayerPart
 from attnsim.errors import InputError
 from attnsim.models.hardware.energy import PICO, constants, voltage_factor
 from attnsim.models.hardware.energy import work as counted
-from attnsim.models.hardware.figure import Interval
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import Interval
 from attnsim.models.hardware.units import HBM
 
 

@@ -14,9 +14,9 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, known_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.importing import import_hardware
-from attnsim.models.hardware.importing.nvml import import_attached
+from attnsim.models.hardware.importing.nvidia_smi import import_attached
+from attnsim.models.hardware.names import VARIANTS
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.hardware.variants import VARIANTS
 from attnsim.writing import write_whole
 
 app = help.Commands(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)

@@ -13,7 +13,7 @@ from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED, Ratios
 from attnsim.api.comparing.levers import why
 from attnsim.cli.show import REMARKS, folded, print_remarks, print_rows
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.gpu import Change
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import MECHANISMS, find_mechanism, only_for
 from attnsim.models.question.workload import Workload

@@ -10,8 +10,7 @@ from attnsim.api.comparing.splitting import Split
 from attnsim.cli import show
 from attnsim.cli.split import print_split
 from attnsim.errors import InputError
-from attnsim.models.hardware.area import die_of, table, typical_shares, without_area
-from attnsim.models.hardware.cost import beyond_reticle
+from attnsim.models.hardware.area import beyond_reticle, die_of, table, typical_shares, without_area
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.merits import column
 from attnsim.models.hardware.sections import FIELDS

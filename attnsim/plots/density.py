@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attnsim.api.answer import Outcome
 from attnsim.api.libraries import never_run
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import changes_text
+from attnsim.models.hardware.gpu import changes_text
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import NEVER_RUN, Kernel, engineering, identity, kernels_of, key_panel, shared_words
 from attnsim.plots.sheet import Picture, band, heading, plain_axes

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS, Level
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Marks, changes_text
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu, Marks, changes_text
 from attnsim.plots import roofline_labels
 from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_data import Drawn, Entry, entries, machines, rows

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS, Level, Point, Roofline
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Marks, changes_text, marks
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu, Marks, changes_text, marks
 
 
 @dataclass(frozen=True, slots=True)

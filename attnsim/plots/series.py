@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnsim.api.answer import Outcome
 from attnsim.api.libraries import never_run
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.changes import Marks, changes_text, marks
+from attnsim.models.hardware.gpu import Marks, changes_text, marks
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.roofline_labels import frame_dpi, short, spread
 from attnsim.plots.sheet import note

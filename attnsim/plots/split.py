@@ -11,8 +11,8 @@ from attnsim.api.asking import Question
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.comparing.splitting import Part, Split
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.figure import show
+from attnsim.models.hardware.gpu import Change
+from attnsim.models.hardware.sections import show
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, identity, names_of
 from attnsim.plots.sheet import NARROWEST, Picture, heading, named_rows, side_text, speedup_axis, whisker

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.api.step_answer import StepAnswer
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import changes_text, marks
+from attnsim.models.hardware.gpu import changes_text, marks
 from attnsim.plots.layout import Panel, longest
 from attnsim.plots.series import engineering, key_rows
 from attnsim.plots.sheet import Picture, cells, heading, named_rows, side_text, whisker

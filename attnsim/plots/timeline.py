@@ -8,8 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import changes_text, marks
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu, changes_text, marks
 from attnsim.plots.layout import Panel, longest, wrapped
 from attnsim.plots.sheet import Picture, key, named_rows, note
 from attnsim.plots.styles import Style, ink_on, tensor_hue

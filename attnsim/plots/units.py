@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Marks
+from attnsim.models.hardware.gpu import Marks
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of

@@ -13,8 +13,7 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tables import one_line
 from attnsim.api.tracing import trace
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Change, Marks, marks
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Change, Gpu, Marks, marks
 from attnsim.models.mechanisms import find_mechanism
 from attnsim.reports.asking import Case, ReportStudy, cases
 from attnsim.simulator.trace import Trace

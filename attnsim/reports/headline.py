@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attnsim.api.comparing.ratios import Ratio
-from attnsim.models.hardware.changes import changes_text
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.reports.answers import Answer, Answered, Gain, Report, compared_with, fastest
 from attnsim.reports.sentences import SAME

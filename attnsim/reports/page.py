@@ -11,7 +11,7 @@ import attnsim
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.levers import BETTER
 from attnsim.api.explaining import Explanation
-from attnsim.models.hardware.changes import changes_text
+from attnsim.models.hardware.gpu import changes_text
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section
 from attnsim.reports import pictures

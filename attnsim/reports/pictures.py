@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Outcome
 from attnsim.api.roofline import LEVELS
-from attnsim.models.hardware.changes import Marks
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu, Marks
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image

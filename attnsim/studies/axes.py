@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError, nearest, shown
-from attnsim.models.hardware.changes import TIMES
+from attnsim.models.hardware.gpu import TIMES
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question import words

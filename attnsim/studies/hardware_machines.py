@@ -22,10 +22,9 @@ from attnsim.api.energy import energy
 from attnsim.api.playing import fitting
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
-from attnsim.models.hardware.area import area_mm2, without_area
-from attnsim.models.hardware.cost import cost_usd
-from attnsim.models.hardware.figure import Interval
+from attnsim.models.hardware.area import area_mm2, cost_usd, without_area
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import Interval
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.simulator.replay import replay
 from attnsim.studies.hardware_case import Answered, Case, speedup_of

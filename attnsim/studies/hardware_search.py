@@ -22,12 +22,10 @@ from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.comparing.splitting import MOST, Split, differing, shared_out
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
-from attnsim.models.hardware.area import area_mm2
-from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.cost import cost_usd
-from attnsim.models.hardware.figure import Interval
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.area import area_mm2, cost_usd
+from attnsim.models.hardware.gpu import Change, Gpu
 from attnsim.models.hardware.merits import RESULTS, column
+from attnsim.models.hardware.sections import Interval
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Answered, Case, speedup_of
 from attnsim.studies.hardware_machines import INFEASIBLE, Design, Evaluator, Mix, compared

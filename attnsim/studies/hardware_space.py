@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnsim.errors import InputError, nearest, shown
-from attnsim.models.hardware.changes import TIMES, decimal, new_value
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import TIMES, Gpu, decimal, new_value
 from attnsim.models.hardware.merits import RESULTS
 from attnsim.models.hardware.sections import FIELDS, changeable_alone
 from attnsim.units import parse_quantity

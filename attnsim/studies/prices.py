@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.area import area_mm2
-from attnsim.models.hardware.figure import Interval
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.sections import FIELDS, Interval
 from attnsim.units import EXAMPLES, parse_quantity
 
 AREA = "area"

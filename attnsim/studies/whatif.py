@@ -17,13 +17,10 @@ from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.layer_answer import LayerAnswer
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.area import area_mm2
-from attnsim.models.hardware.changes import changes_text
-from attnsim.models.hardware.cost import cost_usd
-from attnsim.models.hardware.figure import Interval
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.area import area_mm2, cost_usd
+from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.merits import RESULTS
-from attnsim.models.hardware.sections import FIELDS, changeable, changeable_alone
+from attnsim.models.hardware.sections import FIELDS, Interval, changeable, changeable_alone
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.headings import frame_of

@@ -9,16 +9,17 @@ from attnsim.models.hardware.area import (
     FIGURES,
     FOLLOWING,
     area_mm2,
+    beyond_reticle,
     constants_of,
+    cost_usd,
     parts_mm2,
+    sold_per_wafer,
     table,
     typical_shares,
     without_area,
 )
-from attnsim.models.hardware.cost import beyond_reticle, cost_usd, sold_per_wafer
-from attnsim.models.hardware.figure import Interval, propagated
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
-from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.sections import FIELDS, Interval, propagated
 
 H100 = load_gpu("h100-sxm5-80gb")
 

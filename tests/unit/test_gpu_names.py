@@ -11,8 +11,8 @@ import attnsim.models
 from attnsim.errors import Taken
 from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, gpus_called, known_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import inconsistency
+from attnsim.models.hardware.names import VARIANTS
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.hardware.variants import VARIANTS
 from attnsim.tables import read_csv
 from tests.unit.answering import refused
 

@@ -24,7 +24,7 @@ READS_FOREIGN_TEXT = {
     "kernels/gpu/environment.py": "what the driver and nvcc say of themselves",
     "kernels/variant.py": "#include lines of CUDA sources",
     "models/hardware/attached.py": "names that a driver gives GPUs",
-    "models/hardware/changes.py": "values that people give, '2x'",
+    "models/hardware/gpu.py": "values that people give, '2x'",
     "models/hardware/importing/__init__.py": "names in other tools' files",
     "models/hardware/importing/nvidia_smi.py": "what nvidia-smi prints",
     "models/implementations/names.py": "names and versions that people give, 'vllm 0.24.0'",

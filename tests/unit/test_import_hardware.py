@@ -16,7 +16,7 @@ from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
 from attnsim.models.hardware.importing import Imported, import_hardware
-from attnsim.models.hardware.importing.nvml import import_attached
+from attnsim.models.hardware.importing.nvidia_smi import import_attached
 from attnsim.models.question.workload import Workload
 from tests.unit.answering import refusal
 

@@ -22,7 +22,7 @@ from attnsim.api.comparing.crossover import Crossover
 from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
-from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.gpu import Change
 from attnsim.plots.breakeven import breakeven
 from attnsim.plots.density import density
 from attnsim.plots.occupancy import empty_share, waves

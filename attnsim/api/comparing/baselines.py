@@ -13,9 +13,8 @@ from attnsim.api.asking import Question, read_conditions
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.changes import Change
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Change, Gpu
 from attnsim.models.implementations.choose import match
 from attnsim.models.question.workload import Workload
 from attnsim.wording import number

@@ -14,8 +14,7 @@ from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_conditions, read_gpus
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.errors import InputError, nearest, shown
-from attnsim.models.hardware.changes import changes_text
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.mask.block_patterns import Random
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.patterns import Tiles

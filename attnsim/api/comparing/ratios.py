@@ -20,7 +20,7 @@ from attnsim.api.playing import Played as Run
 from attnsim.api.playing import with_alternatives
 from attnsim.api.trust import Trust
 from attnsim.models.calibrations.components import HOST, TIMING, ratio_widths, widths
-from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.gpu import Change
 from attnsim.wording import ratio_text, time_text
 
 OF_A_MACHINE = ("laboratory", "clock")

@@ -13,8 +13,7 @@ from attnsim.api.answering import answer
 from attnsim.api.asking import Given, Question, ask, read_conditions, read_gpu
 from attnsim.api.comparing.ratios import Ratio, T
 from attnsim.errors import InputError
-from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.gpu import Gpu, inconsistency
+from attnsim.models.hardware.gpu import Change, Gpu, inconsistency
 from attnsim.models.question.workload import Workload
 
 MOST = 8

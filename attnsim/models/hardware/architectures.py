@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from attnsim.models.hardware.figure import Kind
-from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.sections import FIELDS, Kind
 from attnsim.tables import read_csv
 
 

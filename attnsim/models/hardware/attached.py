@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import ARCHITECTURES, modelled
-from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.rules import gpu_of_figures, with_rules
-from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.sections import FIELDS, Figure
 
 MEMORY_MARGIN = 0.10
 """A card sold with 80 GB reports 80 GiB less what the driver keeps: up to 7.4 % more."""

@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 from importlib import resources
 
 from attnsim.models.hardware.architectures import architecture_of
-from attnsim.models.hardware.figure import Constant, Interval
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import Constant, Interval
 from attnsim.models.hardware.units import HBM
 from attnsim.tables import read_csv
 

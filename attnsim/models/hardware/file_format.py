@@ -20,9 +20,8 @@ from pydantic import (
 from attnsim.errors import InputError, nearest, shown
 from attnsim.files import read_yaml
 from attnsim.models.hardware.architectures import ARCHITECTURES
-from attnsim.models.hardware.figure import Kind, fields_of
 from attnsim.models.hardware.rules import MEMORY_KINDS, REQUIRED
-from attnsim.models.hardware.sections import FIELDS, SECTIONS
+from attnsim.models.hardware.sections import FIELDS, SECTIONS, Kind, fields_of
 
 KINDS = get_args(Kind)
 ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"

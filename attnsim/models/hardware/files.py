@@ -17,14 +17,11 @@ from attnsim.errors import InputError, Taken, nearest, shown
 from attnsim.files import shipped
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.attached import gpu_of_name
-from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.figure import Figure, show
 from attnsim.models.hardware.file_format import GpuFile, read_document
-from attnsim.models.hardware.gpu import Gpu, inconsistency
-from attnsim.models.hardware.names import called, named, unknown, usual
+from attnsim.models.hardware.gpu import Change, Gpu, inconsistency
+from attnsim.models.hardware.names import VARIANTS, called, named, unknown, usual
 from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
-from attnsim.models.hardware.sections import FIELDS, SECTIONS, field_of
-from attnsim.models.hardware.variants import VARIANTS
+from attnsim.models.hardware.sections import FIELDS, SECTIONS, Figure, field_of, show
 
 _builtin_paths = functools.partial(shipped, Path(__file__).parent / "gpus")
 

@@ -13,10 +13,8 @@ from typing import Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import Architecture, architecture_of
-from attnsim.models.hardware.changes import Change
-from attnsim.models.hardware.figure import Figure, Kind, fields_of
-from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.sections import FIELDS, SECTIONS
+from attnsim.models.hardware.gpu import Change, Gpu
+from attnsim.models.hardware.sections import FIELDS, SECTIONS, Figure, Kind, fields_of
 
 MEMORY_KINDS = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR6", "GDDR6X", "GDDR7")
 

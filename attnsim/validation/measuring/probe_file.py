@@ -16,10 +16,9 @@ from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.kernels.gpu.probe import Rate
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import gpu_of_attached
-from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
-from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.hardware.sections import FIELDS, Figure
 from attnsim.units import format_quantity
 from attnsim.validation.measuring.l2_knee import fit_knee
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -17,17 +17,14 @@ from typing import Literal
 from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import MEMORY_MARGIN
-from attnsim.models.hardware.figure import Figure
 from attnsim.models.hardware.file_format import CAPABILITIES
 from attnsim.models.hardware.files import gpus_called, known_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu, inconsistency
-from attnsim.models.hardware.importing import aiconfigurator as import_aiconfigurator
-from attnsim.models.hardware.importing import llmcompass as import_llmcompass
-from attnsim.models.hardware.importing import nvidia_smi as import_nvidia_smi
-from attnsim.models.hardware.importing.sections import Found, read_text
+from attnsim.models.hardware.importing.nvidia_smi import Card, read_nvidia_smi
+from attnsim.models.hardware.importing.sections import Found, Imported, read_aiconfigurator, read_llmcompass, read_text
+from attnsim.models.hardware.names import inherited
 from attnsim.models.hardware.rules import REQUIRED, gpu_of_figures, with_rules
-from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.hardware.variants import inherited
+from attnsim.models.hardware.sections import FIELDS, Figure
 
 Format = Literal["llmcompass", "aiconfigurator", "nvidia-smi"]
 SUFFIXES: dict[str, Format] = {
@@ -37,25 +34,6 @@ SUFFIXES: dict[str, Format] = {
     ".xml": "nvidia-smi",
 }
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """A GPU imported from another tool's file.
-
-    Parameters
-    ----------
-    like : str
-        Id of the known GPU that supplies missing figures.
-    lacking : tuple of str
-        Keys taken from it.
-    """
-
-    gpu: Gpu
-    format: str
-    like: str
-    lacking: tuple[str, ...]
-    remarks: tuple[str, ...]
 
 
 def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None) -> Imported:
@@ -85,14 +63,12 @@ def import_hardware(path: Path, kind: str | None = None, like: Gpu | None = None
         return rule if like is None else lambda *_: like
 
     if kind == "aiconfigurator":
-        found = import_aiconfigurator.read(path, by(_of_capability))
+        found = read_aiconfigurator(path, by(_of_capability))
         return _checked(path.name, kind, found)
     text = read_text(path)
     try:
-        if kind == "llmcompass":
-            found = import_llmcompass.read(text, by(_of_rate))
-        else:
-            found = import_nvidia_smi.read(text, _of_name, like)
+        llmcompass = kind == "llmcompass"
+        found = read_llmcompass(text, by(_of_rate)) if llmcompass else read_nvidia_smi(text, _of_name, like)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
     return _checked(path.name, kind, found)
@@ -168,7 +144,7 @@ def _of_rate(flops_per_clk: float, bandwidth: float) -> Gpu:
     return min(_known(), key=distance)
 
 
-def _of_name(card: import_nvidia_smi.Card) -> Gpu:
+def _of_name(card: Card) -> Gpu:
     """Known GPU of an nvidia-smi name; among several of equal memory, the one with this clock and power limit."""
 
     def same(gpu: Gpu) -> bool:

@@ -1,21 +1,25 @@
 """``nvidia-smi -q -x``: a GPU by its name, with the clocks and the power limit of this machine.
 
 The log names neither SMs nor rates, bandwidth or caches. It identifies a known GPU, and the settings that differ.
+
+GPU of this machine through NVML, if nvidia-ml-py is installed; needs neither CUDA nor CuPy.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, cast
 from xml.etree import ElementTree
 
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.attached import MEMORY_MARGIN
-from attnsim.models.hardware.figure import Figure
+from attnsim.models.hardware.attached import MEMORY_MARGIN, Attached, gpu_of_attached
+from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.importing.sections import Found, figure
+from attnsim.models.hardware.importing.sections import Found, Imported, figure
+from attnsim.models.hardware.sections import Figure
 from attnsim.units import parse_quantity
 
 MAX_DEPTH = 32
@@ -52,7 +56,7 @@ class Card:
     power_w: float | None
 
 
-def read(text: str, identify: Callable[[Card], Gpu], like: Gpu | None = None) -> Found:
+def read_nvidia_smi(text: str, identify: Callable[[Card], Gpu], like: Gpu | None = None) -> Found:
     """Read the GPU of a log; the first if there are several.
 
     Parameters
@@ -149,3 +153,59 @@ def _parsed(text: str) -> ElementTree.Element:
     if root is None:
         raise InputError("is empty; write the file with: nvidia-smi -q -x")
     return root
+
+
+_FEWER_CORES = (70, 75, 80)
+"""Compute capabilities with 64 FP32 cores per SM; later ones have 128 (CUDA Programming Guide)."""
+_BORROWED = "CUDA device attribute"
+
+
+def import_attached() -> Imported:
+    """The attached GPU: the built-in one, or a record made from what NVML reports.
+
+    Raises
+    ------
+    InputError
+        Without nvidia-ml-py, driver or GPU.
+    """
+    gpu = gpu_of_attached(_attached(), map(load_gpu, known_gpu_ids()))
+    if gpu.id in known_gpu_ids():
+        return Imported(gpu, "nvml", gpu.id, (), ())
+    figures = {key: replace(one, source=one.source.replace(_BORROWED, "NVML")) for key, one in gpu.provenance.items()}
+    return Imported(replace(gpu, provenance=MappingProxyType(figures)), "nvml", "", (), ())
+
+
+def _attached() -> Attached:
+    try:
+        import pynvml
+    except ImportError:
+        raise InputError(
+            "NVML needs nvidia-ml-py (pip install 'attnsim[gpu]'); or give a file written by: nvidia-smi -q -x"
+        ) from None
+    nvml: Any = pynvml
+    try:
+        nvml.nvmlInit()
+        try:
+            return _read(nvml, nvml.nvmlDeviceGetHandleByIndex(0))
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        raise InputError(f"NVML: {error}; check nvidia-smi") from None
+
+
+def _read(nvml: Any, card: Any) -> Attached:
+    name = nvml.nvmlDeviceGetName(card)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(card)
+    capability = 10 * major + minor
+    attributes = {
+        "MultiProcessorCount": nvml.nvmlDeviceGetNumGpuCores(card) // (64 if capability in _FEWER_CORES else 128),
+        "ClockRate": 1000 * nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM),
+        "MemoryClockRate": 1000 * nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_MEM),
+        "GlobalMemoryBusWidth": nvml.nvmlDeviceGetMemoryBusWidth(card),
+    }
+    return Attached(
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        capability=capability,
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(card).total),
+        attributes=attributes,
+    )
