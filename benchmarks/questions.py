@@ -17,8 +17,8 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.mask.documents import Neighborhood
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms import MECHANISMS, Mechanism
 from attnsim.models.mechanisms.choosing import check_runs, default_implementation
 from attnsim.models.question.workload import Workload

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attnsim"
 BUDGET = Path(__file__).with_name("budget.csv")
 
-DERIVING = {"models/schedule/nest.py", "models/schedule/axes.py", "models/schedule/kernel_file.py"}
+DERIVING = {"models/schedule/operation.py", "models/schedule/axes.py", "models/schedule/kernel_file.py"}
 """The modules that make segments for everybody: of loops, of declarations, of a file."""
 
 SEGMENTS, USES = "functions that build segments", "tensor uses written out"

@@ -19,7 +19,7 @@ from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism, find_mechanism, playing, running
 from attnsim.models.mechanisms.choosing import choose_implementation, default_implementation
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.lifted import LiftedCall
+from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.simulator.grid import BUDGET
 from attnsim.simulator.prepare import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Progress

@@ -29,8 +29,7 @@ from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import records
-from attnsim.models.question.column_names import given_cells
-from attnsim.models.question.columns import MEASURED, Columns, Naming
+from attnsim.models.question.columns import MEASURED, Columns, Naming, given_cells
 from attnsim.wording import share_text
 
 MASKED_TWICE = 2.0

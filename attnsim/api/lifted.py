@@ -22,8 +22,8 @@ from attnsim.models.calibrations.components import widths
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import read_kernels
-from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.simulator.replay import Replay
 from attnsim.simulator.trace import Trace
 

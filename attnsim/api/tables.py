@@ -33,7 +33,6 @@ from attnsim.models.implementations.names import meanings_of, plain
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, running
 from attnsim.models.question.case_file import read_table, records
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
-from attnsim.models.question.column_names import read_columns
 from attnsim.models.question.columns import (
     ADDED_COLUMNS,
     MEASURED_COLUMNS,
@@ -42,6 +41,7 @@ from attnsim.models.question.columns import (
     SAID,
     Columns,
     Naming,
+    read_columns,
 )
 from attnsim.models.question.headings import long_form
 from attnsim.models.question.workload import Workload

@@ -15,8 +15,8 @@ from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import find_operation
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
-from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.ptx.adversarial import check_kind
 from attnsim.ptx.faults import Fault
 

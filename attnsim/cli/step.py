@@ -18,8 +18,7 @@ from attnsim.cli.question_flags import ConditionFlags, QuestionFlags
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
-from attnsim.models.question.length_sources import read_lengths
-from attnsim.models.question.lengths import lengths_summary
+from attnsim.models.question.lengths import lengths_summary, read_lengths
 from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.plots.step import step as picture
 

@@ -13,8 +13,7 @@ from attnsim.cli import options, outputs
 from attnsim.cli.options import flag
 from attnsim.errors import InputError
 from attnsim.files import read_typed
-from attnsim.models.question.column_names import given_cells
-from attnsim.models.question.columns import Columns, Naming
+from attnsim.models.question.columns import Columns, Naming, given_cells
 from attnsim.writing import write_whole
 
 Maps = Annotated[

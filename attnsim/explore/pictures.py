@@ -23,7 +23,7 @@ from attnsim.explore.state import DEFAULTS, FIGURES, State
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match
 from attnsim.models.mechanisms import running
-from attnsim.models.question.length_sources import read_lengths
+from attnsim.models.question.lengths import read_lengths
 from attnsim.plots.density import density
 from attnsim.plots.roofline import roofline
 from attnsim.plots.scaling import scaling

@@ -29,8 +29,7 @@ from attnsim.models.implementations.own.sparse import (
     heads_together,
     launch_order,
 )
-from attnsim.models.mask.block_list import block_list
-from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.mask import Mask, block_list
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.borrowed_counts import with_borrowed_counts
+from attnsim.models.schedule.instructions import with_borrowed_counts
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.memory import Traffic, traffic

@@ -15,7 +15,7 @@ from attnsim.models.hardware.gpu import TIMES
 from attnsim.models.hardware.sections import changeable
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question import words
-from attnsim.models.question.length_sources import read_lengths
+from attnsim.models.question.lengths import read_lengths
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, Latent

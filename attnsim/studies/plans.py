@@ -26,7 +26,7 @@ from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import Mechanism
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.borrowed_counts import with_borrowed_counts
+from attnsim.models.schedule.instructions import with_borrowed_counts
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.studies.points import Point, changed

@@ -15,9 +15,9 @@ from attnsim.arrays import Bools, Floats, Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import IN_PROPORTION, LIMITS, SLOWEST_HZ, Gpu
 from attnsim.models.hardware.sections import FIELDS, changeable_alone
-from attnsim.models.question.length_sources import read_lengths
+from attnsim.models.question.lengths import read_lengths
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.lifted import LiftedCall
+from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.studies.axes import COUNTS, Values
 from attnsim.studies.study import Column, Points
 

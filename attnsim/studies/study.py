@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from attnsim.api.adapting.own import OwnTimings
 from attnsim.arrays import Floats, Ints
 from attnsim.errors import InputError
+from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import digest_of
-from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.studies.axes import Axis, Values
 
 Combine = Literal["cartesian", "list", "sobol"]

@@ -19,8 +19,8 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.own import resources
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import read_kernels, write_kernels
-from attnsim.models.schedule.lifted import LiftedCall
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.ptx.machine_code import kernels_in
 from attnsim.simulator.replay import replay

@@ -16,8 +16,7 @@ from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.sparse import list_blocks, sparse_forward
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.own.sparse import TILES, SparseTile, build, following
-from attnsim.models.mask.block_list import block_list
-from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.mask import Mask, block_list
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.schedule import Schedule

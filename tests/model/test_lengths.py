@@ -21,8 +21,7 @@ from attnsim.models.implementations.flashinfer import taken_in_turn
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.xformers import SPLIT_K, SPLIT_K_CAUSAL_QUERIES
 from attnsim.models.mask.mask import Mask
-from attnsim.models.question.cache import Tree
-from attnsim.models.question.workload import Latent, Workload
+from attnsim.models.question.workload import Latent, Tree, Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import Replay, replay
 from tests.model.bounds import compulsory, requested, useful

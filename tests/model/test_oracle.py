@@ -16,8 +16,8 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.schedule.widths import padded
 from tests.model.oracle import Attention, Count, count, count_gemm, fetches
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"

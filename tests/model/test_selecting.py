@@ -18,9 +18,8 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.selecting import dsa_attention, moba, nsa_triton
 from attnsim.models.implementations.selecting.walks import Walk, keys_outside
-from attnsim.models.mask.block_list import block_list
-from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.neighborhood import Neighborhood
+from attnsim.models.mask.documents import Neighborhood
+from attnsim.models.mask.mask import Mask, block_list
 from attnsim.models.mechanisms import only_for
 from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs, walked, walkers, walks
 from attnsim.models.question.workload import Latent, Workload

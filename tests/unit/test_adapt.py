@@ -21,7 +21,7 @@ from attnsim.api.answer import Outcome
 from attnsim.api.asking import ask
 from attnsim.cli import main
 from attnsim.errors import InputError
-from attnsim.models.question.column_names import read_columns
+from attnsim.models.question.columns import read_columns
 from attnsim.validation.measured.datasets import published_rows
 from tests.unit.answering import refusal
 

@@ -19,7 +19,7 @@ from attnsim.errors import InputError
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import parse_row
-from attnsim.models.question.column_names import read_columns
+from attnsim.models.question.columns import read_columns
 from attnsim.wording import number
 from tests.unit.answering import refusal
 

@@ -14,7 +14,7 @@ from attnsim.errors import InputError
 from attnsim.models.question import case_file as case_table
 from attnsim.models.question.case_file import COLUMNS, read_cases, read_table, write_table
 from attnsim.models.question.case_row import parse_row
-from attnsim.models.question.column_names import REQUIRED_COLUMNS
+from attnsim.models.question.columns import REQUIRED_COLUMNS
 
 SMALLEST = {"gpu": "h100-sxm5-80gb", "batch": "4", "heads_q": "32", "seq_q": "8192", "head_dim": "128"}
 HEADER = ",".join(REQUIRED_COLUMNS)

@@ -15,8 +15,7 @@ from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import parse_row
-from attnsim.models.question.column_names import read_columns
-from attnsim.models.question.columns import MEASURED_COLUMNS, Naming, key, known_columns
+from attnsim.models.question.columns import MEASURED_COLUMNS, Naming, key, known_columns, read_columns
 from attnsim.plots.check import check as picture
 from attnsim.validation.measured.own_runs import rows_of
 from tests.unit.answering import refusal

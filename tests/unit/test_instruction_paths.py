@@ -19,8 +19,8 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.mechanisms.choosing import check_runs
-from attnsim.models.question.cache import Tree
 from attnsim.models.question.lengths import lengths_of
+from attnsim.models.question.workload import Tree
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import replay
 

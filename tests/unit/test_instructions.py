@@ -21,8 +21,7 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.own import flash, hopper, sparse
-from attnsim.models.schedule.borrowed_counts import OF_PATH, with_borrowed_counts
-from attnsim.models.schedule.instructions import step_counts
+from attnsim.models.schedule.instructions import OF_PATH, step_counts, with_borrowed_counts
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule
 from attnsim.tables import read_csv
 

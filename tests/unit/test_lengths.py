@@ -11,8 +11,7 @@ import pytest
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.case_row import parse_row, workload_of
-from attnsim.models.question.length_sources import read_lengths
-from attnsim.models.question.lengths import Length, lengths_text, parse_lengths
+from attnsim.models.question.lengths import Length, lengths_text, parse_lengths, read_lengths
 from attnsim.models.question.workload import Workload
 
 

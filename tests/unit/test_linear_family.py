@@ -15,20 +15,22 @@ from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, find_mechanism
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.efficient import SPLIT, efficient_attention, softmax
 from attnsim.models.references.linear import (
+    SPLIT,
+    efficient_attention,
+    favor,
+    feature_count,
     linear_attention,
     linear_attention_chunked,
     linear_attention_quadratic,
     linear_attention_recurrent,
-)
-from attnsim.models.references.linformer import linformer_attention, projected_count, random_projections
-from attnsim.models.references.performer import (
-    favor,
-    feature_count,
+    linformer_attention,
     orthogonal_rows,
     performer_attention,
     positive_features,
+    projected_count,
+    random_projections,
+    softmax,
 )
 from attnsim.models.references.softmax import attention
 

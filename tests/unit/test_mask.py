@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnsim.errors import InputError
-from attnsim.models.closed_forms.band import Band, floor_sum, visible_pairs
+from attnsim.models.closed_forms.columns import Band, floor_sum, visible_pairs
 from attnsim.models.mask.mask import Mask
 
 reaches = st.none() | st.integers(0, 90)

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.models.mask.block_list import block_list
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
 from attnsim.models.mask.documents import Documents, Prefix
-from attnsim.models.mask.mask import Mask
+from attnsim.models.mask.mask import Mask, block_list
 from attnsim.models.mask.patterns import ALL, NONE, Dilated, Global, Part, Strided, Tiles, Window
 from attnsim.models.mask.tile_counts import tile_counts
 from attnsim.models.mask.tile_looks import FULL
@@ -346,7 +345,7 @@ def test_a_million_tokens_are_listed_without_their_matrix() -> None:
 def test_lists_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="48 keys; a block list needs a multiple of 32"):
         block_list(Mask.causal(), 64, 48, 100, 100)
-    monkeypatch.setattr("attnsim.models.mask.block_list.LARGEST_LIST", 10)
+    monkeypatch.setattr("attnsim.models.mask.mask.LARGEST_LIST", 10)
     with pytest.raises(InputError, match="more than 10 tiles of 64 x 64"):
         block_list(Mask.parse("window 300, global 7"), 64, 64, 1000, 1000)
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 import attnsim
-from attnsim.models.question.cache import Tree
 from attnsim.models.question.lengths import parse_lengths
+from attnsim.models.question.workload import Tree
 from attnsim.wording import beyond_text, html_table, spread_text
 
 QUESTION = attnsim.Workload(heads_q=8, heads_kv=2, seq_q=1024, head_dim=64, mask=attnsim.Mask.causal())

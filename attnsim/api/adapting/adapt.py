@@ -19,8 +19,7 @@ from attnsim.api.checking import Check, check
 from attnsim.api.tables import predict_rows, question_of, read
 from attnsim.errors import InputError
 from attnsim.models.digest import version
-from attnsim.models.question.column_names import given_cells
-from attnsim.models.question.columns import Naming
+from attnsim.models.question.columns import Naming, given_cells
 from attnsim.models.question.workload import LARGEST
 from attnsim.wording import share_text, time_text
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnsim.kernels.lift.lifting import Nest, PtxLaunch
 from attnsim.models.digest import version
-from attnsim.models.schedule.lifted import Lifted, Origin
+from attnsim.models.schedule.instructions import Lifted, Origin
 from attnsim.models.schedule.schedule import Kernel
 
 ZEROS = "zeros"

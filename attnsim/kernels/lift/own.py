@@ -19,7 +19,7 @@ from attnsim.kernels.limits import check_launch
 from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.lifted import Lifted, LiftedCall
+from attnsim.models.schedule.instructions import Lifted, LiftedCall
 from attnsim.ptx.adversarial import fill
 from attnsim.ptx.formats import encode
 from attnsim.ptx.machine_code import kernels_in

@@ -10,7 +10,7 @@ from attnsim.errors import InputError
 from attnsim.kernels.lift.assembler import assembled, target_of
 from attnsim.kernels.lift.lifting import PtxLaunch, bytes_of, lift
 from attnsim.kernels.lift.origins import ZEROS, lifted_of
-from attnsim.models.schedule.lifted import LiftedCall
+from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign.compilers import compile_kernel
 from attnsim.ptx.foreign.launching import Ready

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import compressed_pairs, of_last_query, visible_pairs
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.linformer import projected_count
-from attnsim.models.references.performer import feature_count
+from attnsim.models.references.linear import feature_count, projected_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ from attnsim.models.implementations.implementation import Builder, TileRequest, 
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.widths import padded
 
 WIDE = 256
 """Head_dim above which cuDNN has separate kernels."""

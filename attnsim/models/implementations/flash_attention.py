@@ -31,9 +31,9 @@ from attnsim.models.implementations.implementation import Builder, TileRequest, 
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.widths import padded
 
 KIB = 1024
 FA2, FA3 = "flash-attn.2", "flash-attn.3"

@@ -26,9 +26,9 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, O
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule, bytes_of
 from attnsim.models.schedule.splits import Splits
-from attnsim.models.schedule.widths import padded
 
 EMULATED = (3, 16)
 """Share of the exponentials that are polynomials: 4 of every 16 columns in three of a tile's four fragments

@@ -35,8 +35,7 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
-from attnsim.models.schedule.nest import once
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import TileOp, once
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Schedule
 

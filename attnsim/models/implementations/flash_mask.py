@@ -22,8 +22,8 @@ from attnsim.models.mask.documents import Documents, Prefix
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.schedule.widths import padded
 
 NAME = "paddle.flash-mask"
 BOUNDS, BLOCK_BOUNDS, COUNTER = "row bounds", "block bounds", "tile counter"

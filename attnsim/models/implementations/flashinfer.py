@@ -44,12 +44,11 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import Nest, TileOp, loop, once
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, bytes_of, edited, renamed
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.widths import padded
 
 Write = Callable[[Workload, int], list[Kernel]]
 FRAGMENT = 16

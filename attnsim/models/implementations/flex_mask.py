@@ -45,8 +45,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
-from attnsim.models.schedule.nest import by_size, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp, by_size, loop, once
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, bytes_of
 

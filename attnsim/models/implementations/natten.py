@@ -27,7 +27,7 @@ from attnsim.models.implementations.fused.forward import (
 from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
-from attnsim.models.mask.neighborhood import Neighborhood
+from attnsim.models.mask.documents import Neighborhood
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, uses_of
 from attnsim.models.schedule.operation import TileOp

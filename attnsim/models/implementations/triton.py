@@ -21,8 +21,8 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Path, Schedule, check_shared_memory
-from attnsim.models.schedule.widths import padded
 
 NAME = "triton.tutorial"
 OPS = "triton.ops"

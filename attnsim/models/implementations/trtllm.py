@@ -48,9 +48,9 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import LANES
 from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule, edited
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.widths import padded
 
 SHARED_READS = by_hand(2, "blocks of trtllm-gen (closed) that share a read of K and V where each has one tile of rows")
 """Derived from times: at head_dim 256, blocks that each read for themselves would request 11 TB/s from the L2."""

@@ -26,9 +26,9 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment, TileOp
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule, bytes_of, edited
 from attnsim.models.schedule.splits import Splits
-from attnsim.models.schedule.widths import padded
 
 MOST_WHOLE, SLICE = 256, 32
 """Head_dim above which shared memory is modelled as in the source: slices of 32 columns of Q and K, and of 32 keys of P

@@ -9,8 +9,7 @@ from typing import Any
 from attnsim.errors import InputError, Taken, shown
 from attnsim.models.llm.model import LayerKind, Model
 from attnsim.models.llm.parallel import LEFT_OUT, share_of_heads, share_of_model
-from attnsim.models.question.length_sources import read_lengths
-from attnsim.models.question.lengths import Length
+from attnsim.models.question.lengths import Length, read_lengths
 from attnsim.models.question.words import mask_of
 from attnsim.models.question.workload import Workload
 from attnsim.wording import and_text

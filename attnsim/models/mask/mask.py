@@ -1,18 +1,124 @@
-"""Masks: a diagonal band, and within it a union of patterns."""
+"""Masks: a diagonal band, and within it a union of patterns; their text, and lists of their tiles.
+
+Text form of masks: ``causal, window 512, global 16, random 3x64 seed 1``.
+
+Items are separated by commas. ``causal``, ``left N`` and ``right N`` narrow the band; the others are united within it.
+Numbers of tokens may have a suffix, as elsewhere: ``window 4k``.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnsim.arrays import Bools, Ints
 from attnsim.errors import InputError
 from attnsim.models.mask.block_patterns import Blocks, BlockWindow, Random
-from attnsim.models.mask.neighborhood import Neighborhood
-from attnsim.models.mask.patterns import Dilated, Global, Part, Strided, Window
-from attnsim.models.mask.text import parse, written
+from attnsim.models.mask.documents import Documents, Neighborhood, Prefix, sizes
+from attnsim.models.mask.patterns import Dilated, Global, Part, Spans, Strided, Tiles, Window
 from attnsim.models.mask.tile_counts import KEYS, ROWS, TileCounts, tile_counts
+from attnsim.models.mask.tile_looks import EMPTY, FULL, BitMasks, TilePatterns, in_chunks
+
+BAND = ("causal", "left N", "right N")
+
+
+FORMS: dict[str, tuple[str, Callable[[re.Match[str]], Part]]] = {
+    "window N": (r"window (\d+)", lambda m: Window(int(m[1]) - 1, int(m[1]) - 1)),
+    "window N left M right": (
+        r"window(?! *$)(?: (\d+) left)?(?: (\d+) right)?",
+        lambda m: Window(_number(m[1]), _number(m[2])),
+    ),
+    "dilated N step S": (r"dilated (\d+) step (\d+)", lambda m: Dilated(int(m[1]), int(m[2]))),
+    "strided S": (r"strided (\d+)", lambda m: Strided(int(m[1]))),
+    "global N": (r"global (\d+)", lambda m: Global.first(int(m[1]))),
+    "global at I J-K": (r"global at((?: \d+(?:-\d+)?)+)", lambda m: Global(_ranges(m[1]))),
+    "block window RxB": (r"block window (\d+)x(\d+)", lambda m: BlockWindow(int(m[1]), int(m[2]))),
+    "random RxB seed S": (
+        r"random (\d+)x(\d+)(?: seed (\d+))?",
+        lambda m: Random(int(m[1]), int(m[2]), int(m[3] or 0)),
+    ),
+    "random P % xB seed S": (
+        r"random (\d+(?:\.\d+)?) ?% ?x ?(\d+)(?: seed (\d+))?",
+        lambda m: Random(0, int(m[2]), int(m[3] or 0), float(m[1])),
+    ),
+    "document N N": (r"document((?: \d+)*)", lambda m: Documents(tuple(map(int, m[1].split())))),
+    "prefix N": (r"prefix (\d+)", lambda m: Prefix(int(m[1]))),
+    "neighborhood L window W stride S": (
+        r"neighborhood (\d+(?:x\d+)*) window (\d+(?:x\d+)*)(?: stride (\d+(?:x\d+)*))?",
+        lambda m: Neighborhood(sizes(m[1]), sizes(m[2]), sizes(m[3]) if m[3] else (1,) * len(sizes(m[2]))),
+    ),
+    "blocks B R:K": (r"blocks (\d+)((?: \d+:\d+)*)", lambda m: Blocks(int(m[1]), _pairs(m[2]))),
+}
+"""Parts by the form shown to a reader: regular expression of the text, and constructor."""
+
+
+def parse(text: str) -> tuple[int | None, int | None, tuple[Part, ...]]:
+    """Parse left reach, right reach and parts of a mask from text.
+
+    Raises
+    ------
+    InputError
+        Quoting the unknown item, and the known forms.
+    """
+    limits: dict[str, int] = {}
+    parts: list[Part] = []
+    words = re.sub(r"\bcausal (?=window)", "causal, ", " ".join(text.lower().split()))
+    words = re.sub(r"(?<= )(\d+)([km])\b", lambda found: str(int(found[1]) << (10 if found[2] == "k" else 20)), words)
+    items = [item.strip() for item in words.split(",")]
+    if items == ["full"]:
+        return None, None, ()
+    for item in items:
+        band = re.fullmatch(r"(causal)|(left|right) (\d+)", item)
+        if band is None:
+            parts.append(_part(text, item))
+            continue
+        side, reach = band[2] or "right", int(band[3] or 0)
+        if side in limits:
+            raise InputError(f"mask {text!r} limits the {side} side twice; keep one")
+        limits[side] = reach
+    return limits.get("left"), limits.get("right"), tuple(parts)
+
+
+def _part(text: str, item: str) -> Part:
+    for pattern, make in FORMS.values():
+        found = re.fullmatch(pattern, item)
+        if found:
+            return make(found)
+    raise InputError(f"mask {text!r}: {item!r} is not understood; write {', '.join((*BAND, *FORMS))}, or full alone")
+
+
+def written(left: int | None, right: int | None, parts: tuple[Part, ...]) -> str:
+    """Text form of a mask."""
+    if not parts:
+        return _band(left, right)
+    limits = ["causal" if right == 0 else f"right {right}"] if right is not None else []
+    limits += [f"left {left}"] if left is not None else []
+    return ", ".join((*limits, *map(str, parts)))
+
+
+def _band(left: int | None, right: int | None) -> str:
+    if left is None:
+        return "full" if right is None else "causal" if right == 0 else f"right {right}"
+    return f"causal window {left + 1}" if right == 0 else str(Window(left, right))
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _ranges(text: str) -> tuple[tuple[int, int], ...]:
+    ends = (piece.partition("-")[::2] for piece in text.split())
+    return tuple((int(start), int(stop or start) + 1) for start, stop in ends)
+
+
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = (pair.split(":") for pair in text.split())
+    return tuple((int(row), int(key)) for row, key in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +222,7 @@ class Mask:
         """Parse a mask from its text form, such as ``causal, window 512, global 16, random 3x64 seed 1``.
 
         ``causal``, ``left N`` and ``right N`` narrow the band; every other item adds a part to the union. The grammar
-        is in :mod:`attnsim.models.mask.text`, and ``Mask.parse(str(mask)) == mask``.
+        is in :mod:`attnsim.models.mask.mask`, and ``Mask.parse(str(mask)) == mask``.
 
         Raises
         ------
@@ -229,3 +335,91 @@ def _clipped_sum(offset: int, rows: int, limit: int) -> int:
     full = min(max(limit - offset, first), rows)  # rows from this one on contribute `limit`
     rising = full - first
     return rising * (first + offset) + rising * (rising - 1) // 2 + (rows - full) * limit
+
+
+WORD = 32
+"""Keys in a word of a bit mask."""
+
+LARGEST_LIST = 1 << 26
+"""Visits of the longest list that is written out: half a gigabyte."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BlockList:
+    """Key tiles that each row tile visits, from the last to the first, and bit masks of the partly visible ones.
+
+    Parameters
+    ----------
+    tiles : Tiles
+        Sizes of tile and head.
+    row_start : ndarray of int32, shape [row_tiles + 1]
+        First visit of each row tile.
+    key_tile : ndarray of int32, shape [visits]
+        Key tile of each visit, descending within a row tile.
+    pattern : ndarray of int32, shape [visits]
+        `FULL` (-1), or the number of the visit's bit mask.
+    bits : ndarray of uint32, shape [patterns, rows, keys / 32]
+        Distinct bit masks; bit ``b`` of word ``c`` is key ``32 c + b`` of the tile. Rows and keys beyond the end of
+        the sequence are 0.
+    """
+
+    tiles: Tiles
+    row_start: NDArray[np.int32]
+    key_tile: NDArray[np.int32]
+    pattern: NDArray[np.int32]
+    bits: NDArray[np.uint32]
+
+    @property
+    def visits(self) -> int:
+        """Tiles visited by all row tiles of a head."""
+        return len(self.key_tile)
+
+    def dense(self) -> Bools:
+        """Unpack the list to a matrix ``[seq_q, seq_kv]``: for checks on short sequences."""
+        tiles = self.tiles
+        out = np.zeros((tiles.row_tiles, tiles.key_tiles, tiles.rows, tiles.keys), dtype=np.bool_)
+        row_tile = np.repeat(np.arange(tiles.row_tiles), np.diff(self.row_start))
+        packed = self.bits.view(np.uint8) if self.bits.size else np.zeros((1, tiles.rows, tiles.keys // 8), np.uint8)
+        seen = np.unpackbits(packed, axis=-1, bitorder="little").astype(np.bool_)
+        out[row_tile, self.key_tile] = np.where((self.pattern == FULL)[:, None, None], True, seen[self.pattern])
+        matrix = out.swapaxes(1, 2).reshape(tiles.row_tiles * tiles.rows, tiles.key_tiles * tiles.keys)
+        return matrix[: tiles.seq_q, : tiles.seq_kv]
+
+
+@lru_cache(maxsize=4)
+def block_list(mask: Mask, rows: int, keys: int, seq_q: int, seq_kv: int) -> BlockList:
+    """The visits of all row tiles of a head, in the kernel's order.
+
+    Raises
+    ------
+    InputError
+        When the tile's keys do not fill words, or the list would be too long to write out.
+    """
+    if keys % WORD:
+        raise InputError(f"the tile has {keys} keys; a block list needs a multiple of {WORD}, one word of a bit mask")
+    tiles = Tiles(rows, keys, seq_q, seq_kv)
+    band = mask.band
+    bit_masks = BitMasks(tiles)
+    patterns = TilePatterns(band, mask.parts, tiles, bit_masks)
+
+    def spans_of(row_tile: Ints) -> list[Spans]:
+        return [part.spans(row_tile, tiles) for part in mask.parts or (band,)]
+
+    counts, key_tiles, found = [], [], []
+    visits = 0
+    for row_tiles, row_tile, key_tile in in_chunks(tiles, band, spans_of):
+        pattern = patterns.of(row_tile, key_tile)
+        some = pattern != EMPTY
+        visits += int(some.sum())
+        if visits > LARGEST_LIST:
+            raise InputError(
+                f"mask {mask} has more than {LARGEST_LIST} tiles of {rows} x {keys} at {seq_q} x {seq_kv}, too many "
+                "for a block list; take a sparser mask or a shorter sequence"
+            )
+        counts.append(np.bincount(row_tile[some] - row_tiles.start, minlength=len(row_tiles)))
+        key_tiles.append(key_tile[some].astype(np.int32))
+        found.append(pattern[some].astype(np.int32))
+    row_start = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+    return BlockList(
+        tiles, row_start.astype(np.int32), np.concatenate(key_tiles), np.concatenate(found), bit_masks.words()
+    )

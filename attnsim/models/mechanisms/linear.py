@@ -18,17 +18,19 @@ from attnsim.models.closed_forms import useful
 from attnsim.models.closed_forms.useful import Useful
 from attnsim.models.mechanisms.mechanism import Mechanism, mechanism
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.efficient import efficient_attention
 from attnsim.models.references.gated import causal_convolution, gated_chunked, gated_recurrent, normalised, unit_length
 from attnsim.models.references.linear import (
+    efficient_attention,
     linear_attention,
     linear_attention_chunked,
     linear_attention_quadratic,
     linear_attention_recurrent,
+    linformer_attention,
+    performer_attention,
     phi,
+    projected_count,
+    random_projections,
 )
-from attnsim.models.references.linformer import linformer_attention, projected_count, random_projections
-from attnsim.models.references.performer import performer_attention
 
 Decay = Literal["none", "fixed", "head", "channel"]
 

@@ -11,7 +11,7 @@ from attnsim.models.closed_forms import useful
 from attnsim.models.mechanisms.mechanism import Mechanism, mechanism
 from attnsim.models.question.selection import EXAMPLE, Selection
 from attnsim.models.question.workload import Workload
-from attnsim.models.references import dsa, selecting
+from attnsim.models.references import selecting
 
 
 def chosen(w: Workload) -> Selection:
@@ -39,7 +39,7 @@ def _nsa(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
 
 
 def _dsa(w: Workload, q: Floats, k: Floats, v: Floats) -> Floats:
-    return dsa.dsa_attention(q, k, v, chosen(w).top)
+    return selecting.dsa_attention(q, k, v, chosen(w).top)
 
 
 def _no_tokens(needs: tuple[str, ...], w: Workload) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 
 from attnsim.arrays import Floats
 from attnsim.models.implementations.latent.records import preferred
+from attnsim.models.mask.documents import Neighborhood
 from attnsim.models.mask.mask import Mask
-from attnsim.models.mask.neighborhood import Neighborhood
 from attnsim.models.mechanisms.mechanism import Mechanism, Reference, facts, mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward, sigmoid_attention, windowed_attention

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 from attnsim.errors import InputError
 from attnsim.models.question.case_row import NUMBER, Case, parse_row
-from attnsim.models.question.column_names import read_columns
-from attnsim.models.question.columns import EMPTY, Columns, key, known_columns
-from attnsim.models.question.headings import frame_of, frame_of_lines
-from attnsim.models.question.printed import read_printed
+from attnsim.models.question.columns import EMPTY, Columns, key, known_columns, read_columns
+from attnsim.models.question.headings import frame_of, frame_of_lines, read_printed
 from attnsim.writing import writing
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.columns import EMPTY, OPTIONS, OWN, VERSIONS, Columns, key, known_columns
-from attnsim.models.question.length_sources import read_lengths
-from attnsim.models.question.lengths import Length
+from attnsim.models.question.lengths import Length, read_lengths
 from attnsim.models.question.words import KERNEL_OPTIONS, read_dtype, read_pass, whole
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, TEXTS, Workload
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.models.schedule.nest import Nest
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import Nest, TileOp
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 

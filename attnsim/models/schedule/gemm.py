@@ -13,8 +13,7 @@ from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import BLOCK, TileOp
+from attnsim.models.schedule.operation import BLOCK, Nest, TileOp, loop, once
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, Path, bytes_of
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from attnsim.by_hand import by_hand
-from attnsim.models.schedule.nest import apart, once
-from attnsim.models.schedule.operation import STEP, TileOp
+from attnsim.models.schedule.operation import STEP, TileOp, apart, once
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 
 STREAM_BYTES = by_hand(16 * 1024, "bytes that a block of a helper kernel reads")

@@ -1,4 +1,7 @@
-"""The key tiles that each tile of query rows visits under a band mask, for all row tiles at once."""
+"""The key tiles that each tile of query rows visits under a band mask, for all row tiles at once.
+
+The head dimensions that fused kernels are compiled for.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.arrays import Ints
+from attnsim.errors import InputError
 from attnsim.models.question.workload import Workload
 
 
@@ -180,3 +184,23 @@ def classes(*columns: Ints | NDArray[np.bool_]) -> tuple[tuple[Ints, ...], Ints]
         there = first >= 0
         firsts, inverse = first[there], (there.cumsum() - 1)[key]
     return tuple(column[firsts].astype(np.int64) for column in columns), inverse.astype(np.int64, copy=False)
+
+
+FLASH_WIDTHS = (32, 64, 96, 128, 192, 256, 512)
+"""Head dimensions of FlashAttention's kernels."""
+
+
+def padded(head_dim: int) -> int:
+    """The width that a fused kernel computes `head_dim` columns with.
+
+    Raises
+    ------
+    InputError
+        When no kernel is wide enough.
+    """
+    for width in FLASH_WIDTHS:
+        if head_dim <= width:
+            return width
+    raise InputError(
+        f"head_dim is {head_dim}; fused kernels are played up to 512; take --implementation torch.eager (unfused)"
+    )

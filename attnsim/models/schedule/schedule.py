@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from attnsim.arrays import Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.schedule.nest import Nest, loop_nest
-from attnsim.models.schedule.operation import AMOUNTS, Segment, TileOp, amounts
+from attnsim.models.schedule.operation import AMOUNTS, Nest, Segment, TileOp, amounts, loop_nest
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 

@@ -20,7 +20,7 @@ from attnsim.models.implementations.frameworks.eager import (
 )
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.linformer import projected_count
+from attnsim.models.references.linear import projected_count
 from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule
 

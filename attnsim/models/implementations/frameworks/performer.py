@@ -29,7 +29,7 @@ from attnsim.models.implementations.frameworks.keys_gemm import keys_gemm
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.performer import feature_count
+from attnsim.models.references.linear import feature_count
 from attnsim.models.schedule.gemm import Operand, library_gemm
 from attnsim.models.schedule.schedule import Kernel, Schedule
 

@@ -24,12 +24,10 @@ from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, product
-from attnsim.models.schedule.nest import Nest, by_size, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.row_tiles import classes, row_tiles, visible_queries
+from attnsim.models.schedule.row_tiles import classes, padded, row_tiles, visible_queries
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
-from attnsim.models.schedule.widths import padded
 
 KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
 """Products of a step in the pass for dK and dV, and in the pass for dQ."""

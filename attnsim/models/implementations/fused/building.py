@@ -15,9 +15,9 @@ from attnsim.models.implementations.implementation import Builder, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import AMOUNTS, TileOp
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule, edited
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.widths import padded
 
 
 def flash_schedule(

@@ -16,8 +16,7 @@ from attnsim.models.implementations.fused.backward import dot_do_o
 from attnsim.models.implementations.fused.loops import dropped
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
-from attnsim.models.schedule.nest import by_size, loop
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, TileOp, by_size, loop
 from attnsim.models.schedule.row_tiles import visible_queries
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 

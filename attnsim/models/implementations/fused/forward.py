@@ -20,12 +20,10 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
-from attnsim.models.schedule.nest import Nest, by_size, once
-from attnsim.models.schedule.operation import TileOp
-from attnsim.models.schedule.row_tiles import RowTiles, classes, row_tiles
+from attnsim.models.schedule.operation import Nest, TileOp, by_size, once
+from attnsim.models.schedule.row_tiles import RowTiles, classes, padded, row_tiles
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.splits import UNCUT, Splits
-from attnsim.models.schedule.widths import padded
 
 BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows with head_dim, K's and V's alike")
 """Derived from decode steps of more blocks than SMs and up to 32 keys, whose waves each cost the latency of a block:

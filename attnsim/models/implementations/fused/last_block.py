@@ -16,8 +16,7 @@ from attnsim.by_hand import by_hand
 from attnsim.models.implementations.fused.splits import MERGE_INSTRUCTIONS, SCALE_INSTRUCTIONS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
-from attnsim.models.schedule.nest import Nest, loop, loop_nest, once
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import Nest, TileOp, loop, loop_nest, once
 from attnsim.models.schedule.schedule import Kernel, Launch
 
 MAXIMA_AT_ONCE = 8

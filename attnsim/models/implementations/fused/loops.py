@@ -19,8 +19,7 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.instructions import product
-from attnsim.models.schedule.nest import Nest, by_size, loop, once
-from attnsim.models.schedule.operation import STEP, TileOp
+from attnsim.models.schedule.operation import STEP, Nest, TileOp, by_size, loop, once
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
 DROPOUT_BITS, DROPOUT_INSTRUCTIONS = 8, 2

@@ -21,8 +21,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
 from attnsim.models.schedule.instructions import LANES
-from attnsim.models.schedule.nest import loop, once
-from attnsim.models.schedule.operation import STEP, TileOp
+from attnsim.models.schedule.operation import STEP, TileOp, loop, once
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, visible_queries
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch

@@ -13,8 +13,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
-from attnsim.models.schedule.nest import Nest, apart, loop, once
-from attnsim.models.schedule.operation import BLOCK, TileOp
+from attnsim.models.schedule.operation import BLOCK, Nest, TileOp, apart, loop, once
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
 from attnsim.models.schedule.splits import UNCUT, Splits

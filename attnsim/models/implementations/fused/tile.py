@@ -12,8 +12,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import StepCounts
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Buffers, Path, bytes_of, check_shared_memory
-from attnsim.models.schedule.widths import padded
 
 Loop = Literal["fa2", "fa3", "staged", "ring"]
 Order = Literal[

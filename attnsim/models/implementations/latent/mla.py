@@ -17,8 +17,7 @@ from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS, PAGES,
 from attnsim.models.implementations.latent.tiles import FINAL, NOTHING, PARTIAL, LatentTile, Visits
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
-from attnsim.models.schedule.nest import Nest, by_size, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.schedule import Kernel
 
 

@@ -11,8 +11,7 @@ from attnsim.models.implementations.frameworks.projection import Product, projec
 from attnsim.models.implementations.latent.tiles import latent_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import Nest, TileOp, loop, once
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch

@@ -19,8 +19,7 @@ from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.operation import Nest, TileOp, loop, once
 from attnsim.models.schedule.schedule import Kernel, Path
 
 LINK_CLKS = by_hand(30, "clocks of one link of a chain of dependent instructions, such as a row of a substitution")

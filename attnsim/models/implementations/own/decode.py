@@ -34,9 +34,8 @@ from attnsim.models.implementations.own.resources import (
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product
-from attnsim.models.schedule.nest import Nest, by_size, loop, once
 from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.row_tiles import visible_keys
 from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule, bytes_of, check_shared_memory
 from attnsim.models.schedule.splits import Splits

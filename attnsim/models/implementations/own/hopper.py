@@ -13,8 +13,8 @@ from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Ord
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import ELEMENT, asked_for, counts_of, kernel_label, registers_of
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Schedule, bytes_of
-from attnsim.models.schedule.widths import padded
 
 NAME = "attnsim.flash-hopper"
 ENTRY = "flash_hopper"

@@ -47,8 +47,7 @@ from attnsim.models.implementations.own.resources import FLYING, LOADING, TURN, 
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product, together
-from attnsim.models.schedule.nest import Nest, by_size, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
 NOTES = ("weights are phi(q) phi(k) with phi = elu + 1, not softmax's: another function of the same inputs",)

@@ -39,9 +39,8 @@ from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product
-from attnsim.models.schedule.nest import Nest, by_size, loop
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, Schedule, bytes_of, check_shared_memory
 
 NAME = "attnsim.sparse"

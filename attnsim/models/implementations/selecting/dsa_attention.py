@@ -29,8 +29,7 @@ from attnsim.models.implementations.selecting.dsa_choice import choosing, instru
 from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, LIST
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.nest import Nest, by_size, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Path

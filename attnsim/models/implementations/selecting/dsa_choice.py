@@ -26,8 +26,7 @@ from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, L
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, loop, once
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Kernel, Launch, Path
 

@@ -26,11 +26,10 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, declared
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, loop, once
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule, renamed
-from attnsim.models.schedule.widths import padded
 
 NAME = "flash-nsa.nsa"
 PROBABILITIES = "block scores"

@@ -29,12 +29,10 @@ from attnsim.models.question.selection import Selection, of_last_query
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.gemm import Operand, library_gemm
-from attnsim.models.schedule.nest import Nest, by_size, loop
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.row_tiles import classes
+from attnsim.models.schedule.row_tiles import classes, padded
 from attnsim.models.schedule.schedule import Kernel, Launch, Schedule
-from attnsim.models.schedule.widths import padded
 
 NAME = "nsa-triton.decode"
 TOGETHER, WINDOW_KEYS = 16, 128

@@ -43,11 +43,10 @@ from attnsim.models.question.selection import Selection, compressed_pairs, visib
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product, step_counts
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, loop, once
 from attnsim.models.schedule.passes import Access, streaming
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Launch, Path, Schedule
-from attnsim.models.schedule.widths import padded
 
 SELECTED, COMPRESSED = "nsa-triton.selected", "nsa-triton.compressed"
 QUERIES = 64

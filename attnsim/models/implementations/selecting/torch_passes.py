@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from attnsim.by_hand import by_hand
 from attnsim.models.schedule.axes import Axis, Tensor, declared
-from attnsim.models.schedule.nest import Nest, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, loop, once
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel
 

@@ -31,8 +31,7 @@ from attnsim.models.implementations.selecting.torch_passes import LIST
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import step_counts
-from attnsim.models.schedule.nest import Nest, by_size, loop, once
-from attnsim.models.schedule.operation import BLOCK, STEP, TileOp
+from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.row_tiles import classes
 from attnsim.models.schedule.schedule import Buffers, Kernel, Launch
 
