@@ -13,7 +13,7 @@ from attnsim.models.hardware.sections import FIELDS, Sm, fields_of
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FusedTiles
 from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest
-from attnsim.models.implementations.surrounding import host_s
+from attnsim.models.implementations.options import host_s
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Schedule

@@ -32,9 +32,15 @@ from attnsim.models.calibrations.numbers import ImplementationNumbers, Numbers
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks.layer import steps
-from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, known_mlp, mlp_steps
-from attnsim.models.implementations.frameworks.step import Step, step_schedule
+from attnsim.models.implementations.frameworks.layer import (
+    Step,
+    dense_mlp_steps,
+    head_step,
+    known_mlp,
+    mlp_steps,
+    step_schedule,
+    steps,
+)
 from attnsim.models.implementations.gemms.gemm import GemmTimes, gemm_times
 from attnsim.models.implementations.gemms.kernels import KERNELS, fit_of, kernel_of
 from attnsim.models.llm.asked import asked_layers, not_attending
@@ -64,7 +70,7 @@ def layer(model: Model | str, gpu: Gpu | str, **asked: Unpack[LayerGiven]) -> La
     """Predict one layer: projections, rotary embedding, attention and MLP.
 
     The steps around the attention are those of :mod:`attnsim.models.implementations.frameworks.layer`, those behind it
-    of :mod:`attnsim.models.implementations.frameworks.mlp`. Their products are GEMMs in closed
+    of :mod:`attnsim.models.implementations.frameworks.layer`. Their products are GEMMs in closed
     form, with waits that were fitted (:mod:`attnsim.models.implementations.gemms.gemm`); products in fp32 are replayed.
 
     Parameters

@@ -11,8 +11,8 @@ from attnsim.api.answering import answer
 from attnsim.api.asking import Conditions, ask
 from attnsim.api.layer_answer import ATTENTION, Group, LayerPart
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.frameworks import mixer
-from attnsim.models.implementations.frameworks.step import Direction, Step
+from attnsim.models.implementations.frameworks import layer
+from attnsim.models.implementations.frameworks.layer import Direction, Step
 from attnsim.models.llm.model import LayerKind
 from attnsim.models.llm.parallel import share_of_heads
 from attnsim.models.question.lengths import Length
@@ -71,15 +71,15 @@ def mixer_parts(
     alone = replace(conditions, own=None, progress=None)
     parts, answers = list[LayerPart](), list[Outcome]()
     rows, normed, whole = sum(one.queries * one.times for one in lengths), 0, False
-    for algorithm, call in mixer.calls(kind, lengths, dtype):
-        if algorithm == mixer.CONVOLUTION and whole:
+    for algorithm, call in layer.calls(kind, lengths, dtype):
+        if algorithm == layer.CONVOLUTION and whole:
             continue
         found = _seen(call, gpu, algorithm, alone)
-        whole = found.implementation in mixer.WITH_ALL_AROUND
-        normed += 0 if whole or algorithm == mixer.CONVOLUTION else call.queries
+        whole = found.implementation in layer.WITH_ALL_AROUND
+        normed += 0 if whole or algorithm == layer.CONVOLUTION else call.queries
         of = "decode" if call.passes == "decode" else "prompts"
         answers.append(found)
         parts.append(replace(attention_part(found, "fwd"), name=f"{algorithm}, {of}"))
-    before = [part(one, "projections") for one in mixer.products_in(kind, hidden, rows)]
-    after = mixer.products_out(kind, hidden, rows, normed, DTYPE_BYTES[dtype])
+    before = [part(one, "projections") for one in layer.products_in(kind, hidden, rows)]
+    after = layer.products_out(kind, hidden, rows, normed, DTYPE_BYTES[dtype])
     return [*before, *parts, *(part(one, "projections") for one in after)], answers

@@ -31,18 +31,20 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.collectives.all_reduce import norms_too
 from attnsim.models.implementations.collectives.collective import check_server, collective_time, libraries
 from attnsim.models.implementations.collectives.known import collective_of
-from attnsim.models.implementations.frameworks import mixer
-from attnsim.models.implementations.frameworks.layer import steps
-from attnsim.models.implementations.frameworks.mlp import head_step, known_mlp, mlp_steps
-from attnsim.models.implementations.frameworks.passes import (
+from attnsim.models.implementations.frameworks import layer
+from attnsim.models.implementations.frameworks.layer import (
+    Step,
     cache_write_step,
     embedding_step,
     head_norm_step,
+    head_step,
+    known_mlp,
+    mlp_steps,
     norm_step,
     router_step,
+    steps,
 )
 from attnsim.models.implementations.frameworks.servers import Served, served_attention
-from attnsim.models.implementations.frameworks.step import Step
 from attnsim.models.llm.files import load_model
 from attnsim.models.llm.model import LayerKind, Model
 from attnsim.models.llm.parallel import share_of_model
@@ -142,7 +144,7 @@ def step(
         within_s = min(row.slowed_to_s, float(f"{time_s:.1g}"))  # of steps alike the same, and longer ones slow no more
         parts, answers = run.parts(kinds, replace(conditions, within_s=within_s))
     left_out = tuple(
-        f"{one.layers} layers of {one}" for one in whole.kinds if not (one.mask or one.mlp or mixer.is_played(one))
+        f"{one.layers} layers of {one}" for one in whole.kinds if not (one.mask or one.mlp or layer.is_played(one))
     )
     return StepAnswer(
         whole, tp, ep, machine.id, machine.changes, batch, tuple(parts), tuple(answers), memory,
@@ -217,7 +219,7 @@ class _Run:
 
     def mixing(self) -> Iterator[LayerKind]:
         """One GPU's part of the layers that do not attend and are played."""
-        for kind in filter(mixer.is_played, self.model.kinds):
+        for kind in filter(layer.is_played, self.model.kinds):
             yield share_of_mixer(kind, self.tp)
 
     def workload(self, share: Model, dtype: str = "") -> Workload:
@@ -280,7 +282,7 @@ class _Run:
             for used, share in zip(own, shares, strict=True)
         ]
         sequences = sum(one.times for one in self.lengths)
-        cached += [sequences * kind.layers * mixer.state_bytes(kind, kept) for kind in self.mixing()]
+        cached += [sequences * kind.layers * layer.state_bytes(kind, kept) for kind in self.mixing()]
         token = [used * (share.kv_bytes_per_token(kept) or 0) for used, share in zip(own, shares, strict=True)]
         weights: int | None = None
         if self.model.outside is not None and (feeding := self.feeding()):

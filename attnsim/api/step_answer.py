@@ -11,9 +11,9 @@ from attnsim.api.asking import (
 )
 from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
 from attnsim.api.trust import Reason, Trust
-from attnsim.models.hardware.changes import Change
+from attnsim.models.hardware.gpu import Change
 from attnsim.models.implementations.collectives.collective import TIMED_GPUS
-from attnsim.models.implementations.frameworks import mixer
+from attnsim.models.implementations.frameworks.layer import ALGORITHMS
 from attnsim.models.llm.model import Model
 from attnsim.models.question.lengths import Length
 
@@ -197,6 +197,6 @@ def trust_lines(answer: StepAnswer) -> list[str]:
             "in SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long; tokens reach all experts alike"
         )
     for one in answer.attention:
-        what, trust = one.algorithm if one.algorithm in mixer.ALGORITHMS else "attention", one.trust
+        what, trust = one.algorithm if one.algorithm in ALGORITHMS else "attention", one.trust
         lines += [f"{what} is {trust.level}: {trust.reasons[0]}", *map(str, trust.reasons[1:])]
     return list(dict.fromkeys(lines))

@@ -14,8 +14,7 @@ from attnsim.models.calibrations.choose import Chosen
 from attnsim.models.calibrations.components import COMPONENTS, HOST, NORMAL_90, PRIORS, TIMING, widths
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.options import SUPPORTS
-from attnsim.models.implementations.surrounding import HOST_WIDTH
+from attnsim.models.implementations.options import HOST_WIDTH, SUPPORTS
 from attnsim.models.question.workload import Workload
 from attnsim.wording import beyond_text, spread_text
 

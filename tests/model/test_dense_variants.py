@@ -11,7 +11,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, memory_dq_backward
+from attnsim.models.implementations.fused.backward import MemoryDqTile, memory_dq_backward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, split_count
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

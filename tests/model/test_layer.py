@@ -7,8 +7,8 @@ from attnsim.api.layer import GEMM_NUMBERS
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.implementations.frameworks.layer import Step, step_schedule
 from attnsim.models.implementations.frameworks.projection import Product, cut
-from attnsim.models.implementations.frameworks.step import Step, step_schedule
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.simulator.replay import Replay, replay

@@ -7,7 +7,7 @@ import pytest
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.surrounding import CALL_S, KERNEL_S, RECORDED_S
+from attnsim.models.implementations.options import CALL_S, KERNEL_S, RECORDED_S
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule

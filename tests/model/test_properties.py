@@ -13,7 +13,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.fused import loops as flash
+from attnsim.models.implementations.fused import forward as flash
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.mask.mask import Mask

@@ -15,8 +15,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations import natten
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
-from attnsim.models.implementations.fused.building import in_step
-from attnsim.models.implementations.selecting import dsa_attention, moba, nsa_triton
+from attnsim.models.implementations.selecting import dsa, moba, nsa_triton
 from attnsim.models.implementations.selecting.walks import Walk, keys_outside
 from attnsim.models.mask.documents import Neighborhood
 from attnsim.models.mask.mask import Mask, block_list
@@ -26,6 +25,7 @@ from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.references import selecting
 from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.operation import AMOUNTS
+from attnsim.models.schedule.schedule import in_step
 from attnsim.simulator.replay import replay
 from attnsim.validation.checking.accuracy import UNSEEN, family_rows, numbers_without
 
@@ -261,10 +261,10 @@ def test_shares_of_decoding_cover_every_chosen_key_once() -> None:
     for batch in (1, 2, 7, 64, 300):
         w = Workload(batch, 128, 1, 576, heads_kv=1, seq_kv=9000, head_dim_v=512, dtype="bf16", passes="decode",
                      mask=Mask.causal(), selection=Selection(2048))  # fmt: skip
-        given = dsa_attention.shares(w, 66)
+        given = dsa.shares(w, 66)
         assert len(given) <= 66 and sum(map(sum, given)) == batch * 32 and all(map(all, given))
-        assert dsa_attention.pieces(w, 66).sum() == sum(map(len, given))
-    assert dsa_attention.pieces(replace(w, batch=1), 66).tolist() == [32]  # a tile for each share
+        assert dsa.pieces(w, 66).sum() == sum(map(len, given))
+    assert dsa.pieces(replace(w, batch=1), 66).tolist() == [32]  # a tile for each share
 
 
 def scored(batch: int, seq_q: int, seq_kv: int, heads: int = 32) -> Workload:

@@ -17,7 +17,7 @@ from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import gpu_to_yaml
 from attnsim.models.hardware.units import TENSOR
 from attnsim.models.implementations.fused.tile import FlashTile, check_tile
-from attnsim.models.implementations.own.least_time import STEP_CLKS, least_clks
+from attnsim.models.implementations.own.resources import STEP_CLKS, least_clks
 from attnsim.models.implementations.registry import IMPLEMENTATIONS, check_lengths
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.schedule.instructions import StepCounts

@@ -9,9 +9,7 @@ import pytest
 from attnsim import attention_share, layer, load_gpu, load_model
 from attnsim.cli import main
 from attnsim.errors import InputError
-from attnsim.models.implementations.frameworks.layer import steps
-from attnsim.models.implementations.frameworks.mlp import dense_mlp_steps, head_step, mlp_steps
-from attnsim.models.implementations.frameworks.step import Step
+from attnsim.models.implementations.frameworks.layer import Step, dense_mlp_steps, head_step, mlp_steps, steps
 from attnsim.models.llm.model import Model
 
 GPU = "h100-sxm5-80gb"

@@ -12,9 +12,8 @@ from attnsim import Mask, Workload, load_gpu, predict
 from attnsim.api.tables import predict_case
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
-from attnsim.models.implementations.builds import BUILDS, build_speed
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match, settled_name
-from attnsim.models.implementations.names import MEANINGS
+from attnsim.models.implementations.names import BUILDS, MEANINGS, build_speed
 from attnsim.models.question.case_row import parse_row
 from attnsim.tables import read_csv
 from attnsim.validation.checking.validate import assumed_table

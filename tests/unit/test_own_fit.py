@@ -23,8 +23,8 @@ from attnsim.kernels.gpu.timing import Sample, Timing
 from attnsim.models.calibrations import calibration
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import ImplementationNumbers
-from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import OWN_KERNELS, find_implementation, match
+from attnsim.models.implementations.names import build_speed
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.simulator.replay import replay

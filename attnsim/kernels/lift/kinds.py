@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS
 from attnsim.ptx.counters import cost, pipe_of
 from attnsim.ptx.dataflow import read, written
 from attnsim.ptx.faults import UnsupportedInstruction

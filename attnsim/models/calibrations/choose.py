@@ -9,9 +9,9 @@ from attnsim.models.calibrations.calibration import Calibration, calibrations
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.names import build_speed
 from attnsim.models.question.workload import Workload
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from attnsim.errors import InputError, some
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.builds import versions_differ
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.implementations.names import (
     MEANINGS,
@@ -26,6 +25,7 @@ from attnsim.models.implementations.names import (
     version_number,
     version_of,
     version_parts,
+    versions_differ,
     versions_of,
 )
 from attnsim.models.implementations.options import able, came_later, check_options, lacking

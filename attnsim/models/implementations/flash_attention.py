@@ -18,7 +18,6 @@ from attnsim.models.implementations.fused.building import (
     each_way,
     fa2_combine,
     flash_schedule,
-    in_step,
     one_query,
     override,
 )
@@ -32,7 +31,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.row_tiles import padded
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Schedule, in_step
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 KIB = 1024

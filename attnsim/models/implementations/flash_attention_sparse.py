@@ -19,6 +19,8 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.forward import (
+    LOOPS,
+    Operations,
     busy_rows,
     flash_peak_bytes,
     launched,
@@ -28,7 +30,6 @@ from attnsim.models.implementations.fused.forward import (
     tiled_kernel,
     with_ends,
 )
-from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.order import launch_order
 from attnsim.models.implementations.fused.tile import FlashTile, check_tile, with_tile
 from attnsim.models.implementations.implementation import TileRequest, record

@@ -28,8 +28,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import hopper_tile
 from attnsim.models.implementations.fused.building import flash_schedule, one_query, override
-from attnsim.models.implementations.fused.forward import flash_forward
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, flash_forward
 from attnsim.models.implementations.fused.splits import (
     MERGE_INSTRUCTIONS,
     cache_write,

@@ -18,13 +18,14 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import fa2_forward, hopper_tile
 from attnsim.models.implementations.flash_attention_4 import choose_tile as blackwell_tile
 from attnsim.models.implementations.fused.forward import (
+    LOOPS,
+    Operations,
     flash_peak_bytes,
     operands,
     results,
     tiled_kernel,
     with_ends,
 )
-from attnsim.models.implementations.fused.loops import LOOPS, Operations
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.mask.documents import Neighborhood

@@ -13,10 +13,14 @@ from dataclasses import replace
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.flash_attention import counted, fa2_backward
-from attnsim.models.implementations.fused.backward import two_pass_backward
+from attnsim.models.implementations.fused.backward import (
+    MemoryDqTile,
+    dq_in_memory,
+    memory_dq_backward,
+    two_pass_backward,
+)
 from attnsim.models.implementations.fused.building import flash_schedule, one_kernel_each_way, override_backward
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
-from attnsim.models.implementations.fused.memory_dq import MemoryDqTile, dq_in_memory, memory_dq_backward
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, FusedTiles
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload

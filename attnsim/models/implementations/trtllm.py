@@ -39,8 +39,7 @@ from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import alike, flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
-from attnsim.models.implementations.fused.last_block import merging_last
-from attnsim.models.implementations.fused.splits import cache_write, store_cache
+from attnsim.models.implementations.fused.splits import cache_write, merging_last, store_cache
 from attnsim.models.implementations.fused.tile import FlashTile, Order
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask

@@ -19,7 +19,7 @@ from attnsim.models.implementations.choose import (
     unplayed,
 )
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.surrounding import check_operations
+from attnsim.models.implementations.options import check_operations
 from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.lengths import Length

@@ -193,6 +193,8 @@ def facts() -> dict[str, dict[str, Any]]:
 
 def mechanism(name: str, reference: Reference, **functions: Any) -> Mechanism:
     """Make the record of a mechanism from its facts and its functions in Python, the fields of :class:`Mechanism`."""
-    known = {key: tuple(value) if isinstance(value, list) else value for key, value in facts()[name].items()}
+    known: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in facts()[name].items()
+    }
     known["example"] = Workload(**known["example"])
-    return Mechanism(**{"name": name, "reference": reference} | known | functions)
+    return Mechanism(name=name, reference=reference, **known | functions)

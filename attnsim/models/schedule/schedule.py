@@ -502,6 +502,23 @@ def edited(kernel: Kernel, edit: Callable[[TileOp], TileOp]) -> Kernel:
     return replace(kernel, segments=tuple(replace(one, ops=tuple(map(edit, one.ops))) for one in kernel.segments))
 
 
+def in_step(kernel: Kernel) -> Kernel:
+    """The kernel with all its warps in lockstep, as Triton compiles a loop with asynchronous copies.
+
+    Every step begins with a barrier of the whole block (``cp.async.wait_group`` and ``bar.sync``, `MembarAnalysis` of
+    Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
+    """
+    groups = kernel.warpgroups
+    return replace(edited(kernel, lambda op: _times(op, groups)), warpgroups=1, in_step=groups)
+
+
+def _times(op: TileOp, groups: int) -> TileOp:
+    """Sum of an operation over `groups` warpgroups; copies are per block and stay."""
+    if op.bytes:
+        return op
+    return op._replace(**{name: getattr(op, name) * groups for name in AMOUNTS if name not in ("bytes", "clks")})
+
+
 def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
     """The kernel with other names for the tensors that it reads and writes; an MMA has the name of its output."""
 

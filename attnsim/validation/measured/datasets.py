@@ -15,9 +15,9 @@ from joblib import Parallel, delayed
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.builds import build_speed
 from attnsim.models.implementations.choose import match
 from attnsim.models.implementations.implementation import Implementation
+from attnsim.models.implementations.names import build_speed
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule

@@ -2,17 +2,21 @@
 
 The passes are a list of operations (:mod:`attnsim.models.question.operations`): the implementation's own,
 counted from the source of the code that was timed, or the question's.
+
+Unfused attention in PyTorch, a list of operations for each form of the call; and its fused call of 2023.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention import flash1
 from attnsim.models.implementations.frameworks.eager import one_pass, over_rows, softmax, strided_copy
-from attnsim.models.implementations.implementation import TileRequest
+from attnsim.models.implementations.implementation import Implementation, TileRequest, facts, record
 from attnsim.models.question.operations import Operations
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.gemm import GemmTile, Operand, gemm, gemm_path, library_tile
@@ -277,3 +281,15 @@ def peak_memory_bytes(w: Workload, own: Operations) -> int:
     gradients = 2 if "bwd" in w.directions else 1
     expanded = sum(sizes.nd(t) for t in "KV") * w.group if sizes.expands else 0
     return sizes.pairs * alive + (gradients * sum(sizes.nd(t) for t in "QKVO") + expanded) * sizes.e
+
+
+def unfused(name: str) -> Implementation:
+    """The record of an implementation that runs a list of operations."""
+    own = Operations.parse(facts()[name]["operations"])
+    return record(name, partial(naive, implementation=name, own=own), peak_bytes=partial(peak_memory_bytes, own=own))
+
+
+RECORDS = (
+    *map(unfused, ("torch.baddbmm", "torch.eager", "torch.sdpa-math", "ideal.unfused", "transformers.eager")),
+    record("torch.sdpa-flash-1", partial(flash1, name="torch.sdpa-flash-1")),
+)

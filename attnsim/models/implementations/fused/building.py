@@ -14,9 +14,8 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, F
 from attnsim.models.implementations.implementation import Builder, TileRequest
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.operation import AMOUNTS, TileOp
 from attnsim.models.schedule.row_tiles import padded
-from attnsim.models.schedule.schedule import Kernel, Schedule, edited
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 
@@ -113,20 +112,3 @@ def each_way(
     back = override_backward(backward(), shape) if "bwd" in w.directions else None
     kernels = [*kernels, *(run_backward(w, back) if back else ())]
     return flash_schedule(w, name, kernels, FusedTiles(tile, back), splits, notes)
-
-
-def in_step(kernel: Kernel) -> Kernel:
-    """The kernel with all its warps in lockstep, as Triton compiles a loop with asynchronous copies.
-
-    Every step begins with a barrier of the whole block (``cp.async.wait_group`` and ``bar.sync``, `MembarAnalysis` of
-    Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
-    """
-    groups = kernel.warpgroups
-    return replace(edited(kernel, lambda op: _times(op, groups)), warpgroups=1, in_step=groups)
-
-
-def _times(op: TileOp, groups: int) -> TileOp:
-    """Sum of an operation over `groups` warpgroups; copies are per block and stay."""
-    if op.bytes:
-        return op
-    return op._replace(**{name: getattr(op, name) * groups for name in AMOUNTS if name not in ("bytes", "clks")})

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import dot_do_o
-from attnsim.models.implementations.fused.loops import dropped
+from attnsim.models.implementations.fused.forward import dropped
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, uses_of
 from attnsim.models.schedule.operation import BLOCK, STEP, TileOp, by_size, loop

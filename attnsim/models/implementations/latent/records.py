@@ -23,8 +23,7 @@ from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.latent import tiles as mla_tiles
-from attnsim.models.implementations.latent.mla import latent_attention
-from attnsim.models.implementations.latent.projections import copy, latent_combine, product
+from attnsim.models.implementations.latent.mla import copy, latent_attention, latent_combine, product
 from attnsim.models.implementations.latent.tiles import (
     LatentTile,
     absorbed,

@@ -13,8 +13,7 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
-from attnsim.models.implementations.linear.chunks import Chunks, Work
-from attnsim.models.implementations.linear.recurrence import TAPS
+from attnsim.models.implementations.linear.chunks import TAPS, Chunks, Work
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.schedule import Schedule

@@ -15,12 +15,17 @@ from dataclasses import dataclass, replace
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.linear import delta
-from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
-from attnsim.models.implementations.linear.delta import CHUNK, FP32, OUTPUT_COLUMNS
-from attnsim.models.implementations.linear.gated_delta import COLUMNS_A_BLOCK, chunked_bytes, prefill, recurring
-from attnsim.models.implementations.linear.recurrence import Recurrence
-from attnsim.models.implementations.linear.shape import Shape
+from attnsim.models.implementations.linear import gated_delta
+from attnsim.models.implementations.linear.chunks import Chunks, Recurrence, Shape, Work, path_of
+from attnsim.models.implementations.linear.gated_delta import (
+    CHUNK,
+    COLUMNS_A_BLOCK,
+    FP32,
+    OUTPUT_COLUMNS,
+    chunked_bytes,
+    prefill,
+    recurring,
+)
 from attnsim.models.schedule.axes import Tensor
 
 TILE = by_hand(64, "rows and columns of a state that a block of chunk_fwd_h has: Triton times 32 and 64 both ways")
@@ -62,7 +67,7 @@ def _states(s: Shape, tile: States, gpu: Gpu) -> Chunks:
         links=2,
     )
     return Chunks(
-        delta.WALK,
+        gated_delta.WALK,
         CHUNK,
         s.groups,
         tuple(tensors),
@@ -75,7 +80,7 @@ def _states(s: Shape, tile: States, gpu: Gpu) -> Chunks:
 
 
 def _outputs(s: Shape, tile: States, gpu: Gpu) -> Chunks:
-    one = delta.output(s, gpu, "V", tile.gates != 0)
+    one = gated_delta.output(s, gpu, "V", tile.gates != 0)
     sums = Tensor("key sums", "b h g c", s.d * FP32, by_tile=True)
     return replace(one, tensors=(*one.tensors, sums)) if tile.normalises else one
 
@@ -90,7 +95,7 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
         Tensor("A of Q", "b h g c x", CHUNK * FP32, written=True),
     )
     return (
-        Chunks(delta.SUMS, CHUNK, s.groups, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
+        Chunks(gated_delta.SUMS, CHUNK, s.groups, sums, Work(fp32=6 * CHUNK * s.d, links=6)),
         _states(s, States(-1), gpu),
         Chunks(
             WITHIN,
@@ -100,8 +105,8 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
             Work(((CHUNK, CHUNK, s.d),) * 2, exps=4 * CHUNK * s.d, fp32=8 * CHUNK * s.d, links=16),
             path="mma_sync",
         ),
-        delta.output_by_channels(
-            delta.OUTPUT,
+        gated_delta.output_by_channels(
+            gated_delta.OUTPUT,
             s,
             gpu,
             "V",
@@ -114,8 +119,8 @@ def _channel_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
 
 def _delta_net(s: Shape, gpu: Gpu) -> Iterator[Chunks]:
     """Gated DeltaNet's kernels without decays and exponentials."""
-    solved = delta.overlap(s, gpu, s.e), *delta.solve(s)
-    for one in (*solved, delta.updates(s, gpu, s.e), delta.walk(s, gpu, 0, 0), delta.output(s, gpu)):
+    solved = gated_delta.overlap(s, gpu, s.e), *gated_delta.solve(s)
+    for one in (*solved, gated_delta.updates(s, gpu, s.e), gated_delta.walk(s, gpu, 0, 0), gated_delta.output(s, gpu)):
         tensors = tuple(tensor for tensor in one.tensors if tensor.name != "g sums")
         yield replace(one, tensors=tensors, work=replace(one.work, exps=0))
 

@@ -12,19 +12,21 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.linear import delta
-from attnsim.models.implementations.linear.chunks import Chunks, Work
-from attnsim.models.implementations.linear.delta import BLOCK, CHUNK, FP32, OUTPUT_COLUMNS, ROWS
+from attnsim.models.implementations.linear import gated_delta
+from attnsim.models.implementations.linear.chunks import Chunks, Recurrence, Shape, Work
 from attnsim.models.implementations.linear.gated_delta import (
+    BLOCK,
+    CHUNK,
     COLUMNS_A_BLOCK,
+    FP32,
+    OUTPUT_COLUMNS,
+    ROWS,
     chunked_bytes,
     peak_bytes,
     prefill,
     recurring,
     unit_length,
 )
-from attnsim.models.implementations.linear.recurrence import Recurrence
-from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor
 from attnsim.models.schedule.schedule import Kernel
@@ -58,9 +60,9 @@ def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
         Tensor("beta", "b h g c x", s.e),
         Tensor("A diagonal", "b h g c x", BLOCK * FP32),
         Tensor("A of Q", "b h g c x", BLOCKS_BELOW * BLOCK**2 * s.e, written=True, by_tile=True),
-        Tensor("A inverse", "b h g c x", delta.DIAGONAL * BLOCK**2 * s.e, written=True, by_tile=True),
+        Tensor("A inverse", "b h g c x", gated_delta.DIAGONAL * BLOCK**2 * s.e, written=True, by_tile=True),
     )
-    merging = delta.merging()
+    merging = gated_delta.merging()
     # Products of Q and K with K, decayed, are in fp32 at the rate of tf32: twice the time of 16 bits.
     overlaps = ((BLOCK, BLOCK, s.d),) * (2 * 2 * BLOCKS_BELOW)
     rows = ROWS * (BLOCK - 2)
@@ -76,11 +78,11 @@ def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
                 (*overlaps, *merging.products), exps=(2 * ROWS - 1 + BLOCKS_BELOW) * BLOCK * s.d,
                 fp32=rows * 3 * BLOCK**2 + 4 * CHUNK * s.d, links=rows + merging.links,
             ),
-            warps=delta.SOLVE_WARPS, path="mma_sync",
+            warps=gated_delta.SOLVE_WARPS, path="mma_sync",
         ),
-        delta.updates(s, gpu, s.e, channels=True),
-        delta.walk(s, gpu, FP32, FP32, channels=True, turned=True),
-        delta.output_by_channels(
+        gated_delta.updates(s, gpu, s.e, channels=True),
+        gated_delta.walk(s, gpu, FP32, FP32, channels=True, turned=True),
+        gated_delta.output_by_channels(
             OUTPUT, s, gpu, "V new", within_bytes=s.e, links=s.d // 64 + 1,
             shared=(CHUNK * 64 + 64 * OUTPUT_COLUMNS) * s.e * 3,
         ),

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.linear.chunks import Chunks, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Recurrence, Shape, Work, path_of
 from attnsim.models.implementations.linear.gated_delta import peak_bytes, prefill, recurring
-from attnsim.models.implementations.linear.recurrence import Recurrence
-from attnsim.models.implementations.linear.shape import Shape
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor
 

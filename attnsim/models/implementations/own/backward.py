@@ -17,8 +17,7 @@ import numpy as np
 from attnsim.arrays import Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.fused.forward import block_begins
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, block_begins
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import (
     ELEMENT,

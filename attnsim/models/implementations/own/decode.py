@@ -18,8 +18,7 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.building import flash_schedule
-from attnsim.models.implementations.fused.forward import block_begins
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
+from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, block_begins
 from attnsim.models.implementations.fused.splits import MAX_SPLITS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import (

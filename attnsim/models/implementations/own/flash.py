@@ -11,13 +11,13 @@ from attnsim.models.implementations.fused.building import flash_schedule
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile, FusedTiles, Loop
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.least_time import least_clks
 from attnsim.models.implementations.own.resources import (
     ELEMENT,
     OPTIONS,
     asked_for,
     counts_of,
     kernel_label,
+    least_clks,
     registers_of,
 )
 from attnsim.models.question.workload import Workload

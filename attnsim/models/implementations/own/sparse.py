@@ -25,16 +25,15 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.forward import (
+    MASK_INSTRUCTIONS,
     block_begins,
     busy_rows,
     flash_peak_bytes,
     listed_keys,
 )
-from attnsim.models.implementations.fused.loops import MASK_INSTRUCTIONS
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own import resources
-from attnsim.models.implementations.own.least_time import least_clks
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, least_clks, registers_of
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, declared

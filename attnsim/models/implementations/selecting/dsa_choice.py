@@ -22,7 +22,7 @@ from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, LIST
+from attnsim.models.implementations.selecting.walks import INDEX_BYTES, LIST
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared

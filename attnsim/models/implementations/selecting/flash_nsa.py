@@ -21,7 +21,7 @@ from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting import nsa_triton
 from attnsim.models.implementations.selecting.nsa_triton import CompressedTile, SelectedTile, power_of_two
-from attnsim.models.implementations.selecting.torch_passes import clear, over
+from attnsim.models.implementations.selecting.walks import clear, over
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs
 from attnsim.models.question.workload import Workload

@@ -20,7 +20,7 @@ from attnsim.models.implementations.flash_attention import FA2, counted, fa2_for
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.nsa_triton import chosen
-from attnsim.models.implementations.selecting.torch_passes import FOUND_BYTES, over, top_k
+from attnsim.models.implementations.selecting.walks import FOUND_BYTES, over, top_k
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.selection import Selection, visible_pairs

@@ -23,8 +23,7 @@ from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.nsa_triton import forward_tile, power_of_two
-from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, best_past, clear, over, top_k
-from attnsim.models.implementations.selecting.walks import Walk, forward
+from attnsim.models.implementations.selecting.walks import INDEX_BYTES, Walk, best_past, clear, forward, over, top_k
 from attnsim.models.question.selection import Selection, of_last_query
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared

@@ -23,20 +23,23 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import dot_do_o, sums_of_groups
-from attnsim.models.implementations.fused.building import in_step
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
-from attnsim.models.implementations.selecting.torch_passes import INDEX_BYTES, LIST, best_past, clear, top_k
 from attnsim.models.implementations.selecting.walks import (
+    INDEX_BYTES,
+    LIST,
     TritonBackwardTile,
     Walk,
     architecture,
+    best_past,
+    clear,
     compiled,
     forward,
     keys_outside,
     registers,
     rows_outside,
+    top_k,
 )
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.selection import Selection, compressed_pairs, visible_pairs, walked, walkers
@@ -46,7 +49,7 @@ from attnsim.models.schedule.instructions import StepCounts, product, step_count
 from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, loop, once
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import padded
-from attnsim.models.schedule.schedule import Kernel, Launch, Path, Schedule
+from attnsim.models.schedule.schedule import Kernel, Launch, Path, Schedule, in_step
 
 SELECTED, COMPRESSED = "nsa-triton.selected", "nsa-triton.compressed"
 QUERIES = 64

@@ -9,10 +9,29 @@ within a chunk, across chunks through cumulated states; its normaliser is taken 
 padded to whole chunks first.
 
 Key heads are not repeated: a group of query heads reads the features and the states of its key head.
+
+GEMMs that sum over the keys: a small result of a long sum, split over blocks by split-K.
+
+C of m x n has few tiles, and one block each would leave most of the GPU idle. Libraries then split the sum into parts
+that write fp32 results, and add those up in a second kernel (NVIDIA/cutlass, ``media/docs/cpp/efficient_gemm.md``,
+parallelised reductions). cuBLAS's rule is not public. Assumed is the smallest number of parts that gives every SM a
+block, each of at least as many steps as the GEMM has stages; or up to twice as many if they are then equal.
+
+Efficient attention (Shen et al., arXiv 1812.01243) as a framework runs it: two softmax passes and two GEMMs.
+
+The sequence follows cmsflash/efficient-attention (commit 23d44036), all heads in one launch. K and Q are stored there
+as ``[head_dim, seq]``, so that K's softmax runs along contiguous rows of keys.
+
+Linformer (Wang et al., arXiv 2006.04768) as a framework runs it: keys projected to k, then unfused attention.
+
+The sequence follows `LinformerSelfAttention` of lucidrains/linformer (commit 1533a130): two GEMMs against E and F,
+which all heads share; scores of k keys, a scale pass, a softmax pass, P V. Its linear layers are not part of
+attention, its dropout is off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,20 +42,71 @@ from attnsim.models.implementations.frameworks.eager import (
     arrays_bytes,
     elementwise,
     over_rows,
+    softmax,
     summed,
 )
-from attnsim.models.implementations.frameworks.keys_gemm import keys_gemm
 from attnsim.models.implementations.implementation import Implementation, TileRequest, record
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
-from attnsim.models.references.linear import feature_count
-from attnsim.models.schedule.gemm import Operand, library_gemm
+from attnsim.models.references.linear import feature_count, projected_count
+from attnsim.models.schedule.gemm import GemmTile, Operand, gemm, gemm_path, library_gemm, library_tiles, waves_s
 from attnsim.models.schedule.schedule import Kernel, Schedule
+
+Sizes = tuple[int, int, int]
+"""m, n, k."""
+
+
+def check_nothing_hidden(w: Workload, reason: str) -> None:
+    """Refuse a mask, or dropout, for a mechanism that sums all keys before any query; `reason` is its explanation."""
+    if w.mask.within(w.seq_q, w.seq_kv).is_windowed or is_causal(w) or w.dropout:
+        raise InputError(
+            f"{reason}, so that none can be hidden: the mask is {w.mask}{', dropout' if w.dropout else ''}; "
+            "allowed: no mask, no dropout; linear and performer have a causal form"
+        )
+
+
+def _parts(tile: GemmTile, batch: int, shape: Sizes, sms: int) -> int:
+    """Parts of k: as many as give every SM a block, or up to twice as many if they are then equal."""
+    m, n, k = shape
+    steps = -(-k // tile.k)
+    wanted = min(-(-sms // (batch * -(-m // tile.m) * -(-n // tile.n))), max(1, steps // tile.stages))
+    equal = (n for n in range(wanted, min(2 * wanted, steps // tile.stages) + 1) if k % (n * tile.k) == 0)
+    return next(equal, -(-steps // -(-steps // wanted)))  # none of which is empty
+
+
+def keys_gemm(
+    name: str, batch: int, shape: Sizes, a: Operand, b: Operand, c: Operand, *, dtype: str, gpu: Gpu
+) -> list[Kernel]:
+    """Batched GEMM C[m, n] = A[m, k] B[k, n], and the sum of its parts if k is split.
+
+    Parameters
+    ----------
+    shape : (int, int, int)
+        m, n, k.
+    gpu : Gpu
+        GPU whose SMs are to be filled.
+    """
+    (m, n, _), chosen_for = shape, gpu.tiled_for
+    cuts = [
+        (tile, _parts(tile, batch, shape, chosen_for.sm.count))
+        for tile in library_tiles(chosen_for, dtype, m, a.element_bytes)
+    ]
+    tile, parts = min(cuts, key=lambda cut: waves_s(cut[0], batch, shape, chosen_for, dtype, a.element_bytes, cut[1]))
+    out, size = c if parts == 1 else Operand(f"{c.tensor} partial", 4), batch * m * n
+    kernel = gemm(name, batch, shape, a, b, out, dtype=dtype, path=gemm_path(gpu), tile=tile, parts=parts)
+    if parts == 1:
+        return [kernel]
+    reads, writes = (out.tensor, size * parts * 4), (c.tensor, size * c.element_bytes)
+    return [
+        kernel,
+        summed(f"add parts of {c.tensor}", reads, writes, size * parts),
+    ]
+
 
 CHUNK = 128
 """Rows of a chunk of the causal form: one GEMM tile."""
 
-NOTES = ("an estimate of softmax attention by random features",)
+ESTIMATE = ("an estimate of softmax attention by random features",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +148,7 @@ class Performer:
             kernels += self._feature_map(tensor, whole, m, gpu, suffix)
         kernels += _causal(whole, m, gpu, suffix) if causal else _full(whole, m, gpu)
         tile = f"{m} features, {f'chunks of {CHUNK}, ' * causal}{GEMM_TEXT}"
-        return Schedule("performer", self.name, tuple(kernels), tile, self.peak_bytes(w), NOTES)
+        return Schedule("performer", self.name, tuple(kernels), tile, self.peak_bytes(w), ESTIMATE)
 
     def peak_bytes(self, w: Workload) -> int:
         """Peak memory: arrays, padded copies, W, and the features: both, and K's twice, or states and weights."""
@@ -211,9 +281,115 @@ def _causal(w: Workload, m: int, gpu: Gpu, suffix: str) -> list[Kernel]:
     ]
 
 
-def _record(name: str, features: int = 0) -> Implementation:
-    made = Performer(f"{name}@{features}" if features else name, features, name.endswith(".fused"))
-    return record(made.name, made.build, peak_bytes=made.peak_bytes, number=features, sized=partial(_record, name))
+EFFICIENT = "efficient-attention.eager"
 
 
-RECORDS = (_record("performer-pytorch.eager"), _record("performer-pytorch.fused"))
+ANOTHER_FUNCTION = (
+    "weights are softmax(q over d) softmax(k over n), not softmax's: another function of the same inputs",
+)
+
+
+def build_efficient(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """Schedule of a workload.
+
+    Raises
+    ------
+    InputError
+        If there is no such form.
+    """
+    check_nothing_hidden(w, f"{EFFICIENT} takes a softmax over all keys before any query")
+    e, d, dv = w.element_bytes, w.head_dim, w.head_dim_v
+    heads, kv_heads = w.batch * w.heads_q, w.batch * w.heads_kv
+    queries, keys = heads * w.seq_q * d, kv_heads * w.seq_kv * d
+    q, k, v, o = Operand("Q'", e), Operand("K'", e), Operand("V", e), Operand("O", w.output_bytes)
+    kernels = (
+        softmax("softmax K", [("K", keys * e)], ("K'", keys * e), kv_heads * d, w.seq_kv),
+        softmax("softmax Q", [("Q", queries * e)], ("Q'", queries * e), heads * w.seq_q, d),
+        *keys_gemm("S = K'^T V", kv_heads, (d, dv, w.seq_kv), k, v, Operand("S", e), dtype=w.dtype, gpu=gpu),
+        library_gemm("O = Q' S", heads, (w.seq_q, dv, d), q, Operand("S", e, w.group), o, dtype=w.dtype, gpu=gpu),
+    )
+    return Schedule("efficient", EFFICIENT, kernels, GEMM_TEXT, efficient_bytes(w), ANOTHER_FUNCTION)
+
+
+def efficient_bytes(w: Workload) -> int:
+    """Peak memory: arrays, both softmaxes and the state."""
+    softmaxes = w.batch * (w.heads_q * w.seq_q + w.heads_kv * w.seq_kv) * w.head_dim
+    return arrays_bytes(w) + (softmaxes + w.batch * w.heads_kv * w.head_dim * w.head_dim_v) * w.element_bytes
+
+
+OF_ONE_LENGTH = ("E and F are learned and belong to one length: k keys, each a mixture of all, stand for the sequence",)
+
+
+@dataclass(frozen=True, slots=True)
+class Linformer:
+    """Linformer in one implementation.
+
+    Parameters
+    ----------
+    name : str
+        Name of the implementation.
+    keys : int
+        k; 0 for `PROJECTED_KEYS`. At most the number of keys.
+    """
+
+    name: str
+    keys: int = 0
+
+    def count(self, w: Workload) -> int:
+        """k of a workload."""
+        return projected_count(w.seq_kv, self.keys)
+
+    def build(self, w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+        """Schedule of a workload.
+
+        Raises
+        ------
+        InputError
+            If there is no such form.
+        """
+        check_nothing_hidden(w, f"{self.name} mixes all keys before the softmax")
+        k, e = self.count(w), w.element_bytes
+        heads = w.batch * w.heads_q
+        rows = heads * w.seq_q
+        scores, weights = ("S", rows * k * e), ("P", rows * k * e)
+
+        def projection(name: str, matrix: str, width: int) -> list[Kernel]:
+            operands = Operand(matrix, e, w.batch), Operand(name, e), Operand(f"{name} projected", e)
+            shape = (k, w.heads_kv * width, w.seq_kv)
+            return keys_gemm(f"{matrix} {name}", w.batch, shape, *operands, dtype=w.dtype, gpu=gpu)
+
+        def attended(name: str, shape: tuple[int, int, int], a: Operand, b: str, c: Operand) -> Kernel:
+            return library_gemm(name, heads, shape, a, Operand(b, e, w.group), c, dtype=w.dtype, gpu=gpu)
+
+        q, s, p, o = Operand("Q", e), Operand("S", e), Operand("P", e), Operand("O", w.output_bytes)
+        kernels = (
+            *projection("K", "E", w.head_dim),
+            *projection("V", "F", w.head_dim_v),
+            attended("S = Q (E K)^T", (w.seq_q, k, w.head_dim), q, "K projected", s),
+            elementwise("scale", [scores], scores, rows * k),
+            softmax("softmax", [scores], weights, rows, k),
+            attended("O = P (F V)", (w.seq_q, w.head_dim_v, k), p, "V projected", o),
+        )
+        tile = f"{k} projected keys, {GEMM_TEXT}"
+        return Schedule("linformer", self.name, kernels, tile, self.peak_bytes(w), OF_ONE_LENGTH)
+
+    def peak_bytes(self, w: Workload) -> int:
+        """Peak memory: arrays, E and F, the projected keys and values, S and P."""
+        k, e = self.count(w), w.element_bytes
+        projected = w.batch * w.heads_kv * k * (w.head_dim + w.head_dim_v)
+        return arrays_bytes(w) + (2 * k * w.seq_kv + projected + 2 * w.batch * w.heads_q * w.seq_q * k) * e
+
+
+def _record(make: Callable[[str, int], Performer | Linformer], name: str, number: int = 0) -> Implementation:
+    """Record of an algorithm with a number of features or projected keys; 0: the default."""
+    made = make(f"{name}@{number}" if number else name, number)
+    sized = partial(_record, make, name)
+    return record(made.name, made.build, peak_bytes=made.peak_bytes, number=number, sized=sized)
+
+
+RECORDS = (
+    _record(Performer, "performer-pytorch.eager"),
+    _record(partial(Performer, fused=True), "performer-pytorch.fused"),
+    _record(Linformer, "linformer.eager"),
+    record(EFFICIENT, build_efficient, peak_bytes=efficient_bytes),
+)
