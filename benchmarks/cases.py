@@ -22,7 +22,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator.players import executions
-from attnsim.simulator.prepare import Cache
+from attnsim.simulator.program import Cache
 from benchmarks.questions import A100, ADA, B200, H100, SETS, Question, answerable, at_length, lines
 
 SMALL, KERNELS = 60, 480

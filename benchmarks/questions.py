@@ -23,7 +23,7 @@ from attnsim.models.mechanisms import MECHANISMS, Mechanism
 from attnsim.models.mechanisms.choosing import check_runs, default_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.prepare import Cache
+from attnsim.simulator.program import Cache
 from attnsim.studies.points import point
 from attnsim.studies.study_file import study_of
 

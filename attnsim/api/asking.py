@@ -21,7 +21,7 @@ from attnsim.models.mechanisms.choosing import choose_implementation, default_im
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.simulator.grid import BUDGET
-from attnsim.simulator.prepare import Cache
+from attnsim.simulator.program import Cache
 from attnsim.simulator.replay import LaunchMode, Mode, Progress
 
 OF_LENGTHS = by_hand(4_000_000, "budget times sequences of different lengths: few have no usual block to go by")

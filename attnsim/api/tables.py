@@ -45,7 +45,7 @@ from attnsim.models.question.columns import (
 )
 from attnsim.models.question.headings import long_form
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.prepare import Cache
+from attnsim.simulator.program import Cache
 from attnsim.simulator.replay import LaunchMode
 from attnsim.wording import number
 

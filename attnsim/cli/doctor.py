@@ -17,8 +17,7 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator import players
-from attnsim.simulator.prepare import prepare
-from attnsim.simulator.program import Program
+from attnsim.simulator.program import Program, prepare
 
 
 def doctor(json: options.Json = False) -> None:

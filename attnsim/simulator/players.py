@@ -17,8 +17,7 @@ from attnsim.by_hand import by_hand
 from attnsim.jit import jit
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator import engine
-from attnsim.simulator.played import Played
-from attnsim.simulator.program import Program
+from attnsim.simulator.program import Played, Program
 
 PLAYED_BY_SIMPY = by_hand(
     100_000, "segment executions that a process plays by SimPy: about as long as loading the compiled twin takes"

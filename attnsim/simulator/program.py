@@ -1,4 +1,9 @@
-"""A kernel's loop nest compiled for one GPU: every operation with its cost in whole picoseconds."""
+"""A kernel's loop nest compiled for one GPU: every operation with its cost in whole picoseconds.
+
+Result of a replay, by either engine.
+
+Preparation of a kernel for the replay: resident blocks per SM, bytes through L2 and HBM, unit costs.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise, repeat
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from attnsim.arrays import Bools, Floats, Ints
+from attnsim.models.calibrations.numbers import Numbers
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.schedule.instructions import with_borrowed_counts
+from attnsim.models.schedule.occupancy import Occupancy, occupancy
 from attnsim.models.schedule.operation import TileOp
-from attnsim.models.schedule.schedule import Kernel
-from attnsim.simulator.unit_costs import UnitCosts
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.simulator.memory import Traffic, traffic
+from attnsim.simulator.unit_costs import UnitCosts, unit_costs
 
 LOAD, WAIT, STORE, MMA, MMA_ASYNC, MMA_WAIT, VECTOR, DELAY, PREFETCH, MARK = range(10)
 KIND, TENSOR, ONE, TWO, ISSUE, PORT, L2, OWN_L2, HBM, OWN_HBM, LATENCY, SIZE = range(12)
@@ -253,3 +263,87 @@ def _lanes(op: TileOp, costs: UnitCosts) -> tuple[float, ...]:
 def _on_pipes(op: TileOp, costs: UnitCosts) -> float:
     """Picoseconds for which an operation holds the busiest of the pipes in `costs.pipes`."""
     return max([float(getattr(op, amount)) * cost for amount, cost in costs.pipes.items()], default=0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """Result of replaying blocks on some SMs.
+
+    Parameters
+    ----------
+    time : int
+        Picoseconds from the first block's start until the last byte was stored; 1 if the blocks do nothing.
+    ends : ndarray of int, shape [blocks]
+        End of each block in picoseconds, in ascending order.
+    order : ndarray of int, shape [blocks]
+        Launch numbers of these blocks.
+    waited : int
+        Picoseconds that warpgroups waited for data, summed over SMs.
+    loaded, stored : tuple of int
+        Bytes by tensor.
+    spent : ndarray of int, shape [rows, marks]
+        Picoseconds that the warpgroups of the blocks of each row spent before each kind of mark.
+    """
+
+    time: int
+    ends: Ints
+    order: Ints
+    waited: int
+    loaded: tuple[int, ...]
+    stored: tuple[int, ...]
+    spent: Ints
+
+
+Cache = Literal["cold", "warm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A kernel ready to be played.
+
+    Parameters
+    ----------
+    fit : Occupancy
+        Blocks that share an SM.
+    rows : tuple of Traffic
+        Bytes of each tensor through the L2 and from or to HBM.
+    costs : UnitCosts
+        Picoseconds per unit of work.
+    """
+
+    kernel: Kernel
+    fit: Occupancy
+    rows: tuple[Traffic, ...]
+    costs: UnitCosts
+
+    def compiled(self) -> Program:
+        """Compile the kernel's program, with the costs that hold if every SM is played."""
+        misses = {(row.written, row.tensor): row.hbm_bytes / row.l2_bytes for row in self.rows}
+        return compile_kernel(self.kernel, self.costs, misses)
+
+
+def prepare(schedule: Schedule, gpu: Gpu, numbers: Numbers, cache: Cache) -> tuple[Prepared, ...]:
+    """The kernels of `schedule` on `gpu`, in launch order.
+
+    Parameters
+    ----------
+    numbers : Numbers
+        Fitted numbers of the implementation and the GPU.
+    cache : {"cold", "warm"}
+        Whether the L2 is flushed before the call or holds what the same call left there.
+
+    Raises
+    ------
+    InputError
+        When a block does not fit an SM.
+    """
+    kernels = tuple(with_borrowed_counts(kernel, numbers.counts, gpu) for kernel in schedule.kernels)
+    fits = [occupancy(kernel, gpu) for kernel in kernels]
+    running = tuple(
+        min(kernel.blocks, gpu.sm.count * fit.blocks_per_sm) for kernel, fit in zip(kernels, fits, strict=True)
+    )
+    moved = traffic(kernels, running, gpu, cache == "warm")
+    return tuple(
+        Prepared(kernel, fit, rows, unit_costs(kernel, gpu, numbers))
+        for kernel, fit, rows in zip(kernels, fits, moved, strict=True)
+    )

@@ -21,8 +21,7 @@ from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.grid import BUDGET, GridTime, grid_time
 from attnsim.simulator.memory import Traffic
 from attnsim.simulator.players import executions
-from attnsim.simulator.prepare import Cache, Prepared, prepare
-from attnsim.simulator.program import Program
+from attnsim.simulator.program import Cache, Prepared, Program, prepare
 from attnsim.simulator.reduced_grid import WHOLE
 from attnsim.simulator.unit_costs import PS
 

@@ -15,8 +15,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.engine import BLOCK, Note, play
 from attnsim.simulator.players import executions, launch_order
-from attnsim.simulator.prepare import Cache, Prepared, prepare
-from attnsim.simulator.program import LOAD, STORE, VECTOR
+from attnsim.simulator.program import LOAD, STORE, VECTOR, Cache, Prepared, prepare
 from attnsim.simulator.replay import LaunchMode, Replay, replay
 from attnsim.simulator.unit_costs import PS
 

@@ -31,8 +31,7 @@ from attnsim.simulator.compiled import (
     begin,
     outstanding,
 )
-from attnsim.simulator.played import Played
-from attnsim.simulator.program import Program
+from attnsim.simulator.program import Played, Program
 
 AT_ONCE = 1 << 22
 """Wake-ups of warpgroups between two progress reports: some tenths of a second."""

@@ -23,7 +23,7 @@ from attnsim.models.llm.model import Model
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.prepare import Cache
+from attnsim.simulator.program import Cache
 
 Answered = Outcome | LayerAnswer
 """A machine's answer to a case."""

@@ -18,7 +18,7 @@ from attnsim.models.closed_forms.columns import CostTable, ShapeTable, costs
 from attnsim.models.hardware.units import COUNTED
 from attnsim.models.schedule.gemm import library_counts
 from attnsim.simulator.memory import L2_KEPT
-from attnsim.simulator.prepare import prepare
+from attnsim.simulator.program import prepare
 from attnsim.studies.closed_form import Work, kept
 from attnsim.studies.plans import Plan
 

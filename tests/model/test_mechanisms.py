@@ -19,9 +19,9 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import Occupancy, occupancy
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import Splits
-from attnsim.simulator import prepare as preparing
+from attnsim.simulator import program as preparing
 from attnsim.simulator import unit_costs as unit_costing
-from attnsim.simulator.prepare import Cache, prepare
+from attnsim.simulator.program import Cache, prepare
 from attnsim.simulator.replay import LaunchMode, Mode, Replay, replay
 from attnsim.simulator.unit_costs import unit_costs
 from tests.model.bounds import compulsory, requested

@@ -19,7 +19,7 @@ from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.prepare import Cache
+from attnsim.simulator.program import Cache
 from attnsim.simulator.replay import Mode, replay
 
 A100, H100, ADA = (load_gpu(name) for name in ("a100-sxm4-80gb", "h100-sxm5-80gb", "rtx-4090"))

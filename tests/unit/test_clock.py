@@ -8,7 +8,7 @@ import simpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnsim.simulator.clock import AllOf, Clock, Sleeper
+from attnsim.simulator.engine import AllOf, Clock, Sleeper
 
 Script = list[tuple[str, int]]
 STEP = st.tuples(st.sampled_from(["sleep", "wait", "wake", "fork"]), st.integers(0, 3))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from attnsim.jit import jit
 from attnsim.models.schedule.schedule import Launch
-from attnsim.simulator import dispatch
-from attnsim.simulator.dispatch import Speeds, drained, hand_out, slot_ends
+from attnsim.simulator import grid
+from attnsim.simulator.grid import Speeds, drained, hand_out, slot_ends
 
 LAUNCHES = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 5)), min_size=1)
 
@@ -57,15 +57,15 @@ def test_the_middle_of_a_long_launch_is_shared_by_those_free_before_it_is_done(
     long: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within 0.01 % of all one by one, also beside a block that takes longer than all others together."""
-    monkeypatch.setattr(dispatch, "ONE_BY_ONE", 600)
+    monkeypatch.setattr(grid, "ONE_BY_ONE", 600)
     handed: list[int] = []
 
     def counted(free: np.ndarray, durations: np.ndarray) -> None:
         handed.append(len(durations))
         hand_out(free, durations)
 
-    monkeypatch.setattr(dispatch, "faster", lambda plain: plain)
-    monkeypatch.setattr(dispatch, "hand_out", counted)
+    monkeypatch.setattr(grid, "faster", lambda plain: plain)
+    monkeypatch.setattr(grid, "hand_out", counted)
     draw = np.random.default_rng(1)
     launches = launched(([3], 1), (draw.integers(3, size=400).tolist(), 30))
     times = 1e9 * np.array([1.0, 1.7, 0.3, long])
@@ -81,8 +81,8 @@ def test_the_last_wave_of_blocks_that_are_about_equal_is_as_full_as_one_by_one(
     blocks: int, times: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places that got a block more before the middle of a launch are still a block ahead after it."""
-    monkeypatch.setattr(dispatch, "ONE_BY_ONE", 600)
-    monkeypatch.setattr(dispatch, "faster", lambda plain: plain)
+    monkeypatch.setattr(grid, "ONE_BY_ONE", 600)
+    monkeypatch.setattr(grid, "faster", lambda plain: plain)
     launches, durations = launched(((np.arange(blocks) % 3).tolist(), 1)), 1e9 * np.array(times)
     shared, alone = (np.sort(of(launches, durations, 48)) for of in (slot_ends, one_by_one))
     np.testing.assert_allclose(shared, alone, rtol=2e-3)

@@ -14,8 +14,7 @@ from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Launch, renamed
 from attnsim.simulator.engine import play
 from attnsim.simulator.grid import grid_time
-from attnsim.simulator.played import Played
-from attnsim.simulator.program import compile_kernel
+from attnsim.simulator.program import Played, compile_kernel
 from attnsim.simulator.unit_costs import UnitCosts
 
 PAPER = UnitCosts(

@@ -23,9 +23,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator import grid, players
-from attnsim.simulator.played import Played
 from attnsim.simulator.players import executions
-from attnsim.simulator.prepare import prepare
+from attnsim.simulator.program import Played, prepare
 from attnsim.simulator.reduced_grid import WHOLE, ReducedGrid, busy_ps, reduce_grid
 from attnsim.simulator.replay import LEAST_BUDGET, Mode, replay
 from attnsim.simulator.unit_costs import PS

@@ -22,8 +22,6 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.operation import Segment
 from attnsim.models.schedule.schedule import Kernel, Launch
 from attnsim.simulator import compiled, engine, players, program, twin
-from attnsim.simulator.played import Played
-from attnsim.simulator.prepare import Prepared, prepare
 from attnsim.simulator.program import (
     DELAY,
     KIND,
@@ -38,8 +36,11 @@ from attnsim.simulator.program import (
     VECTOR,
     WAIT,
     Copy,
+    Played,
+    Prepared,
     Program,
     Step,
+    prepare,
 )
 from benchmarks.questions import answerable, at_length
 

@@ -21,7 +21,7 @@ from attnsim.models.implementations.names import build_speed
 from attnsim.models.question.case_row import Case, gpu_of, parse_row, workload_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.simulator.prepare import Cache
+from attnsim.simulator.program import Cache
 from attnsim.simulator.replay import Replay, replay
 from attnsim.validation.measured.sources import BATCHES, PUBLISHED, Role, role_of, sources
 
