@@ -57,7 +57,7 @@ from attnsim.kernels.gpu.timing import Timing
 from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.ptx.adversarial import INPUTS
+from attnsim.ptx.outcome import INPUTS
 from benchmarks.gpu_children import PROFILER_S, SANITIZER_S, counted, sanitized
 from benchmarks.gpu_watch import AGAIN, noted, watch
 

@@ -21,14 +21,13 @@ from attnsim.kernels.catalog import Operation, find_operation
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
 from attnsim.models.question.workload import Workload
 from attnsim.ptx import outcome
-from attnsim.ptx.adversarial import check_kind
 from attnsim.ptx.counters import PIPES
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign import launching
 from attnsim.ptx.foreign.arguments import load_named
 from attnsim.ptx.foreign.launching import summary_of
 from attnsim.ptx.foreign.run import PtxRun
-from attnsim.ptx.outcome import Difference, Outcome
+from attnsim.ptx.outcome import Difference, Outcome, check_kind
 
 if TYPE_CHECKING:
     from attnsim.kernels.comparison import Count

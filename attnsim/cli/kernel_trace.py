@@ -17,8 +17,8 @@ from attnsim.kernels.catalog import find_operation
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
-from attnsim.ptx.adversarial import check_kind
 from attnsim.ptx.faults import Fault
+from attnsim.ptx.outcome import check_kind
 
 
 @asking(arg=[], option=[], seq=1024)

@@ -22,7 +22,7 @@ from attnsim.models.implementations.own.backward import (
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import Outcome
 
 

@@ -17,8 +17,7 @@ from attnsim.models.implementations.choose import OWN_KERNELS
 from attnsim.models.implementations.options import check_options, with_options
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.adversarial import INPUTS
-from attnsim.ptx.outcome import TOLERANCE, Outcome
+from attnsim.ptx.outcome import INPUTS, TOLERANCE, Outcome
 
 SCORES_IN_16_BITS = 2.0
 """Slack if S is rounded before the exponential: a score of 6 in bf16 is off by up to 2^-7, and P relatively so."""
@@ -60,7 +59,7 @@ class Operation:
     masks : tuple of str
         Patterns, as text, that no other operation supports.
     adversarial : tuple of str
-        Inputs of :data:`attnsim.ptx.adversarial.INPUTS` besides normal ones for which its tolerance holds.
+        Inputs of :data:`attnsim.ptx.outcome.INPUTS` besides normal ones for which its tolerance holds.
     slack : float
         Multiple of :data:`attnsim.ptx.outcome.TOLERANCE` that is allowed, if it rounds more than its output.
     example_gpu : str

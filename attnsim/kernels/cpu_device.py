@@ -14,10 +14,9 @@ from attnsim.kernels.device import Grid
 from attnsim.kernels.limits import check_launch, check_supported
 from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.ptx.counters import Counters
-from attnsim.ptx.formats import POISON
+from attnsim.ptx.counters import POISON, Counters
 from attnsim.ptx.run import run
-from attnsim.ptx.tensor_maps import SWIZZLE_BYTES, TensorMap
+from attnsim.ptx.shared import SWIZZLE_BYTES, TensorMap
 
 PTX_ARCHITECTURES = (80, 86, 89, 90)
 """Architectures to compile for; a newer GPU gets the newest of them."""

@@ -13,9 +13,8 @@ from attnsim.bounds import check_cost
 from attnsim.kernels.device import Array, Device
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, scores_bytes
-from attnsim.ptx.adversarial import fill
-from attnsim.ptx.formats import decode, encode
-from attnsim.ptx.outcome import Outcome
+from attnsim.ptx.counters import decode, encode
+from attnsim.ptx.outcome import Outcome, fill
 
 BYTES_OF_EACH = 2 * (8 + 2)
 """Memory for each element in bytes: two copies in float64, two in 16 bits."""
@@ -39,7 +38,7 @@ def random_arrays(
     names : str
         One letter for each array: "QKV", "QKVO".
     inputs : str
-        One of :data:`attnsim.ptx.adversarial.INPUTS`, for Q and K.
+        One of :data:`attnsim.ptx.outcome.INPUTS`, for Q and K.
     scores : bool
         True if the reference will hold every score, so that their memory counts.
 

@@ -30,7 +30,7 @@ from attnsim.models.implementations.own.linear_tiles import (
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linear import linear_attention, linear_attention_chunked, linear_attention_recurrent
-from attnsim.ptx.formats import decode
+from attnsim.ptx.counters import decode
 from attnsim.ptx.outcome import Outcome
 
 SOURCES = {

@@ -18,7 +18,7 @@ from attnsim.models.implementations.own import sigmoid as own_sigmoid
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import sigmoid_attention
-from attnsim.ptx.formats import decode
+from attnsim.ptx.counters import decode
 from attnsim.ptx.outcome import Outcome
 
 

@@ -23,16 +23,16 @@ import numpy as np
 
 from attnsim.ptx import compiled
 from attnsim.ptx.clusters import Clusters
+from attnsim.ptx.counters import bf16_to_float, float_to_bf16
 from attnsim.ptx.faults import CopyInFlight, Fault, Misaligned, OutOfBounds
-from attnsim.ptx.formats import bf16_to_float, float_to_bf16
 from attnsim.ptx.lanes import WARP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, unsupported
 from attnsim.ptx.mbarriers import Mbarriers
 from attnsim.ptx.memory import SECTOR
 from attnsim.ptx.ordering import PIECE
 from attnsim.ptx.registers import DTYPES, Dtype
+from attnsim.ptx.shared import TensorMap, swizzled
 from attnsim.ptx.syntax import Instruction, TensorAddress
-from attnsim.ptx.tensor_maps import TensorMap, swizzled
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attnsim.ptx.elementwise import elementwise, pick
+from attnsim.ptx.counters import bf16_to_float, halves, pack
 from attnsim.ptx.floats import flush
-from attnsim.ptx.formats import bf16_to_float, halves, pack
+from attnsim.ptx.integers import elementwise, pick
 from attnsim.ptx.lanes import Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported, value_type
 from attnsim.ptx.registers import DTYPES

@@ -18,12 +18,12 @@ import numpy as np
 
 from attnsim.ptx import compiled_matrices
 from attnsim.ptx.basic_blocks import Batchable, in_turn, unless_ordered
+from attnsim.ptx.counters import floats
 from attnsim.ptx.faults import UnsupportedInstruction
-from attnsim.ptx.formats import floats
+from attnsim.ptx.flow import space_name
 from attnsim.ptx.lanes import WARP, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.registers import DTYPES, Registers, row_type
-from attnsim.ptx.spaces import space_name
 from attnsim.ptx.syntax import Instruction, Operand, register_names
 from attnsim.ptx.warps import require_whole_warps
 

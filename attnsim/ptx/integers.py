@@ -1,14 +1,129 @@
-"""Integers: arithmetic, which wraps as a GPU's does, shifts, fields, permutations of bytes, counts of bits."""
+"""Integers: arithmetic, which wraps as a GPU's does, shifts, fields, permutations of bytes, counts of bits.
+
+Elementwise instructions: a NumPy function of the operands, applied in every lane.
+
+Atomics: atom and red on global and shared memory, lane after lane in ascending order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
+from typing import Self
+
 import numpy as np
 
-from attnsim.ptx.elementwise import Function, elementwise
-from attnsim.ptx.lanes import Values
-from attnsim.ptx.machine import Machine, Step, operation, unsupported, value_type
+from attnsim.ptx.basic_blocks import Batchable
+from attnsim.ptx.counters import halves, pack
+from attnsim.ptx.flow import LOCAL_WINDOW, SHARED_WINDOW, WINDOWS, space_name
+from attnsim.ptx.lanes import Mask, Values
+from attnsim.ptx.machine import Machine, Step, items, operation, unsupported, value_type
+from attnsim.ptx.memory import sectors
 from attnsim.ptx.registers import DTYPES, UNSIGNED, Dtype
-from attnsim.ptx.syntax import Instruction
+from attnsim.ptx.syntax import Immediate, Instruction, Operand
+
+Function = Callable[..., Values]
+
+_TRIED: set[Hashable] = set()
+"""Kinds of instructions with operand types that their function is known to accept."""
+
+
+class Elementwise(Batchable):
+    """One elementwise instruction.
+
+    Parameters
+    ----------
+    function : callable
+        On arrays ``[lanes]`` or, where all lanes agree, ``[1]``.
+    types : tuple of dtype
+        Types that the operands are read as.
+    """
+
+    def __init__(
+        self,
+        instruction: Instruction,
+        machine: Machine,
+        function: Function,
+        target: Operand,
+        result: Dtype,
+        sources: Sequence[Operand],
+        types: Sequence[Dtype],
+    ) -> None:
+        immediates = tuple(str(o) if isinstance(o, Immediate) else "" for o in instruction.operands[4:])
+        super().__init__((instruction.name, instruction.modifiers, len(sources), immediates))
+        self._registers, self._function = machine.registers, function
+        self._target, self._result = target, result
+        self._sources, self._types = tuple(sources), tuple(types)
+        self._write = machine.registers.write(target, result)
+        types = tuple(types)
+        if (self.kind, types) not in _TRIED:  # a wrong number of operands is found here, not while the kernel runs
+            with np.errstate(all="ignore"):
+                function(*(np.ones(1, kind) for kind in types))
+            _TRIED.add((self.kind, types))
+        self._reads = [machine.registers.read(o, t) for o, t in zip(sources, types, strict=True)]
+
+    def __call__(self, mask: Mask) -> None:
+        """Execute it."""
+        self._write(self._function(*[read() for read in self._reads]), mask)
+
+    def together(self, others: Sequence[Self]) -> Step:
+        """Return one step for all of them: the function applied once to the lanes of all instructions, concatenated."""
+        members, count, function = (self, *others), 1 + len(others), self._function
+        targets = [m._target for m in members]
+        write = self._registers.write_rows(targets, self._result)
+        write_active = self._registers.write_active_rows(targets, self._result)
+        operands = [[m._sources[i] for m in members] for i in range(len(self._sources))]
+        # What all read from one place is read once.
+        once = [len(set(same)) == 1 for same in operands]
+        rows = [
+            self._registers.read_rows(same[:1] if single else same, kind)
+            for same, kind, single in zip(operands, self._types, once, strict=True)
+        ]
+
+        def step(mask: Mask) -> None:
+            values = [read() for read in rows]
+            width = max(value.shape[1] for value in values)
+            # Of two warpgroups, each would else play the other's part too.
+            active = not mask.full and mask.whole_warps and width > 1
+            if active:
+                values = [mask.take(value) if value.shape[1] > 1 else value for value in values]
+                width = mask.count
+            found = function(*(v.reshape(-1) if v.size == 1 else _flat(v, count, width) for v in values))
+            same = (count, width if active else 1)
+            wide = found.reshape(count, -1) if len(found) > 1 else np.broadcast_to(found, same)
+            (write_active if active else write)(wide, mask)
+
+        return step
+
+
+def _flat(values: Values, count: int, width: int) -> Values:
+    """Broadcast values ``[count or 1, width or 1]`` and flatten them to ``[count * width]``."""
+    if values.shape == (count, width):
+        return values.reshape(-1)
+    return np.broadcast_to(values, (count, width)).reshape(-1)
+
+
+def elementwise(
+    instruction: Instruction, machine: Machine, function: Function, types: tuple[str, ...], result: str
+) -> Step:
+    """Return a step that writes a function of all source operands to the first operand.
+
+    Parameters
+    ----------
+    function : callable
+        On arrays ``[lanes]`` or, where all lanes agree, ``[1]``.
+    types : tuple of str
+        PTX types that the operands are read as.
+    result : str
+        PTX type of the destination.
+    """
+    target, *sources = instruction.operands
+    kinds = [DTYPES[t] for t in types]
+    return Elementwise(instruction, machine, function, target, DTYPES[result], sources, kinds)
+
+
+def pick(condition: Values, yes: Values, no: Values) -> Values:
+    """`yes` where the condition holds, else `no`."""
+    return np.where(condition, yes, no)
 
 
 def _typed(instruction: Instruction) -> tuple[str, Dtype, int]:
@@ -253,3 +368,97 @@ def compile_permute(instruction: Instruction, machine: Machine) -> Step:
         return np.where(nibbles & 8, signs, chosen).view(np.uint32).reshape(-1)
 
     return elementwise(instruction, machine, permute, ("b32",) * 3, "b32")
+
+
+Update = Callable[..., Values]
+"""An update of memory: (old values, operands) to new values."""
+
+_NAMES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
+def _update(name: str, kind: str) -> Update | None:
+    dtype = DTYPES[kind]
+    if kind in ("f16x2", "bf16x2"):
+        bf16 = kind == "bf16x2"
+        return (lambda old, b: pack(halves(old, bf16) + halves(b, bf16), bf16)) if name == "add" else None
+    floats = dtype.kind == "f"
+    updates: dict[str, Update] = {
+        "add": np.add,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+        "min": np.fmin if floats else np.minimum,
+        "max": np.fmax if floats else np.maximum,
+        "exch": lambda old, b: np.broadcast_to(b, old.shape),
+        "cas": lambda old, compare, b: pick(old == compare, b, old),
+        "inc": lambda old, b: pick(old >= b, np.zeros_like(old), old + dtype.type(1)),
+        "dec": lambda old, b: pick((old == 0) | (old > b), b, old - dtype.type(1)),
+    }
+    return updates.get(name)
+
+
+@operation("atom", "red")
+def compile_atomic(instruction: Instruction, machine: Machine) -> Step:
+    """``atom.space.op.type d, [a], b (, c)`` and ``red.space.op.type [a], b``."""
+    kind, returns = value_type(instruction), instruction.name == "atom"
+    name = next((m for m in instruction.modifiers if m in _NAMES), "")
+    update = _update(name, kind)
+    address, *values = instruction.operands[returns:]
+    if update is None or kind == "bf16" or any(len(items(v)) > 1 for v in values):
+        raise unsupported(instruction)
+    where, reads = machine.address(address), [machine.read(v, kind) for v in values]
+    write = machine.registers.write_active(instruction.operands[0], DTYPES[kind]) if returns else None
+    apply = _apply_at if isinstance(update, np.ufunc) and not returns else _apply_in_order
+    items_of = _items(instruction, machine)
+
+    def step(mask: Mask) -> None:
+        memory, rows = items_of(where(mask), DTYPES[kind].itemsize, mask)
+        old = apply(update, memory.view(DTYPES[kind]), rows, [mask.of(read()) for read in reads])
+        if write:
+            write(old, mask)
+
+    return step
+
+
+def _apply_at(update: Update, memory: Values, rows: Values, operands: list[Values]) -> Values:
+    """Apply a reduction, which returns no old values, so that equal addresses may be combined."""
+    assert isinstance(update, np.ufunc)
+    update.at(memory, rows, operands[0])
+    return operands[0]
+
+
+def _apply_in_order(update: Update, memory: Values, rows: Values, operands: list[Values]) -> Values:
+    """Apply an atomic lane after lane; returns the old value of each lane.
+
+    Each round handles the first remaining lane of every address, so a lane sees what the lanes before it wrote.
+    """
+    old = np.empty(len(rows), memory.dtype)
+    remaining = np.arange(len(rows))
+    while len(remaining):
+        _, first = np.unique(rows[remaining], return_index=True)
+        now = remaining[first]
+        old[now] = memory[rows[now]]
+        memory[rows[now]] = update(old[now], *(o[now] for o in operands))
+        remaining = np.delete(remaining, first)
+    return old
+
+
+def _items(instruction: Instruction, machine: Machine) -> Callable[[Values, int, Mask], tuple[Values, Values]]:
+    """Return a closure that finds the arrays that active lanes point into, and their rows in these."""
+    space = space_name(instruction)
+    if space not in ("global", "shared", ""):
+        raise unsupported(instruction)
+
+    def find(addresses: Values, size: int, mask: Mask) -> tuple[Values, Values]:
+        window = int(addresses[0]) >> 32 << 32 if space == "" else WINDOWS[space]
+        if window == SHARED_WINDOW:
+            return machine.shared.atomic(addresses - (SHARED_WINDOW if space == "" else 0), size, mask)
+        found = [] if window == LOCAL_WINDOW else list(machine.memory.parts(addresses, size, mask, "atomic"))
+        if len(found) != 1:
+            raise unsupported(instruction)
+        tensor, _, rows = found[0]
+        machine.counters.stores[tensor.name] += size * mask.count
+        machine.counters.store_sectors[tensor.name] += sectors(addresses, mask)
+        return tensor.rows(size), rows
+
+    return find

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.ptx import compiled_matrices
+from attnsim.ptx.counters import floats
 from attnsim.ptx.faults import Fault
-from attnsim.ptx.formats import floats
 from attnsim.ptx.lanes import Indices, Values
 from attnsim.ptx.ordering import PIECE
-from attnsim.ptx.tensor_maps import swizzled
+from attnsim.ptx.shared import swizzled
 
 DEPTH = 16
 """k of a wgmma or tcgen05.mma on 16-bit elements."""

@@ -11,12 +11,11 @@ import numpy as np
 
 from attnsim.ptx.clusters import RANK_SHIFT, Clusters
 from attnsim.ptx.faults import Deadlock, Fault, MisusedMbarrier
-from attnsim.ptx.flow import Control, control, suspended
+from attnsim.ptx.flow import Control, control, space_name, suspended
 from attnsim.ptx.lanes import Bools, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, operation, unsupported
 from attnsim.ptx.ordering import MBARRIERS, Clock
 from attnsim.ptx.registers import Read
-from attnsim.ptx.spaces import space_name
 from attnsim.ptx.syntax import Immediate, Instruction, Symbol
 
 MOST_BYTES = 2**20 - 1

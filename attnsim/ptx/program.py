@@ -13,24 +13,21 @@ import numpy as np
 from attnsim import bounds
 from attnsim.errors import InputError
 from attnsim.ptx import (  # noqa: F401  (each registers the instructions that it knows)
-    atomics,
     clusters,
     comparisons,
     control,
-    conversions,
     copies,
     floats,
     fragments,
     integers,
     mbarriers,
     tcgen05,
-    transfers,
     warps,
     wgmma,
     wmma,
 )
 from attnsim.ptx.barriers import Barriers, Groups
-from attnsim.ptx.basic_blocks import Batchable, Line, basic_blocks, in_turn
+from attnsim.ptx.basic_blocks import Batchable, Line, Tape, basic_blocks, code_of, in_turn
 from attnsim.ptx.bulk_copies import BulkCopies, BulkStores
 from attnsim.ptx.clusters import Clusters
 from attnsim.ptx.counters import Costs, charge, cost
@@ -39,7 +36,6 @@ from attnsim.ptx.flow import CONTROLS, Control, Stalls
 from attnsim.ptx.lanes import Mask
 from attnsim.ptx.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.ptx.syntax import Function, Instruction
-from attnsim.ptx.tape import Tape, code_of
 from attnsim.ptx.tensor_cores import Watch
 from attnsim.ptx.tensor_memory import TensorMemory
 

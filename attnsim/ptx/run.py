@@ -16,13 +16,13 @@ from attnsim.errors import InputError
 from attnsim.ptx.bulk_copies import BulkCopies
 from attnsim.ptx.counters import Counters
 from attnsim.ptx.faults import Deadlock, Fault, Reports, UnsupportedInstruction
+from attnsim.ptx.flow import PARAMETER_WINDOW
 from attnsim.ptx.lanes import WARP, Dim3, Lanes, Values, lanes_of, position
 from attnsim.ptx.machine import Machine
 from attnsim.ptx.parse import parse
 from attnsim.ptx.program import Program, Run
-from attnsim.ptx.spaces import PARAMETER_WINDOW
+from attnsim.ptx.shared import MAP_BYTES, TensorMap
 from attnsim.ptx.syntax import Function, Parameter
-from attnsim.ptx.tensor_maps import MAP_BYTES, TensorMap
 
 Arguments = Mapping[str, NDArray[Any] | np.generic | TensorMap]
 

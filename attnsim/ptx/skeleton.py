@@ -19,17 +19,15 @@ import numpy as np
 from attnsim import bounds
 from attnsim.ptx.bulk_copies import BulkCopies, boxes_of
 from attnsim.ptx.counters import Counters
-from attnsim.ptx.dataflow import read, written
-from attnsim.ptx.flow import Control, Flow, Go
+from attnsim.ptx.flow import PARAMETER_WINDOW, Control, Flow, Go, space_name
 from attnsim.ptx.lanes import WARP, Dim3, Indices, Mask, Values, lanes_of
-from attnsim.ptx.machine import Machine, Step
+from attnsim.ptx.machine import Machine, Step, read, written
 from attnsim.ptx.program import Program
 from attnsim.ptx.recording import finish
 from attnsim.ptx.registers import DTYPES
 from attnsim.ptx.run import Arguments, preset
-from attnsim.ptx.spaces import PARAMETER_WINDOW, space_name
+from attnsim.ptx.shared import TensorMap
 from attnsim.ptx.syntax import Address, Function, Immediate, Instruction, TensorAddress, register_names
-from attnsim.ptx.tensor_maps import TensorMap
 
 BRANCHES = ("bra", "brx", "ret", "exit", "trap")
 LOADS = ("ld", "ldu")

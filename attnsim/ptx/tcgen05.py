@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnsim.ptx.copies import compile_nothing
+from attnsim.ptx.counters import floats
 from attnsim.ptx.faults import MisusedTensorMemory, NotUniform, UnsupportedInstruction
-from attnsim.ptx.formats import floats
+from attnsim.ptx.flow import space_of
 from attnsim.ptx.lanes import WARP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.matrix_descriptors import DEPTH, TCGEN05, matrices, piece_addresses
 from attnsim.ptx.registers import DTYPES
-from attnsim.ptx.spaces import space_of
 from attnsim.ptx.syntax import Address, Immediate, Instruction, Operand, Register
 from attnsim.ptx.tensor_memory import LANES, QUARTERS, Place, TensorMemory
-from attnsim.ptx.transfers import compile_nothing
 from attnsim.ptx.warps import require_whole_warps
 
 _FORMATS = {0: "f16", 1: "bf16"}

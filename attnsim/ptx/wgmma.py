@@ -10,9 +10,9 @@ import numpy as np
 
 from attnsim.ptx import compiled_matrices
 from attnsim.ptx.basic_blocks import Batchable, in_turn
+from attnsim.ptx.counters import floats
 from attnsim.ptx.faults import Fault, InactiveLane, NotUniform, UnsupportedInstruction
 from attnsim.ptx.flow import Control, control, suspended
-from attnsim.ptx.formats import floats
 from attnsim.ptx.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.matrix_descriptors import DEPTH, matrices, piece_addresses

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attnsim.ptx.formats import floats
+from attnsim.ptx.counters import floats
+from attnsim.ptx.flow import space_of
 from attnsim.ptx.lanes import WARP, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
 from attnsim.ptx.registers import DTYPES, row_type
-from attnsim.ptx.spaces import space_of
 from attnsim.ptx.syntax import Instruction, Operand
 from attnsim.ptx.warps import require_whole_warps
 

@@ -12,7 +12,7 @@ from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.limits import check_architecture
 from attnsim.models.mask.mask import Mask
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE
 
 pytestmark = pytest.mark.gpu

@@ -18,7 +18,7 @@ from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.naive_cublas import naive_cublas
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE
 
 pytestmark = pytest.mark.gpu

@@ -19,9 +19,9 @@ from attnsim.kernels.gpu.correctness import case, masks_of
 from attnsim.kernels.variant import CUDA, Variant
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.ptx.adversarial import INPUTS, fill
-from attnsim.ptx.formats import decode
+from attnsim.ptx.counters import decode
 from attnsim.ptx.nvrtc import find_nvrtc
+from attnsim.ptx.outcome import INPUTS, fill
 from attnsim.ptx.run import run
 
 CASES = [(name, kind) for name, one in OPERATIONS.items() for kind in one.adversarial]

@@ -18,7 +18,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, attention_backward, visible
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]

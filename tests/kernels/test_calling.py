@@ -12,7 +12,7 @@ from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE
 
 SHAPE = (1, 2, 40, 64)

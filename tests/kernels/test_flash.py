@@ -26,7 +26,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, visible
 from attnsim.models.schedule.row_tiles import row_tiles
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 label = attrgetter("label")

@@ -26,7 +26,7 @@ from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.ptx import faults
 from attnsim.ptx.bulk_copies import BulkCopies
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.nvrtc import Compiled, find_nvrtc
 from attnsim.ptx.outcome import TOLERANCE, Outcome
 from attnsim.ptx.parse import parse

@@ -19,7 +19,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.linear import linear_attention, linear_attention_quadratic, linear_attention_recurrent
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]

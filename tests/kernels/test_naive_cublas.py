@@ -18,7 +18,7 @@ from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive_cublas import CUDA_R_16BF, CUDA_R_16F, naive_cublas
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE
 
 

@@ -13,7 +13,7 @@ from attnsim.kernels.flash import flash_forward
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.formats import decode
+from attnsim.ptx.counters import decode
 
 CASES = {
     "flash, capped": Workload(1, 2, 100, 64, softcap=8.0),

@@ -13,7 +13,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import sigmoid_attention
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.formats import decode
+from attnsim.ptx.counters import decode
 from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 CASES = {

@@ -20,7 +20,7 @@ from attnsim.models.mask.mask import Mask, block_list
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from attnsim.models.schedule.schedule import Schedule
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE, Outcome
 
 AssertMatches = Callable[[CpuDevice, Schedule], None]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnsim.ptx.formats import float_to_bf16
+from attnsim.ptx.counters import float_to_bf16
 
 Values = NDArray[Any]
 Function = Callable[..., Values]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attnsim.ptx.basic_blocks import Tape, code_of, kinds
 from attnsim.ptx.lanes import WARP, Mask, Values
 from attnsim.ptx.machine import Machine
 from attnsim.ptx.registers import DTYPES, UNSIGNED
 from attnsim.ptx.syntax import Function, Immediate, Instruction, Operand, Register
-from attnsim.ptx.tape import Tape, code_of, kinds
 from tests.ptx.reference_arithmetic import reference
 
 LANES = 4096

@@ -10,7 +10,7 @@ import pytest
 from attnsim.errors import InputError
 from attnsim.ptx import faults
 from attnsim.ptx.run import run
-from attnsim.ptx.tensor_maps import TensorMap
+from attnsim.ptx.shared import TensorMap
 
 RNG = np.random.default_rng(7)
 ROWS, COLUMNS = 16, 64

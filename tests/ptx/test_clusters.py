@@ -11,7 +11,7 @@ import pytest
 from attnsim.errors import InputError
 from attnsim.ptx import faults
 from attnsim.ptx.counters import Counters
-from attnsim.ptx.tensor_maps import TensorMap
+from attnsim.ptx.shared import TensorMap
 
 Launch = Callable[..., Counters]
 

@@ -14,9 +14,8 @@ from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.hopper import flash_hopper
 from attnsim.models.mask.mask import Mask
 from attnsim.ptx import compiled_matrices, program
-from attnsim.ptx.counters import Counters
+from attnsim.ptx.counters import Counters, encode, floats
 from attnsim.ptx.foreign.run import run_ptx
-from attnsim.ptx.formats import encode, floats
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

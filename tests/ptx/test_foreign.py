@@ -20,12 +20,11 @@ from attnsim.models.implementations.own.flash import choose_tile
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention
 from attnsim.ptx import outcome
-from attnsim.ptx.counters import PIPES, pipe_of
+from attnsim.ptx.counters import FORMATS, PIPES, decode, encode, pipe_of
 from attnsim.ptx.faults import Race
 from attnsim.ptx.foreign.arguments import Argument, load_named, parse_arguments
 from attnsim.ptx.foreign.compilers import compile_file, compile_triton
 from attnsim.ptx.foreign.run import PtxRun
-from attnsim.ptx.formats import FORMATS, decode, encode
 from attnsim.ptx.nvrtc import find_nvrtc
 from attnsim.ptx.outcome import TOLERANCE
 

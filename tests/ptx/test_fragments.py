@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnsim.ptx.counters import Counters
+from attnsim.ptx.counters import Counters, decode, encode
 from attnsim.ptx.faults import UnsupportedInstruction
-from attnsim.ptx.formats import decode, encode
 from attnsim.ptx.run import run
 
 Launch = Callable[..., Counters]

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from attnsim.errors import InputError
 from attnsim.kernels.cpu_device import CpuDevice
-from attnsim.ptx.counters import Counters
+from attnsim.ptx.counters import Counters, decode, encode
 from attnsim.ptx.faults import RegisterInFlight, UnsupportedInstruction
-from attnsim.ptx.formats import decode, encode
 from attnsim.ptx.run import run
-from attnsim.ptx.tensor_maps import TensorMap
+from attnsim.ptx.shared import TensorMap
 
 Launch = Callable[..., Counters]
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.ptx import ptxas
+from attnsim.ptx import nvrtc
 from attnsim.ptx.foreign.compilers import compile_file, compile_kernel
 from attnsim.ptx.foreign.host_code import Error, errors_in, headers_of, marker_of, pieces, without_host_code
 from attnsim.ptx.foreign.names import matching, readable
@@ -181,17 +181,17 @@ def test_the_newest_assembler_that_takes_the_ptx_is_taken(tmp_path: Path, monkey
     monkeypatch.setenv("PATH", ":".join(str(tmp_path / one) for one in ("old", "newest", "new")) + ":/bin:/usr/bin")
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setattr(Path, "glob", lambda self, pattern: [])
-    ptxas.assemblers.cache_clear()
+    nvrtc.assemblers.cache_clear()
     try:
-        assert [one.version for one in ptxas.assemblers()] == [(14, 0, 1), (13, 2, 5), (12, 4, 1)]
-        assert ptxas.assemble("", "80")[1] == b"new"
+        assert [one.version for one in nvrtc.assemblers()] == [(14, 0, 1), (13, 2, 5), (12, 4, 1)]
+        assert nvrtc.assemble("", "80")[1] == b"new"
         monkeypatch.setenv("PATH", str(tmp_path / "newest") + ":/bin:/usr/bin")
-        ptxas.assemblers.cache_clear()
+        nvrtc.assemblers.cache_clear()
         with pytest.raises(InputError, match="ptxas refuses the PTX for sm_80: ptxas fatal : from newest"):
-            ptxas.assemble("", "80")
+            nvrtc.assemble("", "80")
         monkeypatch.setenv("PATH", "")
-        ptxas.assemblers.cache_clear()
+        nvrtc.assemblers.cache_clear()
         with pytest.raises(InputError, match=r"ptxas is not here \(pip install nvidia-cuda-nvcc"):
-            ptxas.assemble("", "80")
+            nvrtc.assemble("", "80")
     finally:
-        ptxas.assemblers.cache_clear()
+        nvrtc.assemblers.cache_clear()

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from attnsim.ptx import faults
-from attnsim.ptx.counters import Counters
-from attnsim.ptx.formats import decode, encode
+from attnsim.ptx.counters import Counters, decode, encode
 from attnsim.ptx.run import run
 
 Launch = Callable[..., Counters]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
+from attnsim.ptx.counters import encode
 from attnsim.ptx.faults import InactiveLane
 from attnsim.ptx.foreign.run import run_ptx
-from attnsim.ptx.formats import encode
 
 REGISTERS = {
     ("f16", "a"): 8, ("f16", "b"): 8, ("tf32", "a"): 4, ("tf32", "b"): 4, ("f64", "a"): 1, ("f64", "b"): 1,

@@ -21,7 +21,7 @@ from attnsim.kernels.limits import check_launch, check_supported
 from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.attached import Attached, gpu_of_attached
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.ptx.formats import POISON
+from attnsim.ptx.counters import POISON
 from attnsim.ptx.nvrtc import find_nvrtc
 
 OPT_IN_BYTES = 48 * 1024

@@ -20,9 +20,8 @@ from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.kernels.gpu.host import Host, one_line, read, tried
 from attnsim.kernels.variant import CUDA
 from attnsim.models.question.workload import Workload
-from attnsim.ptx.nvrtc import CompileError, find_nvrtc
+from attnsim.ptx.nvrtc import CompileError, assemblers, find_nvrtc
 from attnsim.ptx.outcome import TOLERANCE
-from attnsim.ptx.ptxas import assemblers
 
 Status = Literal["ok", "missing", "not needed"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnsim.kernels.device import Array, Device
-from attnsim.ptx.formats import encode
+from attnsim.ptx.counters import encode
 
 DRAWN = 1 << 20
 """Numbers drawn for an array; longer arrays repeat them."""

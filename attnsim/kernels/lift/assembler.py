@@ -5,8 +5,7 @@ from __future__ import annotations
 from attnsim.errors import InputError
 from attnsim.kernels.lift.lifting import Resources
 from attnsim.ptx.machine_code import Code, kernels_in
-from attnsim.ptx.nvrtc import Compiled
-from attnsim.ptx.ptxas import assemble
+from attnsim.ptx.nvrtc import Compiled, assemble
 
 
 def target_of(ptx: str) -> str:

@@ -7,9 +7,9 @@ from typing import Literal
 
 from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS
 from attnsim.ptx.counters import cost, pipe_of
-from attnsim.ptx.dataflow import read, written
 from attnsim.ptx.faults import UnsupportedInstruction
-from attnsim.ptx.spaces import space_name
+from attnsim.ptx.flow import space_name
+from attnsim.ptx.machine import read, written
 from attnsim.ptx.syntax import Function, Instruction, Vector
 
 Kind = Literal[

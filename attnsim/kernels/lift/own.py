@@ -20,9 +20,9 @@ from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import Lifted, LiftedCall
-from attnsim.ptx.adversarial import fill
-from attnsim.ptx.formats import encode
+from attnsim.ptx.counters import encode
 from attnsim.ptx.machine_code import kernels_in
+from attnsim.ptx.outcome import fill
 from attnsim.ptx.parse import parse
 
 
@@ -102,7 +102,7 @@ def lift_operation(
     gpu : str or Gpu
         The GPU whose tiles apply.
     inputs : str
-        "zeros", or one of :data:`attnsim.ptx.adversarial.INPUTS`.
+        "zeros", or one of :data:`attnsim.ptx.outcome.INPUTS`.
     counted : bool
         As in :func:`attnsim.kernels.lift.lifting.lift`.
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnsim.kernels.lift.kinds import SPECIAL
+from attnsim.ptx.flow import space_name
 from attnsim.ptx.machine_code import Code
-from attnsim.ptx.spaces import space_name
 from attnsim.ptx.syntax import Function, Instruction
 
 MARKS = {

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError, nearest
-from attnsim.ptx.adversarial import INPUTS, fill
-from attnsim.ptx.formats import FORMATS, POISON, encode
+from attnsim.ptx.counters import FORMATS, POISON, encode
+from attnsim.ptx.outcome import INPUTS, fill
 
 FLOATS = ("fp16", "bf16", "fp32", "fp64")
 CONTENTS = ("empty", "zeros", "range")

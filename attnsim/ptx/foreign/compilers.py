@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
+from attnsim.ptx.counters import FORMATS
 from attnsim.ptx.foreign.host_code import PRELUDE, Error, errors_in, headers_of, without_comments, without_host_code
 from attnsim.ptx.foreign.names import matching
 from attnsim.ptx.foreign.run import find_entry
-from attnsim.ptx.formats import FORMATS
 from attnsim.ptx.nvrtc import CompileError, find_nvrtc
 from attnsim.ptx.parse import parse
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from attnsim.bounds import check_cost
 from attnsim.errors import InputError
+from attnsim.ptx.counters import decode
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign.arguments import load_named, parse_arguments
 from attnsim.ptx.foreign.compilers import compile_kernel, compile_triton, source_text
 from attnsim.ptx.foreign.run import PtxRun, check_grid, find_entry, run_ptx
-from attnsim.ptx.formats import decode
 from attnsim.ptx.outcome import Difference
 from attnsim.ptx.run import sizes
 from attnsim.writing import writing

@@ -21,8 +21,8 @@ from attnsim.ptx.memory import SECTOR
 from attnsim.ptx.parse import parse
 from attnsim.ptx.registers import DTYPES
 from attnsim.ptx.run import sizes
+from attnsim.ptx.shared import TensorMap
 from attnsim.ptx.syntax import Function, Parameter
-from attnsim.ptx.tensor_maps import TensorMap
 
 
 def find_entry(ptx: str, entry: str | None) -> Function:
