@@ -169,6 +169,11 @@ class Tensor:
         )
 
 
+def along(axes: str, sizes: Mapping[str, int], *, written: bool = False, by_tile: bool = False) -> tuple[Tensor, ...]:
+    """Tensors along the same axes, by their bytes; the rest as in :class:`Tensor`."""
+    return tuple(Tensor(name, axes, size, written=written, by_tile=by_tile) for name, size in sizes.items())
+
+
 def _listed(numbers: float | Ints) -> list[Any]:
     return numbers.tolist() if isinstance(numbers, np.ndarray) else [numbers]
 

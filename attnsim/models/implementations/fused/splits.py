@@ -19,7 +19,7 @@ from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.tile import FlashTile
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, declared, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, along, declared, uses_of
 from attnsim.models.schedule.operation import BLOCK, Nest, TileOp, apart, loop, loop_nest, once
 from attnsim.models.schedule.passes import BROADCAST_INSTRUCTIONS, Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
@@ -306,8 +306,7 @@ def merging_last(kernel: Kernel, w: Workload, splits: int, tiles: int, at_once: 
     size = w.head_dim_v * rows
     tensors = (
         Tensor("semaphores", "groups", 4, just_written=True),
-        Tensor("O partial", "groups s", size * 4, just_written=True),
-        Tensor("LSE partial", "groups s", rows * 4, just_written=True),
+        *along("groups s", {"O partial": size * 4, "LSE partial": rows * 4}, just_written=True),
         Tensor("O", "groups", size * w.output_bytes, written=True),
     )
     segments, counts = loop_nest(_merge(tensors, rows, size, splits, at_once, clks))

@@ -19,7 +19,7 @@ from attnsim.models.implementations.frameworks.projection import Product, projec
 from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, PAGES, block_begins, page_bytes, pages
 from attnsim.models.implementations.latent.tiles import FINAL, NOTHING, PARTIAL, LatentTile, Visits, latent_of
 from attnsim.models.question.workload import Latent, Workload
-from attnsim.models.schedule.axes import Axis, Tensor, uses_of
+from attnsim.models.schedule.axes import Axis, Tensor, along, uses_of
 from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes
@@ -80,14 +80,8 @@ class _Operations:
         self.q = Tensor("Q latent", "b h i", rank * e), Tensor("Q rope", "b h i", latent.rope * e)
         self.cache = Tensor("Latent", "b j", latent.width * e)
         self.lengths = Tensor("lengths", "b", 8)
-        self.final = (
-            Tensor("O latent", "b h i", rank * w.output_bytes, written=True),
-            Tensor("LSE", "b h i", 4, written=True),
-        )
-        self.partial = (
-            Tensor("O partial", "r", rank * 4, written=True),
-            Tensor("LSE partial", "r", 4, written=True),
-        )
+        self.final = (*along("b h i", {"O latent": rank * w.output_bytes, "LSE": 4}, written=True),)
+        self.partial = (*along("r", {"O partial": rank * 4, "LSE partial": 4}, written=True),)
         self.tensors = (*self.q, self.lengths, self.cache, *self.final, Tensor(PAGES, "b p", 4), *self.partial)
 
     def load(self, keys: int) -> Iterator[TileOp]:

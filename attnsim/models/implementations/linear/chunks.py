@@ -26,7 +26,7 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Axis, Tensor, declared
+from attnsim.models.schedule.axes import Axis, Tensor, along, declared
 from attnsim.models.schedule.operation import Nest, TileOp, loop, once
 from attnsim.models.schedule.schedule import Kernel, Path
 
@@ -400,11 +400,9 @@ class Recurrence:
         """The kernel for a call."""
         columns = self.width(s)
         tensors = [
-            Tensor("Q", "b h c", s.d * s.e),
-            Tensor("K", "b h c", s.d * s.e),
+            *along("b h c", {"Q": s.d * s.e, "K": s.d * s.e}),
             Tensor("V", "b h g c x", columns * s.e),
-            Tensor("g", "b h g c", s.d * self.gates if self.channels else self.gates),
-            Tensor("beta", "b h g c", self.gates),
+            *along("b h g c", {"g": s.d * self.gates if self.channels else self.gates, "beta": self.gates}),
             Tensor("O", "b h g c x", columns * s.e, written=True),
             Tensor("state", "b h g x", columns * s.d * self.before),
         ]

@@ -27,7 +27,7 @@ from attnsim.models.implementations.linear.chunks import (
     state_bytes,
 )
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Tensor
+from attnsim.models.schedule.axes import Tensor, along
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.schedule import Kernel, Schedule
 
@@ -85,8 +85,7 @@ def overlap(s: Shape, gpu: Gpu, gate_bytes: int) -> Chunks:
     """``A = tril(b K K^T e^(g_i - g_j), -1)`` in fp32 (``chunk_scaled_dot_kkt.py``)."""
     tensors = (
         Tensor("K", "b h c x", s.d * s.e),
-        Tensor("beta", "b h g c x", gate_bytes),
-        Tensor("g sums", "b h g c x", FP32),
+        *along("b h g c x", {"beta": gate_bytes, "g sums": FP32}),
         Tensor("A", "b h g c x", CHUNK * FP32, written=True),
     )
     work = Work(((CHUNK, CHUNK, s.d),), exps=CHUNK**2, fp32=4 * CHUNK**2, links=s.d // WIDE)
@@ -119,8 +118,7 @@ def overlap_solve(s: Shape) -> Chunks:
     """
     tensors = (
         Tensor("K", "b h c x", s.d * s.e),
-        Tensor("beta", "b h g c x", FP32),
-        Tensor("g sums", "b h g c x", FP32),
+        *along("b h g c x", {"beta": FP32, "g sums": FP32}),
         Tensor("A inverse", "b h g c x", BLOCK * DIAGONAL * BLOCK * s.e // CHUNK, written=True),
     )
     together = merging()
@@ -156,13 +154,10 @@ def updates(s: Shape, gpu: Gpu, gate_bytes: int, channels: bool = False) -> Chun
     With a decay a channel it is ``kda.py``'s, which writes ``K e^(g_last - g)`` too.
     """
     tensors = [
-        Tensor("A inverse", "b h g c x", CHUNK * s.e),
-        Tensor("beta", "b h g c x", gate_bytes),
-        Tensor("V", "b h g c x", s.dv * s.e),
+        *along("b h g c x", {"A inverse": CHUNK * s.e, "beta": gate_bytes, "V": s.dv * s.e}),
         Tensor("K", "b h g c" if channels else "b h c", s.d * s.e),
         Tensor("g sums", "b h g c x", s.d * FP32 if channels else FP32),
-        Tensor("U", "b h g c x", s.dv * s.e, written=True),
-        Tensor("W", "b h g c x", s.d * s.e, written=True),
+        *along("b h g c x", {"U": s.dv * s.e, "W": s.d * s.e}, written=True),
     ]
     if channels:
         tensors.append(Tensor("K decayed", "b h g c x", s.d * s.e, written=True))
@@ -230,8 +225,7 @@ def output(s: Shape, gpu: Gpu, values: str = "V new", gates: bool = True) -> Chu
     """``O = e^g Q S + tril(Q K^T e^(g_i - g_j)) V`` (``chunk_o.py``, `chunk_fwd_kernel_o`)."""
     columns = OUTPUT_COLUMNS
     tensors = (
-        Tensor("Q", "b h c", s.d * s.e),
-        Tensor("K", "b h c", s.d * s.e),
+        *along("b h c", {"Q": s.d * s.e, "K": s.d * s.e}),
         Tensor("states", "b h g c x", columns * s.d * s.e, by_tile=True),
         Tensor(values, "b h g c x", columns * s.e),
         *([Tensor("g sums", "b h g c", FP32)] if gates else ()),
@@ -269,8 +263,7 @@ def output_by_channels(
         As in :class:`Work`; bytes of shared memory.
     """
     tensors = (
-        Tensor("Q", "b h g c", s.d * s.e),
-        Tensor("g sums", "b h g c", s.d * FP32),
+        *along("b h g c", {"Q": s.d * s.e, "g sums": s.d * FP32}),
         Tensor("states", "b h g c x", OUTPUT_COLUMNS * s.d * s.e, by_tile=True),
         Tensor(values, "b h g c x", OUTPUT_COLUMNS * s.e),
         Tensor("A of Q", "b h g c", CHUNK * within_bytes),
@@ -399,11 +392,8 @@ def _whole(s: Shape, gpu: Gpu) -> tuple[Chunks]:
     """
     c = CHUNK
     tensors = (
-        Tensor("Q", "b h c x", s.d * s.e),
-        Tensor("K", "b h c x", s.d * s.e),
-        Tensor("V", "b h g c x", s.dv * s.e),
-        Tensor("g", "b h g c x", 4),
-        Tensor("beta", "b h g c x", 4),
+        *along("b h c x", {"Q": s.d * s.e, "K": s.d * s.e}),
+        *along("b h g c x", {"V": s.dv * s.e, "g": 4, "beta": 4}),
         Tensor("O", "b h g c x", s.dv * s.e, written=True),
         Tensor("state", "b h g x", s.d * s.dv * 4),
         Tensor("state", "b h g x", s.d * s.dv * 4, written=True),

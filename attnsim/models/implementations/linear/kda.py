@@ -28,7 +28,7 @@ from attnsim.models.implementations.linear.gated_delta import (
     unit_length,
 )
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Tensor
+from attnsim.models.schedule.axes import Tensor, along
 from attnsim.models.schedule.schedule import Kernel
 
 GATES, DIAGONAL, BELOW, OUTPUT = "kda_gate_chunk_cumsum", "kda_intra_diagonal", "kda_inter_solve", "chunk_gla_fwd_o"
@@ -44,23 +44,21 @@ WHOLE_FILE = by_hand(
 def _parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     """Kernels after Q and K have been scaled to unit length."""
     gates = (Tensor("g", "b h g c x", s.d * s.e), Tensor("g sums", "b h g c x", s.d * FP32, written=True))
-    qkg = (
-        Tensor("Q", "b h g c x", s.d * s.e),
-        Tensor("K", "b h g c x", s.d * s.e),
-        Tensor("g sums", "b h g c x", s.d * FP32),
-    )
+    qkg = (*along("b h g c x", {"Q": s.d * s.e, "K": s.d * s.e, "g sums": s.d * FP32}),)
     diagonal = (
         *qkg,
         Tensor("beta", "b h g c x", s.e),
-        Tensor("A of Q", "b h g c x", BLOCK * s.e, written=True),
-        Tensor("A diagonal", "b h g c x", BLOCK * FP32, written=True),
+        *along("b h g c x", {"A of Q": BLOCK * s.e, "A diagonal": BLOCK * FP32}, written=True),
     )
     below = (
         *qkg,
-        Tensor("beta", "b h g c x", s.e),
-        Tensor("A diagonal", "b h g c x", BLOCK * FP32),
-        Tensor("A of Q", "b h g c x", BLOCKS_BELOW * BLOCK**2 * s.e, written=True, by_tile=True),
-        Tensor("A inverse", "b h g c x", gated_delta.DIAGONAL * BLOCK**2 * s.e, written=True, by_tile=True),
+        *along("b h g c x", {"beta": s.e, "A diagonal": BLOCK * FP32}),
+        *along(
+            "b h g c x",
+            {"A of Q": BLOCKS_BELOW * BLOCK**2 * s.e, "A inverse": gated_delta.DIAGONAL * BLOCK**2 * s.e},
+            written=True,
+            by_tile=True,
+        ),
     )
     merging = gated_delta.merging()
     # Products of Q and K with K, decayed, are in fp32 at the rate of tf32: twice the time of 16 bits.
@@ -128,8 +126,7 @@ def _flash_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, Chunks]:
         Tensor("g total", "b h g c x", s.d * FP32, written=True, by_tile=True),
     )
     recur = (
-        Tensor("V", "b h g c x", s.dv * s.e),
-        Tensor("beta", "b h g c x", s.e),
+        *along("b h g c x", {"V": s.dv * s.e, "beta": s.e}),
         *(Tensor(x, "b h g c x", s.d * s.e) for x in decayed),
         *(Tensor(x, "b h g c x", BLOCK * s.e) for x in small),
         Tensor("g total", "b h g c x", s.d * FP32, by_tile=True),

@@ -13,7 +13,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.linear.chunks import Chunks, Recurrence, Shape, Work, path_of
 from attnsim.models.implementations.linear.gated_delta import peak_bytes, prefill, recurring
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.axes import Tensor
+from attnsim.models.schedule.axes import Tensor, along
 
 CHUNK = 256
 TILE = by_hand(64, "rows and columns of a tile: Triton times 32, 64, 128 and 256 both ways")
@@ -33,14 +33,12 @@ def parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
     path = path_of(gpu, TILE, 4)
     steps = (
         Tensor("dt", "b h g c x", s.e),
-        Tensor("g sums", "b h g c x", FP32, written=True),
-        Tensor("steps", "b h g c x", FP32, written=True),
+        *along("b h g c x", {"g sums": FP32, "steps": FP32}, written=True),
     )
     own = (
         Tensor("V", "b h g c m", TILE * s.e),
         Tensor("K", "b h c n", TILE * s.e),
-        Tensor("g sums", "b h g c", FP32),
-        Tensor("steps", "b h g c", FP32),
+        *along("b h g c", {"g sums": FP32, "steps": FP32}),
         Tensor("own states", "b h g c m n", TILE * TILE * FP32, written=True, by_tile=True),
     )
     passing = (
