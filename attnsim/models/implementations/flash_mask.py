@@ -45,11 +45,6 @@ class BoundedTile(ListedTile):
     vectors: int
 
 
-def scan_name(vector: int) -> str:
-    """Name of the kernel that scans a vector: rows masked below, or above the diagonal."""
-    return f"scan_max_min {('lt_start', 'ut_end')[vector]}"
-
-
 def vectors_of(w: Workload) -> int:
     """Number of vectors of the mask: one if it is causal, otherwise two.
 
@@ -111,8 +106,9 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
 
 def _scan(w: Workload, vector: int, blocks: int, scanned: int) -> Kernel:
     moved = [Access(BOUNDS, w.batch * w.seq_kv * ENTRY_BYTES), Access(BLOCK_BOUNDS, w.batch * scanned, True)]
+    # Name of the kernel that scans a vector: rows masked below, or above the diagonal.
     return streaming(
-        scan_name(vector),
+        f"scan_max_min {('lt_start', 'ut_end')[vector]}",
         moved,
         elements=w.batch * w.seq_kv,
         threads=32 * SCANNED_TOGETHER,

@@ -337,11 +337,6 @@ def _kernel(w: Workload, gpu: Gpu, masked: MaskTile, counts: TileCounts, entry: 
     return tiled_kernel(w, tile, entry, nest, (Launch(inverse, heads),), uses)
 
 
-def queries_tile(tile: BackwardTile) -> BackwardTile:
-    """The tile of the blocks for dQ."""
-    return replace(tile, rows=tile.keys, keys=tile.rows)
-
-
 def walks_of(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, function: int) -> tuple[Walk, Walk]:
     """Walks of the blocks for dK and dV (of a head of K and V), and of the blocks for dQ (of a head)."""
 
@@ -363,7 +358,8 @@ def backward(w: Workload, tile: BackwardTile, counts: TileCounts, block: int, fu
     by_keys, by_rows = walks_of(w, tile, counts, block, function)
     one = replace(w, heads_q=w.heads_kv)  # a block sums over the heads of a group
     keys = keys_outside(one, tile, by_keys, "keys")
-    rows = rows_outside(w, queries_tile(tile), by_rows, tile.keys, "rows")
+    # The tile of the blocks for dQ.
+    rows = rows_outside(w, replace(tile, rows=tile.keys, keys=tile.rows), by_rows, tile.keys, "rows")
     outer = max(keys.repeats.shape[1], rows.repeats.shape[1])
     repeats = np.zeros(
         (len(keys.repeats) + len(rows.repeats), outer, len(keys.segments) + len(rows.segments)), np.int64

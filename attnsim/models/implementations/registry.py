@@ -70,11 +70,6 @@ LANES = 32
 NOTE = "the window is a mask tensor: every pair is computed, and the mask is read for every head"
 
 
-def without_mask(w: Workload) -> Workload:
-    """The question that the kernel computes: without its mask."""
-    return replace(w, mask=Mask.full())
-
-
 def with_mask_tensor(schedule: Schedule, w: Workload) -> Schedule:
     """The schedule of all pairs, with the mask read and added."""
     size = w.seq_q * w.seq_kv * w.element_bytes
@@ -255,7 +250,8 @@ def _launching(name: str) -> Implementation:
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         asked = replace(w, sinks=False, softcap=0.0)  # it may support them even if the other does not
         masked = one.masks and w.bounded().mask.is_windowed
-        asked = without_mask(asked) if masked else asked
+        # The question that the kernel computes: without its mask.
+        asked = replace(asked, mask=Mask.full()) if masked else asked
         schedule = replace(IMPLEMENTATIONS[one.launches].build(asked, gpu, shape), implementation=name)
         return with_mask_tensor(schedule, w) if masked else schedule
 

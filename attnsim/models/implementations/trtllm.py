@@ -161,11 +161,6 @@ def _xqa_width(w: Workload) -> int:
     return max(64, 1 << (max(w.head_dim, w.head_dim_v) - 1).bit_length())
 
 
-def xqa_merged(w: Workload) -> int:
-    """Partial results that XQA's last block reads at a time: one for each group of warps that share a V tile."""
-    return max(1, 4 * XQA_WARP_KEYS // _xqa_width(w))
-
-
 def xqa_splits(w: Workload, gpu: Gpu) -> int:
     """Blocks per sequence and key head: ``computeMultiBlockCount``, for the whole cache even with a window."""
     count = w.seq_kv // XQA_KEYS_PER_BLOCK
@@ -193,11 +188,6 @@ def gen_context_tile(w: Workload) -> FlashTile:
         persistent=True,
         max_blocks_per_sm=1,
     )
-
-
-def gen_multicast(tile: FlashTile) -> int:
-    """Blocks that share a read of K and V."""
-    return SHARED_READS if tile.rows <= 128 else 1
 
 
 def gen_generation_tile(w: Workload) -> FlashTile:
@@ -485,7 +475,8 @@ def _gen(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     if w.passes == "fwd":
         tile = override(gen_context_tile(w), shape, w, gpu)
         main = flash_forward(w, gpu, tile, MAIN, lse=False)
-        return [replace(main, multicast=gen_multicast(tile))], tile, UNCUT
+        # Blocks that share a read of K and V.
+        return [replace(main, multicast=SHARED_READS if tile.rows <= 128 else 1)], tile, UNCUT
     alike(w, "trtllm-gen's generation step", "vllm.flash-attn-4 or flashinfer.fa2")
     tile = override(gen_generation_tile(w), shape, w, gpu)
     splits = Splits(gen_splits(w, gpu, tile))
@@ -506,7 +497,8 @@ def _xqa(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
         within_window(w, XQA_TILE), gpu, tile, MAIN, splits, lse=False, fragments=-(-tile.rows // FRAGMENT)
     )
     main = replace(main, launched_early=gpu.compute_capability_number >= EARLY_LAUNCHES)
-    return _merged(w, main, tile, splits, xqa_merged(w)), tile, splits
+    # Partial results that XQA's last block reads at a time: one for each group of warps that share a V tile.
+    return _merged(w, main, tile, splits, max(1, 4 * XQA_WARP_KEYS // _xqa_width(w))), tile, splits
 
 
 def _schedule(w: Workload, name: str, kernels: list[Kernel], tile: FlashTile, splits: Splits = UNCUT) -> Schedule:

@@ -255,16 +255,12 @@ BY_WIDTH = by_hand(0.5, "part of a block's latency at head_dim 128 that grows wi
 from head_dim 64 to 256 it grows by 1.5 in FlashAttention-3 as vLLM and SGLang call it and in XQA."""
 
 
-def pages_of(w: Workload) -> int:
-    """Pages of all sequences."""
-    return sum(one.times * pages(w, one.keys) for one in w.parts)
-
-
 def flash_peak_bytes(w: Workload, partial: int = 0) -> int:
     """Inputs, outputs, log-sum-exp, the backward's dQ accumulator and gradients, and partial outputs."""
     e = w.element_bytes
     q = w.heads_q * w.queries
-    kv = w.heads_kv * (pages_of(w) * w.page_size if w.page_size else w.keys)
+    # Pages of all sequences.
+    kv = w.heads_kv * (sum(one.times * pages(w, one.keys) for one in w.parts) * w.page_size if w.page_size else w.keys)
     inputs = q * w.head_dim * e + kv * (w.head_dim + w.head_dim_v) * w.cache_bytes
     out = q * w.head_dim_v * w.output_bytes + 4 * q
     if "bwd" in w.directions:

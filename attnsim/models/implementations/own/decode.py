@@ -282,7 +282,8 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
 
     flops, scores, states = 2 * ROWS * keys * d, ROWS * keys, tile.warps * ROWS
     exps, rescaled = scores + 4 * states, states * d
-    s = TileOp("mma", "S", flops=flops, smem_bytes=(keys + _query_rows_read(w, tile)) * d * e)
+    # Rows of Q read from shared memory per step: none if registers hold them; all by each warp at 256 columns.
+    s = TileOp("mma", "S", flops=flops, smem_bytes=(keys + (tile.warps * ROWS if w.head_dim > 128 else 0)) * d * e)
     pv = TileOp("mma", "O", flops=flops, smem_bytes=keys * d * e)
     counts = counts_of(label, gpu)
     if counts:
@@ -337,11 +338,6 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         dtype=w.dtype,
         step="key tile",
     )
-
-
-def _query_rows_read(w: Workload, tile: DecodeTile) -> int:
-    """Rows of Q read from shared memory per step: none if registers hold them; all by each warp at 256 columns."""
-    return tile.warps * ROWS if w.head_dim > 128 else 0
 
 
 def _combine_kernel(w: Workload, gpu: Gpu, splits: int) -> Kernel:

@@ -39,11 +39,6 @@ def sees_all(w: Workload) -> bool:
     return mask.left is None and mask.right is None
 
 
-def keys_of(w: Workload) -> int:
-    """Keys of a tile."""
-    return TILES[w.head_dim][not sees_all(w)]
-
-
 def shared_memory_bytes(head_dim: int, keys: int) -> int:
     """Bytes of Q, the rings of K and V, two barriers for Q and four per stage, and padding for alignment."""
     rows = 64 * consumers(head_dim)
@@ -86,7 +81,8 @@ def tile_of(w: Workload) -> FlashTile:
     as SMs become free, longest first.
     """
     order: Order = "longest_first" if longest_first(w) else "ascending"
-    tile = hopper_tile(64 * consumers(w.head_dim), keys_of(w), order=order)
+    # Keys of a tile.
+    tile = hopper_tile(64 * consumers(w.head_dim), TILES[w.head_dim][not sees_all(w)], order=order)
     return replace(tile, persistent=sees_all(w), edges_only=True)
 
 
