@@ -9,9 +9,11 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from attnsim.errors import InputError, nearest, shown
+from attnsim.tables import read_csv
 from attnsim.units import EXAMPLES, format_quantity, parse_quantity
 
 Kind = Literal["datasheet", "measured", "derived", "assumed"]
@@ -60,8 +62,6 @@ class Field:
         "rate": the replay and the closed forms read it, and no tile depends on it. "replay": the replay alone reads it.
         "limit": it may decide which kernels run, and on what tile. "links": only several GPUs' collectives read it.
         "nobody": no prediction reads it.
-    instead
-        Of a figure that nobody reads: what is read in its place, in words.
     attribute
         Name within the section's dataclass: `bandwidth_bytes_per_s` of `hbm`.
     """
@@ -72,7 +72,6 @@ class Field:
     high: float
     integer: bool
     read: Reader
-    instead: str
     attribute: str = ""
 
     def allowed(self) -> str:
@@ -129,11 +128,9 @@ class Field:
             raise InputError(f"is {shown(given)}, not a whole number of {'bytes' if self.unit == 'B' else 'units'}")
 
 
-def figure(
-    name: str, unit: str, low: float, high: float, read: Reader = "rate", *, integer: bool = False, instead: str = ""
-) -> Any:
+def figure(name: str, unit: str, low: float, high: float, read: Reader = "rate", *, integer: bool = False) -> Any:
     """Declare an attribute of a GPU's section as the figure `name`; parameters as for `Field`."""
-    return dataclasses.field(metadata={"figure": Field(name, unit, low, high, integer, read, instead)})
+    return dataclasses.field(metadata={"figure": Field(name, unit, low, high, integer, read)})
 
 
 def fields_of(section: type) -> dict[str, Field]:
@@ -228,29 +225,14 @@ class Sm:
     shared_memory_per_block_bytes: int = figure("shared_memory_per_block", "B", _KIB, 2**30, "limit", integer=True)
     shared_memory_reserved_bytes: int = figure("shared_memory_reserved", "B", 0, 64 * _KIB, "limit", integer=True)
     shared_memory_bytes_per_clk: float = figure("shared_memory_bandwidth", "B/clk", 1, 1e6)
-    shared_memory_latency_clk: float = figure(
-        "shared_memory_latency",
-        "clk",
-        0,
-        1e5,
-        "nobody",
-        instead="the fitted latency of an inner step holds it; sm.shared_memory_bandwidth is read",
-    )
+    shared_memory_latency_clk: float = figure("shared_memory_latency", "clk", 0, 1e5, "nobody")
     fp32_flops_per_clk: float = figure("fp32_rate", "FLOP/clk", 1, 1e6)
     exp_per_clk: float = figure("exp_rate", "op/clk", 0.01, 1e5)
     issues_per_clk: float = figure("issue_rate", "op/clk", 0.01, 1e5)
     int32_per_clk: float = figure("int32_rate", "op/clk", 0.01, 1e5)
     fp64_per_clk: float = figure("fp64_rate", "op/clk", 0.01, 1e5, "replay")
     load_stores_per_clk: float = figure("load_store_rate", "op/clk", 0.01, 1e5)
-    warp_schedulers: int = figure(
-        "warp_schedulers",
-        "1",
-        1,
-        256,
-        "nobody",
-        integer=True,
-        instead="kernels are lifted by that of their architecture; sm.issue_rate is read",
-    )
+    warp_schedulers: int = figure("warp_schedulers", "1", 1, 256, "nobody", integer=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,24 +246,10 @@ class Tensor:
 
     fp16_flops_per_clk: float = figure("fp16", "FLOP/clk", 0, 1e8)
     bf16_flops_per_clk: float = figure("bf16", "FLOP/clk", 0, 1e8)
-    tf32_flops_per_clk: float = figure(
-        "tf32",
-        "FLOP/clk",
-        0,
-        1e8,
-        "nobody",
-        instead="no kernel multiplies in tf32; tensor.fp16, tensor.bf16, tensor.fp8 and, for fp32, sm.fp32_rate are",
-    )
+    tf32_flops_per_clk: float = figure("tf32", "FLOP/clk", 0, 1e8, "nobody")
     fp8_flops_per_clk: float = figure("fp8", "FLOP/clk", 0, 1e8)
     mma_sync_fraction: float = figure("mma_sync_fraction", "1", 0.01, 1)
-    mma_latency_clk: float = figure(
-        "mma_latency",
-        "clk",
-        0,
-        1e5,
-        "nobody",
-        instead="the fitted latency of an inner step holds it; tensor.fp16 and its like are read",
-    )
+    mma_latency_clk: float = figure("mma_latency", "clk", 0, 1e5, "nobody")
     memory_bytes_per_clk: float = figure("memory_bandwidth", "B/clk", 0, 1e6, "replay")
 
 
@@ -324,7 +292,7 @@ class Clock:
       the clock (`attnsim.models.hardware.clock_law`).
     """
 
-    base_hz: float = figure("base", "Hz", 1e6, 1e12, "nobody", instead="clock.free is the one of short calls")
+    base_hz: float = figure("base", "Hz", 1e6, 1e12, "nobody")
     boost_hz: float = figure("boost", "Hz", 1e6, 1e12)
     tensor_hz: float = figure("tensor", "Hz", 1e6, 1e12)
     free_hz: float = figure("free", "Hz", 1e6, 1e12)
@@ -360,22 +328,11 @@ class Power:
 class Features:
     """Hardware features that kernels may use (CUDA C++ Programming Guide and PTX ISA, by compute capability)."""
 
-    cp_async: bool = figure(
-        "cp_async", "bool", 0, 1, "nobody", instead="every kernel's loads are asynchronous; its tile is what changes"
-    )
-    tma: bool = figure(
-        "tma", "bool", 0, 1, "nobody", instead="kernels that use it need features.wgmma or features.tcgen05 as well"
-    )
+    cp_async: bool = figure("cp_async", "bool", 0, 1, "nobody")
+    tma: bool = figure("tma", "bool", 0, 1, "nobody")
     wgmma: bool = figure("wgmma", "bool", 0, 1, "limit")
     tcgen05: bool = figure("tcgen05", "bool", 0, 1, "limit")
-    clusters: bool = figure(
-        "clusters",
-        "bool",
-        0,
-        1,
-        "nobody",
-        instead="kernels that use them need features.wgmma or features.tcgen05 as well",
-    )
+    clusters: bool = figure("clusters", "bool", 0, 1, "nobody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +380,10 @@ def changeable(key: str) -> Field:
     """
     found = field_of(key)
     if found.read == "nobody":
-        raise InputError(f"{key} is read by no prediction, so changing it would change nothing; {found.instead}")
+        instead = next(
+            one["instead"] for one in read_csv(Path(__file__).with_name("unread.csv")) if one["figure"] == key
+        )
+        raise InputError(f"{key} is read by no prediction, so changing it would change nothing; {instead}")
     return found
 
 
