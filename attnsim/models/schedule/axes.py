@@ -169,9 +169,9 @@ class Tensor:
         )
 
 
-def along(axes: str, sizes: Mapping[str, int], *, written: bool = False, by_tile: bool = False) -> tuple[Tensor, ...]:
-    """Tensors along the same axes, by their bytes; the rest as in :class:`Tensor`."""
-    return tuple(Tensor(name, axes, size, written=written, by_tile=by_tile) for name, size in sizes.items())
+def along(axes: str, sizes: Mapping[str, int], **alike: Any) -> tuple[Tensor, ...]:
+    """Tensors along the same axes, by their bytes; `alike` are further fields of :class:`Tensor`."""
+    return tuple(Tensor(name, axes, size, **alike) for name, size in sizes.items())
 
 
 def _listed(numbers: float | Ints) -> list[Any]:

@@ -15,6 +15,7 @@ tiles of K and V in shared memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -148,24 +149,29 @@ def selected_tile(w: Workload, gpu: Gpu) -> SelectedTile:
     )
 
 
-def chosen(w: Workload) -> Selection:
+def _selection(w: Workload, what: str, field: str, such: str) -> Selection:
     """The selection of a question.
 
     Raises
     ------
     InputError
-        If it has none with blocks, or the kernels do not support it.
+        If it lacks this field, or the kernels do not support it.
     """
     selection = w.selection
-    if selection is None or not selection.top:
-        raise InputError("kernels of chosen blocks need a selection: --selection 'top 16x64'")
+    if selection is None or not getattr(selection, field):
+        raise InputError(f"kernels of {what} need a selection: --selection '{such}'")
     if reason := selection.misfit(w.seq_kv):
         raise InputError(f"selection {selection} {reason}")
     if w.seq_q != w.seq_kv or not w.mask.is_causal:
         raise InputError(
-            f"kernels of chosen blocks are causal with as many keys as queries, not {w.mask}, {w.seq_q} x {w.seq_kv}"
+            f"kernels of {what} are causal with as many keys as queries, not {w.mask}, {w.seq_q} x {w.seq_kv}"
         )
     return selection
+
+
+chosen = partial(_selection, what="chosen blocks", field="top", such="top 16x64")
+compressing = partial(_selection, what="compressed keys", field="compress", such="compress 32 step 16")
+"""The selection of a question with chosen blocks, and of one with compressed keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,26 +224,6 @@ def compressed_tile(w: Workload, gpu: Gpu, scores: bool) -> CompressedTile:
     )
 
 
-def compressing(w: Workload) -> Selection:
-    """The selection of a question, with compressed keys.
-
-    Raises
-    ------
-    InputError
-        If the selection has no compressed keys, or the call is not causal self-attention.
-    """
-    selection = w.selection
-    if selection is None or not selection.compress:
-        raise InputError("kernels of compressed keys need a selection: --selection 'compress 32 step 16'")
-    if reason := selection.misfit(w.seq_kv):
-        raise InputError(f"selection {selection} {reason}")
-    if w.seq_q != w.seq_kv or not w.mask.is_causal:
-        raise InputError(
-            f"kernels of compressed keys are causal with as many keys as queries, not {w.mask}, {w.seq_q} x {w.seq_kv}"
-        )
-    return selection
-
-
 def over_compressed(w: Workload) -> Workload:
     """The question with compressed keys in place of keys."""
     return replace(w, seq_kv=compressing(w).compressed_keys(w.seq_kv), mask=Mask.full(), selection=None)
@@ -263,15 +249,15 @@ def row_tiles(w: Workload, rows: int, keys: int) -> Ints:
     return np.maximum(0, -(-(w.seq_q - first) // rows))
 
 
+def cleared(w: Workload) -> list[Kernel]:
+    """Kernels that clear the outputs of a forward pass."""
+    rows = w.batch * w.heads_q * w.seq_q
+    return [clear("clear O", "O", rows * w.head_dim_v * w.output_bytes), clear("clear LSE", "LSE", rows * 4)]
+
+
 def compressed_forward(w: Workload, gpu: Gpu, tile: CompressedTile) -> list[Kernel]:
     """`_compressed_attention_fwd`; with `scores`, also the kernels that choose blocks."""
-    rows = w.batch * w.heads_q * w.seq_q
-    return [
-        clear("clear O", "O", rows * w.head_dim_v * w.output_bytes),
-        clear("clear LSE", "LSE", rows * 4),
-        *compressed_attention(w, tile),
-        *(block_choice(w, tile) if tile.scores else []),
-    ]
+    return [*cleared(w), *compressed_attention(w, tile), *(block_choice(w, tile) if tile.scores else [])]
 
 
 def compressed_attention(w: Workload, tile: CompressedTile) -> list[Kernel]:
@@ -341,22 +327,34 @@ def _scores(w: Workload, tile: CompressedTile, heads: int) -> Kernel:
     return in_step(kernel)
 
 
-def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
-    """`_compressed_attention_bwd`: row sums, dK and dV per query head, their sums, dQ."""
-    c, e, rows = over_compressed(w), w.element_bytes, w.batch * w.heads_q
-    expanded = " expanded" if w.group > 1 else ""
-    down = Walk(row_tiles(w, tile.keys.rows, tile.keys.keys), grid=tile.keys_grid)
-    steps = key_tiles(w, first_query(w, tile), tile.queries.rows, tile.queries.keys)
-    across = Walk(steps, grid=tile.grid)
+def _backward(
+    w: Workload,
+    name: str,
+    down: Walk,
+    across: Walk,
+    tiles: tuple[BackwardTile, BackwardTile],
+    rows: int,
+    *first: Kernel,
+) -> list[Kernel]:
+    """Row sums, kernels that come `first`, dK and dV per query head by walks down, their sums, dQ by walks across."""
+    size, expanded = w.batch * w.heads_q * w.element_bytes, " expanded" if w.group > 1 else ""
     return [
         dot_do_o(w),
-        clear("clear dK", f"dK{expanded}", rows * c.seq_kv * w.head_dim * e),
-        clear("clear dV", f"dV{expanded}", rows * c.seq_kv * w.head_dim_v * e),
-        in_step(keys_outside(c, tile.keys, down, "compressed_bwd_dkdv")),
-        *sums_of_groups(c),
-        clear("clear dQ", "dQ", rows * w.seq_q * w.head_dim * e),
-        in_step(rows_outside(c, tile.queries, across, tile.queries.rows, "compressed_bwd_dq")),
+        *first,
+        clear("clear dK", f"dK{expanded}", size * w.seq_kv * w.head_dim),
+        clear("clear dV", f"dV{expanded}", size * w.seq_kv * w.head_dim_v),
+        in_step(keys_outside(w, tiles[0], down, f"{name}_bwd_dkdv")),
+        *sums_of_groups(w),
+        clear("clear dQ", "dQ", size * w.seq_q * w.head_dim),
+        in_step(rows_outside(w, tiles[1], across, rows, f"{name}_bwd_dq")),
     ]
+
+
+def compressed_backward(w: Workload, tile: CompressedTile) -> list[Kernel]:
+    """`_compressed_attention_bwd`."""
+    down = Walk(row_tiles(w, tile.keys.rows, tile.keys.keys), grid=tile.keys_grid)
+    across = Walk(key_tiles(w, first_query(w, tile), tile.queries.rows, tile.queries.keys), grid=tile.grid)
+    return _backward(over_compressed(w), "compressed", down, across, (tile.keys, tile.queries), tile.queries.rows)
 
 
 def turns_of(steps: np.ndarray, turns: int) -> np.ndarray:
@@ -367,9 +365,7 @@ def turns_of(steps: np.ndarray, turns: int) -> np.ndarray:
 
 def selected_forward(w: Workload, tile: SelectedTile) -> list[Kernel]:
     """`_topk_sparse_attention_fwd`: outputs are cleared, then one kernel."""
-    rows = w.batch * w.heads_q * w.seq_q
-    cleared = clear("clear O", "O", rows * w.head_dim_v * w.output_bytes), clear("clear LSE", "LSE", rows * 4)
-    return [*cleared, *selected_attention(w, tile)]
+    return [*cleared(w), *selected_attention(w, tile)]
 
 
 def selected_attention(w: Workload, tile: SelectedTile) -> list[Kernel]:
@@ -386,28 +382,18 @@ def _of_queries(w: Workload, tile: SelectedTile) -> Walk:
 
 
 def selected_backward(w: Workload, tile: SelectedTile) -> list[Kernel]:
-    """`_topk_sparse_attention_bwd`: row sums, the queries of each block, dK and dV per query head, their sums, dQ."""
-    e, rows, expanded = w.element_bytes, w.batch * w.heads_q, " expanded" if w.group > 1 else ""
+    """`_topk_sparse_attention_bwd`, with a sort of the queries of each block."""
     entries = w.batch * w.heads_kv * w.seq_q * chosen(w).top
-    sort = [
+    accesses = [
         Access(LIST, 2 * entries * INDEX_BYTES),
         Access("order", entries * SORT_BYTES // 2, True),
         Access("order", entries * SORT_BYTES // 2),
         Access("queries", entries * INDEX_BYTES, True),
     ]
+    sort = streaming("sort queries", accesses, elements=entries)
     steps = -(-walkers(chosen(w), w.seq_q) // tile.keys.rows)
-    of_blocks = Walk(steps, tile.keys.rows * INDEX_BYTES, scattered=2, list_name="queries")
-    of_queries = _of_queries(w, tile)
-    return [
-        dot_do_o(w),
-        streaming("sort queries", sort, elements=entries),
-        clear("clear dK", f"dK{expanded}", rows * w.seq_kv * w.head_dim * e),
-        clear("clear dV", f"dV{expanded}", rows * w.seq_kv * w.head_dim_v * e),
-        in_step(keys_outside(w, tile.keys, of_blocks, "selected_bwd_dkdv")),
-        *sums_of_groups(w),
-        clear("clear dQ", "dQ", rows * w.seq_q * w.head_dim * e),
-        in_step(rows_outside(w, tile.queries, of_queries, w.group, "selected_bwd_dq")),
-    ]
+    down = Walk(steps, tile.keys.rows * INDEX_BYTES, scattered=2, list_name="queries")
+    return _backward(w, "selected", down, _of_queries(w, tile), (tile.keys, tile.queries), w.group, sort)
 
 
 def build_selected(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
