@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
@@ -33,6 +34,7 @@ from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Schedule, in_step
 from attnsim.models.schedule.splits import UNCUT, Splits
+from attnsim.tables import read_csv
 
 KIB = 1024
 FA2, FA3 = "flash-attn.2", "flash-attn.3"
@@ -52,26 +54,39 @@ def small_shared_memory(gpu: Gpu) -> bool:
     return architecture_of(gpu.compute_capability_number).small_shared_memory
 
 
+@cache
+def _shapes() -> dict[str, list[dict[str, str]]]:
+    """The rows of ``flash_attention.csv`` by kernel, the first that holds first."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in read_csv(Path(__file__).with_suffix(".csv")):
+        found.setdefault(row["kernel"], []).append(row)
+    return found
+
+
+def shape_of(kernel: str, w: Workload, gpu: Gpu | None = None, width: int = 0, **holds: bool) -> dict[str, Any]:
+    """Fields of a tile: of the first row of a kernel whose words hold, and that is as wide as the heads, or `width`.
+
+    Words are ``causal``, ``local`` (a window), ``narrow`` (either), ``dropout``, and those that the caller says.
+    """
+    causal, local = w.mask.is_causal, w.mask.is_windowed
+    holds = {"causal": causal, "local": local, "narrow": causal or local, "dropout": w.dropout} | holds
+    limit = gpu.sm.shared_memory_per_block_bytes if gpu else 0
+    width = padded(width or max(w.head_dim, w.head_dim_v))
+    row = next(
+        one
+        for one in _shapes()[kernel]
+        if width <= int(one["widest"] or width)
+        and all(holds[word] for word in one["when"].split())
+        and limit >= KIB * int(one["least_kib"] or 0)
+    )
+    sizes = {name: int(row[name]) for name in ("rows", "keys", "warps", "warpgroups", "stages_q") if row[name]}
+    return sizes | dict.fromkeys(row["flags"].split(), True)
+
+
 def fa2_forward(w: Workload, gpu: Gpu) -> FlashTile:
     """FA2's standard forward kernel."""
-    d, causal = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_causal
     sm8x = 80 < gpu.compute_capability_number < 90  # sm_120, as small, has A100's tiles
-    if d <= 32:
-        return FlashTile(128, 128)
-    if d <= 64:
-        return FlashTile(128, 64 if w.dropout else 128)
-    if d <= 96:
-        return FlashTile(64, 64) if sm8x and causal else FlashTile(128, 64)
-    if d <= 128:
-        if w.dropout:
-            return FlashTile(128, 32)
-        if sm8x:
-            return FlashTile(64, 64) if causal else FlashTile(128, 32)
-        return FlashTile(128, 64)
-    if d <= 192:
-        return FlashTile(64, 64) if w.dropout else FlashTile(128, 64, warps=8, warpgroups=2)
-    roomy = gpu.sm.shared_memory_per_block_bytes >= 128 * KIB and gpu.sm.shared_memory_bytes < 192 * KIB
-    return FlashTile(128, 64, warps=8, warpgroups=2) if roomy else FlashTile(64, 64)
+    return FlashTile(**shape_of("fa2", w, gpu, sm8x=sm8x, roomy=gpu.sm.shared_memory_bytes < 192 * KIB))
 
 
 def fa2_split(w: Workload, gpu: Gpu) -> FlashTile:
@@ -87,20 +102,7 @@ def fa2_split(w: Workload, gpu: Gpu) -> FlashTile:
 
 def fa2_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     """FA2's main backward kernel, by the shared memory a block may opt in to."""
-    d, limit = padded(max(w.head_dim, w.head_dim_v)), gpu.sm.shared_memory_per_block_bytes
-    if d <= 32:
-        return BackwardTile(128, 128, v_in_registers=not w.dropout or limit < 104 * KIB)
-    if d <= 64:
-        return BackwardTile(128, 128) if limit >= 144 * KIB else BackwardTile(64, 128, v_in_registers=True)
-    if d <= 96:
-        return BackwardTile(64, 128, v_in_registers=not w.dropout or limit < 116 * KIB)
-    if d <= 128:
-        return BackwardTile(64, 128) if limit >= 144 * KIB else BackwardTile(64, 64, v_in_registers=True)
-    if d <= 192:
-        return BackwardTile(64, 64) if limit >= 136 * KIB else BackwardTile(64, 64, stages_q=1, v_in_registers=True)
-    if limit >= 144 * KIB:
-        return BackwardTile(64, 64, stages_q=2 if limit >= 176 * KIB else 1)
-    return BackwardTile(64, 32, stages_q=1, v_in_registers=True)
+    return BackwardTile(**shape_of("fa2 backward", w, gpu))
 
 
 Tile = TypeVar("Tile", FlashTile, BackwardTile)
@@ -182,33 +184,14 @@ def gathers(w: Workload, rows: int, keys: int) -> bool:
 
 
 def fa3_shape(w: Workload, paged: bool) -> tuple[tuple[int, int], bool]:
-    """Rows and keys of FA3's sm_90 tile, and whether P V reads P from shared memory."""
-    d, dv = padded(w.head_dim), padded(w.head_dim_v)
-    local = w.mask.is_windowed
-    narrow = w.mask.is_causal or local or paged
-    if w.dtype == "fp8":
-        return _fa3_fp8(d, local, paged), False
-    if d <= 64:
-        return (192, 128), False  # the paper's kernel; trees since 2025 take 192 x 192 without a mask
-    if d <= 96:
-        return (192, 128 if local or paged else 144), True
-    if d <= 128:
-        return (128, 128 if narrow else 176), False
-    if d <= 192:
-        return (128, 96 if local or paged else 128 if dv <= 128 else 112), False
-    return (128, 64 if local else 80), False
+    """Rows and keys of FA3's sm_90 tile, and whether P V reads P from shared memory.
 
-
-def _fa3_fp8(d: int, local: bool, paged: bool) -> tuple[int, int]:
-    if d <= 64:
-        return (192, 160)
-    if d <= 96:
-        return (192, 128)
-    if d <= 128:
-        return (128, 160) if paged else (128, 224)
-    if d <= 192:
-        return (128, 128) if local and paged else (128, 160)
-    return (128, 64) if local else (128, 128)
+    At head_dim 64 it is the paper's kernel; trees since 2025 take 192 x 192 without a mask.
+    """
+    narrow = w.mask.is_causal or w.mask.is_windowed or paged
+    kernel = "fa3 fp8" if w.dtype == "fp8" else "fa3"
+    found = shape_of(kernel, w, width=w.head_dim, paged=paged, narrow=narrow, narrow_v=padded(w.head_dim_v) <= 128)
+    return (found["rows"], found["keys"]), "p_in_smem" in found
 
 
 def hopper_tile(
@@ -237,13 +220,8 @@ def hopper_tile(
 
 def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:
     """FA3's sm_90 backward kernel."""
-    d = padded(max(w.head_dim, w.head_dim_v))
-    narrow = w.mask.is_causal or w.mask.is_windowed
-    rows = 128 if d <= 64 else 80 if 96 < d <= 128 and not narrow else 64
-    keys = 128 if d <= 128 else 96 if d <= 192 else 80
-    return BackwardTile(
-        rows, keys, warps=8, stages_q=2, path="wgmma", extra_threads=128, registers=168, v_in_registers=True
-    )
+    shape = shape_of("fa3 backward", w)
+    return BackwardTile(**shape, path="wgmma", extra_threads=128, registers=168, v_in_registers=True)
 
 
 def flash3(

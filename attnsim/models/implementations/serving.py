@@ -19,6 +19,7 @@ from attnsim.models.implementations.flash_attention import (
     fa2_split,
     fa3_shape,
     hopper_tile,
+    shape_of,
     small_shared_memory,
 )
 from attnsim.models.implementations.flash_attention_4 import flash4
@@ -40,7 +41,6 @@ from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.passes import Access, streaming
-from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.models.schedule.splits import UNCUT, Splits
 
@@ -97,26 +97,8 @@ def fa3_varlen(w: Workload, gpu: Gpu) -> FlashTile:
 
 def fa3_ampere(w: Workload, gpu: Gpu, split: bool = False) -> FlashTile:
     """FA3's sm_80 code path, which SGLang runs on Ampere and Ada: GQA always packed."""
-    return replace(_fa3_ampere(w, gpu, split), pack_gqa=True, looks_up_pages=True)
-
-
-def _fa3_ampere(w: Workload, gpu: Gpu, split: bool) -> FlashTile:
-    """Rows, keys, warps and buffers of FA3's sm_80 tile."""
-    d, local = padded(max(w.head_dim, w.head_dim_v)), w.mask.is_windowed
-    small = small_shared_memory(gpu)
-    if d <= 64:
-        return FlashTile(128, 96 if local else 80 if split else 112)
-    if d <= 96:
-        return FlashTile(128, 48 if local or split else 64)
-    if d <= 128:
-        if split or small:
-            keys = 96 if local else 112 if split else 128
-            return FlashTile(128, keys, warps=8, q_in_registers=True, share_q_v=True)
-        return FlashTile(128, 48 if local else 64)
-    if d <= 192:
-        return FlashTile(128, 64, warps=8, warpgroups=2)
-    keys = (48 if local or split else 64) if small else (64 if local or split else 96)
-    return FlashTile(128, keys, warps=8, warpgroups=2, q_in_registers=small, share_q_v=small)
+    shape = shape_of("fa3 sm80", w, split=split, small=small_shared_memory(gpu))
+    return FlashTile(**shape, pack_gqa=True, looks_up_pages=True)
 
 
 def vllm_fa2(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
