@@ -100,7 +100,7 @@ def test_few_heads_are_cut_into_ranges_that_fill_the_gpu(mask: Mask) -> None:
         ({"mask": Mask(right=5)}, "allowed: none or causal"),
         ({"mask": Mask.causal(), "seq_kv": 600}, "seq_q is 512, seq_kv 600; make them equal"),
         ({"head_dim": 256, "head_dim_v": 256}, "head_dim 64 and 128|up to head_dim 128"),
-        ({"head_dim_v": 128}, "V as wide as Q"),
+        ({"head_dim_v": 128}, "V as wide as K"),
         ({"dropout": True}, "no dropout"),
         ({"passes": "bwd"}, "no bwd kernels"),
         ({"dtype": "fp8"}, "no fp8 kernels"),

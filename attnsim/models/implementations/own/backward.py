@@ -21,7 +21,9 @@ from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, bloc
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own.resources import (
     ELEMENT,
+    Compiled,
     asked_for,
+    check_compiled,
     counts_of,
     kernel_label,
     loaded,
@@ -33,7 +35,7 @@ from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, StepCounts, product
 from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.row_tiles import visible_queries
-from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule, bytes_of, check_shared_memory
+from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule, check_shared_memory
 
 NAME = "attnsim.flash-backward"
 ROW_DOTS, MAIN, CONVERT = "backward_row_dots", "backward_main", "backward_convert"
@@ -45,7 +47,7 @@ PIECE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBackwardTile:
+class OwnBackwardTile(Compiled):
     """One compilation of the kernels.
 
     Parameters
@@ -57,6 +59,7 @@ class OwnBackwardTile:
     head_dim: int
     rows: int
     keys: int
+    warps: int = WARPS
 
     @property
     def buffers(self) -> Buffers:
@@ -67,11 +70,6 @@ class OwnBackwardTile:
             ("Q, dO", STAGES * 2 * self.rows * self.head_dim * 2),
             ("LSE, D", STAGES * 2 * self.rows * 4),
         )
-
-    @property
-    def shared_memory_bytes(self) -> int:
-        """Sum of the buffers."""
-        return bytes_of(self.buffers)
 
     @property
     def sums_bytes(self) -> int:
@@ -113,11 +111,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> OwnB
     InputError
         If the kernels do not support the workload or the tile, or nothing fits.
     """
-    if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
-        raise InputError(
-            f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
-            f"{', '.join(map(str, TILES))}, V as wide as K, fp16 or bf16, no dropout"
-        )
+    check_compiled(NAME, w, TILES)
     if not w.mask.is_band:
         raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}")
     tiles = asked_for(TILES[w.head_dim], shape, NAME, w.head_dim)

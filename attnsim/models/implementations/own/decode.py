@@ -25,7 +25,9 @@ from attnsim.models.implementations.own.resources import (
     ELEMENT,
     OPTIONS,
     TURN,
+    Compiled,
     asked_for,
+    check_compiled,
     counts_of,
     kernel_label,
     registers_of,
@@ -33,10 +35,9 @@ from attnsim.models.implementations.own.resources import (
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product
-from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
 from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.row_tiles import visible_keys
-from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule, bytes_of, check_shared_memory
+from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule, check_shared_memory
 from attnsim.models.schedule.splits import Splits
 
 NAME = "attnsim.decode"
@@ -47,7 +48,7 @@ SLICE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeTile:
+class DecodeTile(Compiled):
     """One compilation of the split kernel.
 
     Parameters
@@ -76,11 +77,6 @@ class DecodeTile:
         return SLICE * self.warps
 
     @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps
-
-    @property
     def buffers(self) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
         return (("Q", ROWS * self.head_dim * 2), ("K", self.ring_bytes // 2), ("V", self.ring_bytes // 2))
@@ -90,18 +86,10 @@ class DecodeTile:
         """Bytes of K and V that a block can have in flight."""
         return 2 * self.stages * self.keys * self.head_dim * 2
 
-    @property
-    def shared_memory_bytes(self) -> int:
-        """Sum of the buffers."""
-        return bytes_of(self.buffers)
-
     def blocks_per_sm(self, gpu: Gpu) -> int:
         """Resident blocks per SM by shared memory, which is the limiting resource here."""
-        if self.shared_memory_bytes > gpu.sm.shared_memory_per_block_bytes:
-            return 0
-        unit = SHARED_MEMORY_UNIT
-        block = -(-self.shared_memory_bytes // unit) * unit + gpu.sm.shared_memory_reserved_bytes
-        return gpu.sm.shared_memory_bytes // block
+        fits = self.shared_memory_bytes <= gpu.sm.shared_memory_per_block_bytes
+        return self.blocks_in_shared_memory(gpu) if fits else 0
 
     def constants(self, dtype: str, options: bool = False) -> tuple[tuple[str, int | str], ...]:
         """Compile-time constants of the kernel; with `options`, of the compilation that supports options of a call."""
@@ -142,11 +130,7 @@ def choose_tile(w: Workload, gpu: Gpu, shape: TileRequest | None = None) -> Deco
 
 def check_takes(w: Workload) -> None:
     """Refuse a workload that the kernel does not support."""
-    if w.head_dim not in TILES or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
-        raise InputError(
-            f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
-            f"{', '.join(map(str, TILES))}, V as wide as K, fp16 or bf16, no dropout"
-        )
+    check_compiled(NAME, w, TILES)
     if not w.mask.is_band:
         raise InputError(f"{NAME} takes bands (full, causal, a window), not the mask {w.mask}; take attnsim.sparse")
 

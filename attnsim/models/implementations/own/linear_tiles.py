@@ -12,10 +12,9 @@ import numpy as np
 from attnsim.arrays import Floats, Ints
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.own.resources import ELEMENT, kernel_label
+from attnsim.models.implementations.own.resources import ELEMENT, Compiled, check_compiled, kernel_label
 from attnsim.models.question.workload import Workload
-from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
-from attnsim.models.schedule.schedule import Buffers, bytes_of, check_shared_memory
+from attnsim.models.schedule.schedule import Buffers, check_shared_memory
 
 NAME = "attnsim.linear"
 STATE, REDUCE, OUTPUT = "linear_state", "linear_reduce", "linear_output"
@@ -44,7 +43,7 @@ Constants = tuple[tuple[str, int | str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(Compiled):
     """Resources of a block of one kernel at one width.
 
     Parameters
@@ -66,16 +65,6 @@ class Block:
     shape: tuple[tuple[str, int], ...] = ()
     residents: int = 2
 
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps
-
-    @property
-    def shared_memory_bytes(self) -> int:
-        """Sum of the buffers."""
-        return bytes_of(self.buffers)
-
     def constants(self, dtype: str) -> Constants:
         """Compile-time constants, in the order of the kernel's label."""
         return (("ELEMENT", ELEMENT[dtype]), ("HEAD_DIM", self.head_dim), *self.shape)
@@ -93,9 +82,7 @@ class Block:
             When not even one fits.
         """
         check_shared_memory(self.kernel, self.buffers, gpu, f"{gpu.id} is too small for {NAME}")
-        unit = SHARED_MEMORY_UNIT
-        bytes_ = -(-self.shared_memory_bytes // unit) * unit + gpu.sm.shared_memory_reserved_bytes
-        return gpu.sm.count * max(1, min(self.residents, gpu.sm.shared_memory_bytes // bytes_))
+        return gpu.sm.count * max(1, min(self.residents, self.blocks_in_shared_memory(gpu)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +145,7 @@ def is_causal(w: Workload) -> bool:
 
 def check_takes(w: Workload) -> None:
     """Refuse a workload that the kernels do not support."""
-    if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim or w.dropout or w.dtype not in ELEMENT:
-        raise InputError(
-            f"{NAME} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
-            f"{' and '.join(map(str, HEAD_DIMS))}, V as wide as Q, fp16 or bf16, no dropout"
-        )
+    check_compiled(NAME, w, HEAD_DIMS)
     mask = w.mask.within(w.seq_q, w.seq_kv)
     if not mask.is_band or mask.is_windowed or (is_causal(w) and not mask.is_causal):
         raise InputError(

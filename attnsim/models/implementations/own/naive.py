@@ -16,10 +16,16 @@ from functools import partial
 import numpy as np
 
 from attnsim.arrays import Ints
-from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import TileRequest, record
-from attnsim.models.implementations.own.resources import ELEMENT, TURN, counts_of, kernel_label, registers_of
+from attnsim.models.implementations.own.resources import (
+    ELEMENT,
+    TURN,
+    check_compiled,
+    counts_of,
+    kernel_label,
+    registers_of,
+)
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
@@ -148,11 +154,7 @@ def own_naive(w: Workload, gpu: Gpu, passes: str) -> Schedule:
     InputError
         If there are no kernels of this shape.
     """
-    if w.head_dim not in HEAD_DIMS or w.head_dim_v != w.head_dim or w.dropout or w.dtype not in ELEMENT:
-        raise InputError(
-            f"{NAMES[passes]} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
-            f"{', '.join(map(str, HEAD_DIMS))}, V as wide as Q, fp16 or bf16, no dropout"
-        )
+    check_compiled(NAMES[passes], w, HEAD_DIMS)
     heads = w.batch * w.heads_q
     q, k, v = Operand("Q"), Operand("K", shared_by=w.group), Operand("V", shared_by=w.group)
 

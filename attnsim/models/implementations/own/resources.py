@@ -23,7 +23,9 @@ from attnsim.models.hardware.units import MMA_SYNC_STALL
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import StepCounts, counts_in, nearest, product
+from attnsim.models.schedule.occupancy import SHARED_MEMORY_UNIT
 from attnsim.models.schedule.operation import TileOp
+from attnsim.models.schedule.schedule import Buffers, bytes_of
 from attnsim.tables import read_csv
 
 FILE = "resources.csv"
@@ -34,6 +36,43 @@ TURN = "turn"
 work."""
 ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 """Struct of ``element.cuh`` behind each 16-bit format."""
+
+
+class Compiled:
+    """A compilation of one of our kernels, by its warps and its shared-memory buffers."""
+
+    __slots__ = ()
+
+    warps: int
+
+    @property
+    def buffers(self) -> Buffers:
+        """Shared-memory buffers of a block and their bytes."""
+        raise NotImplementedError
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Sum of the buffers."""
+        return bytes_of(self.buffers)
+
+    def blocks_in_shared_memory(self, gpu: Gpu) -> int:
+        """Blocks whose shared memory fits an SM."""
+        taken = -(-self.shared_memory_bytes // SHARED_MEMORY_UNIT) * SHARED_MEMORY_UNIT
+        return gpu.sm.shared_memory_bytes // (taken + gpu.sm.shared_memory_reserved_bytes)
+
+
+def check_compiled(name: str, w: Workload, head_dims: Iterable[int]) -> None:
+    """Refuse a workload of another width or format than a kernel is compiled for, and dropout."""
+    if w.head_dim not in head_dims or w.head_dim_v != w.head_dim or w.dtype not in ELEMENT or w.dropout:
+        raise InputError(
+            f"{name} has no kernels of {w}{', dropout' if w.dropout else ''}; allowed: head_dim "
+            f"{', '.join(map(str, head_dims))}, V as wide as K, fp16 or bf16, no dropout"
+        )
 
 
 def kernel_label(entry: str, constants: Iterable[tuple[str, int | str]]) -> str:

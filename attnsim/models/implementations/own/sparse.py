@@ -33,14 +33,21 @@ from attnsim.models.implementations.fused.forward import (
 )
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.own import resources
-from attnsim.models.implementations.own.resources import ELEMENT, asked_for, kernel_label, least_clks, registers_of
+from attnsim.models.implementations.own.resources import (
+    ELEMENT,
+    Compiled,
+    asked_for,
+    kernel_label,
+    least_clks,
+    registers_of,
+)
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Seen, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop
-from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, Schedule, bytes_of, check_shared_memory
+from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, Schedule, check_shared_memory
 
 NAME = "attnsim.sparse"
 ENTRY = "sparse_forward"
@@ -68,7 +75,7 @@ ALONE_TOO_LONG = by_hand(
 
 
 @dataclass(frozen=True, slots=True)
-class SparseTile:
+class SparseTile(Compiled):
     """One compilation of the kernel.
 
     Parameters
@@ -89,11 +96,6 @@ class SparseTile:
     residents: int
 
     @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps
-
-    @property
     def bit_mask_bytes(self) -> int:
         """Bytes of the bit mask of a tile."""
         return self.rows * self.keys // 8
@@ -105,11 +107,6 @@ class SparseTile:
         masks, listed = self.stages * self.bit_mask_bytes, LISTED * VISIT_BYTES
         tiles = ("Q", self.rows * self.head_dim * 2), ("K", ring), ("V", ring), ("bit masks", masks)
         return (*tiles, ("list", listed), ("row tiles", 2 * ROW_TILE_BYTES))
-
-    @property
-    def shared_memory_bytes(self) -> int:
-        """Sum of the buffers."""
-        return bytes_of(self.buffers)
 
     def constants(self, dtype: str) -> tuple[tuple[str, int | str], ...]:
         """Compile-time constants of the kernel."""
