@@ -128,7 +128,7 @@ class Column:
     @property
     def is_name(self) -> bool:
         """Whether its cells are words, not numbers."""
-        return self.ours in _WORDS
+        return self.ours in (*VERSIONS, *OPTIONS, *heading_words()["named"])
 
 
 OPTIONS = ("dropout", "latent", "mask", "operations", "prefix", "selection", "tree", *KERNEL_OPTIONS)
@@ -138,24 +138,6 @@ VERSIONS = tuple(
     f"{what}_version" for what in ("torch", "vllm", "sglang", "tensorrt_llm", "flashinfer", "flash_attn", "cudnn")
 )
 """Columns with the version of a package."""
-
-_WORDS = (
-    *VERSIONS,
-    *(
-        "framework",
-        "gpu",
-        "implementation",
-        "algorithm",
-        "version",
-        "pass",
-        "dtype",
-        "causal",
-        "cache",
-        "launch",
-        "options",
-    ),
-    *OPTIONS,
-)
 
 
 @dataclass(frozen=True, slots=True)

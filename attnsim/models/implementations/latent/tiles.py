@@ -339,8 +339,8 @@ class Visits:
         Keys missing from the last key tile, if it is visited, and rows missing from the row tile.
     written : ndarray of int, ``[classes]``
         Output: `FINAL`, `PARTIAL` or `NOTHING`.
-    partial_pieces, partial_rows : int
-        Partial results, each of all rows of a request, and their rows.
+    partial_rows : int
+        Rows of all partial results.
     """
 
     steps: Ints
@@ -349,7 +349,6 @@ class Visits:
     missing_rows: Ints
     written: Ints
     launches: tuple[Launch, ...]
-    partial_pieces: int
     partial_rows: int
 
 
@@ -389,7 +388,6 @@ def even_visits(w: Workload, tile: LatentTile, splits: Splits, *, merged: bool =
         missing_rows=missing_rows,
         written=written,
         launches=_launches(w, tile, blocks, heads),
-        partial_pieces=sum(one.times * of for one, of in zip(w.parts, of_parts.tolist(), strict=True)),
         partial_rows=sum(
             one.times * of * w.heads_q * one.queries for one, of in zip(w.parts, of_parts.tolist(), strict=True)
         ),
@@ -451,7 +449,6 @@ def flash_mla_visits(w: Workload, tile: LatentTile, pieces: Sequence[Piece]) -> 
         missing_rows=missing_rows,
         written=written,
         launches=(Launch(classes_in_order),),
-        partial_pieces=partial,
         partial_rows=partial * total_rows,
     )
 
