@@ -55,55 +55,38 @@ class ChangeEntry(BaseModel):
     follows: tuple[ChangeEntry, ...] = ()
 
 
+def _optional(kind: Any, description: str | None = None, **more: Any) -> tuple[Any, Any]:
+    return kind | None, Field(default=None, description=description, **more)
+
+
 def _section(name: str) -> type[BaseModel]:
     entries: dict[str, Any] = {}
     for field in fields_of(SECTIONS[name]).values():
         example = "true" if field.unit == "bool" else field.example()
-        text = f"Unit: {field.unit}, such as {example!r}. Allowed: {field.allowed()}."
-        entries[field.name] = (FigureEntry | None, Field(default=None, description=text))
+        entries[field.name] = _optional(
+            FigureEntry, f"Unit: {field.unit}, such as {example!r}. Allowed: {field.allowed()}."
+        )
     return create_model(name.capitalize(), __config__=_STRICT, **entries)
 
 
 def _gpu_file() -> type[BaseModel]:
+    architectures, new = dict.fromkeys(row.name for row in ARCHITECTURES.values()), "Written by `attnsim gpus new`."
     entries: dict[str, Any] = {
-        "id": (
-            StrictStr | None,
-            Field(default=None, pattern=ID_PATTERN, description="Default: the file's name."),
-        ),
-        "name": (StrictStr | None, Field(default=None, min_length=1, max_length=200)),
-        "extends": (
-            StrictStr | None,
-            Field(default=None, min_length=1, description="A built-in id, or a file relative to this one."),
-        ),
-        "architecture": (Literal[tuple(dict.fromkeys(row.name for row in ARCHITECTURES.values()))] | None, None),
-        "compute_capability": (Literal[CAPABILITIES] | None, Field(default=None, description="In quotes.")),
-        "memory": (
-            Literal[MEMORY_KINDS] | None,
-            Field(default=None, description="Chooses the copy-bandwidth rule."),
-        ),
-        "base_id": (
-            StrictStr | None,
-            Field(default=None, pattern=ID_PATTERN, description="Written by `attnsim gpus new`."),
-        ),
-        "changes": (
-            tuple[ChangeEntry | StrictStr, ...],
-            Field(default=(), description="Written by `attnsim gpus new`."),
-        ),
+        "id": _optional(StrictStr, "Default: the file's name.", pattern=ID_PATTERN),
+        "name": _optional(StrictStr, min_length=1, max_length=200),
+        "extends": _optional(StrictStr, "A built-in id, or a file relative to this one.", min_length=1),
+        "architecture": _optional(Literal[tuple(architectures)]),
+        "compute_capability": _optional(Literal[CAPABILITIES], "In quotes."),
+        "memory": _optional(Literal[MEMORY_KINDS], "Chooses the copy-bandwidth rule."),
+        "base_id": _optional(StrictStr, new, pattern=ID_PATTERN),
+        "changes": (tuple[ChangeEntry | StrictStr, ...], Field(default=(), description=new)),
+        **{name: _optional(_section(name)) for name in SECTIONS},
     }
-    for name in SECTIONS:
-        entries[name] = (_section(name) | None, None)
-    whole = [
-        "name",
-        "architecture",
-        "compute_capability",
-        *dict.fromkeys(key.split(".")[0] for key in REQUIRED),
-    ]
+    sections = dict.fromkeys(key.partition(".")[0] for key in REQUIRED)
+    whole = ["name", "architecture", "compute_capability", *sections]
     extra: dict[str, Any] = {"anyOf": [{"required": ["extends"]}, {"required": whole}]}
-    return create_model(
-        "GpuFile",
-        __config__=ConfigDict(extra="forbid", frozen=True, title="attnsim GPU file", json_schema_extra=extra),
-        **entries,
-    )
+    config = ConfigDict(extra="forbid", frozen=True, title="attnsim GPU file", json_schema_extra=extra)
+    return create_model("GpuFile", __config__=config, **entries)
 
 
 GpuFile = _gpu_file()
