@@ -10,8 +10,9 @@ import pytest
 from attnsim.api.tables import predict_case
 from attnsim.cli import main
 from attnsim.errors import InputError
-from attnsim.models.implementations.choose import IMPLEMENTATIONS, check_pages, find_implementation, match
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation, match
 from attnsim.models.implementations.implementation import facts
+from attnsim.models.implementations.registry import check_pages
 from attnsim.models.question.case_row import parse_row
 
 ROW = {"gpu": "h100-sxm5-80gb", "batch": "1", "heads_q": "8", "seq_q": "1024", "head_dim": "128", "causal": "1"}

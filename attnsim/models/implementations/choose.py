@@ -28,35 +28,16 @@ from attnsim.models.implementations.names import (
     versions_differ,
     versions_of,
 )
-from attnsim.models.implementations.options import able, came_later, check_options, lacking
+from attnsim.models.implementations.options import came_later
 from attnsim.models.implementations.registry import (
     IMPLEMENTATIONS,
     OWN_KERNELS,
-    check_lengths,
-    check_mask,
-    check_pages,
     normalising,
     runs_on,
-    unplayed,
 )
 from attnsim.models.question.workload import Workload
 
-__all__ = [
-    "IMPLEMENTATIONS",
-    "OWN_KERNELS",
-    "Match",
-    "able",
-    "check_lengths",
-    "check_mask",
-    "check_options",
-    "check_pages",
-    "find_implementation",
-    "lacking",
-    "match",
-    "runs_on",
-    "settled_name",
-    "unplayed",
-]
+__all__ = ["IMPLEMENTATIONS", "OWN_KERNELS", "Match", "find_implementation", "match", "runs_on", "settled_name"]
 
 _NAMES = {name: record for record in IMPLEMENTATIONS.values() for name in (*record.aliases, record.name)}
 _PLAIN = {plain(name): record for name, record in _NAMES.items() if "*" not in name}

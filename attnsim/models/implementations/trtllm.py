@@ -37,6 +37,7 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.implementations.flash_attention_4 import plain_tile
 from attnsim.models.implementations.fused.building import alike, flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, merging_last, store_cache
@@ -171,23 +172,11 @@ def xqa_splits(w: Workload, gpu: Gpu) -> int:
     return max(1, min(count, XQA_SUB_SEQUENCES // w.batch))
 
 
-def gen_context_tile(w: Workload) -> FlashTile:
+def gen_context_tile(w: Workload, gpu: Gpu) -> FlashTile:
     """trtllm-gen's context kernel: two tiles of 128 rows (one at head_dim 256), with a softmax warpgroup each."""
-    wide = max(w.head_dim, w.head_dim_v) > 128
-    return FlashTile(
-        128 if wide else 256,
-        128,
-        warps=8,
-        loop="staged",
-        stages=1 if wide else 2,
-        warpgroups=2,
-        extra_threads=256,
-        registers=128,
-        path="tcgen05",
-        order=_from_the_end(w) if w.mask.is_causal else BY_SEQUENCE,
-        persistent=True,
-        max_blocks_per_sm=1,
-    )
+    stages = 1 if max(w.head_dim, w.head_dim_v) > 128 else 2
+    order = _from_the_end(w) if w.mask.is_causal else BY_SEQUENCE
+    return replace(plain_tile(w, gpu), keys=128, loop="staged", stages=stages, order=order)
 
 
 def gen_generation_tile(w: Workload) -> FlashTile:
@@ -473,7 +462,7 @@ sglang_trtllm = through_flashinfer("sglang.trtllm-gen", store_cache)
 
 def _gen(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Attended:
     if w.passes == "fwd":
-        tile = override(gen_context_tile(w), shape, w, gpu)
+        tile = override(gen_context_tile(w, gpu), shape, w, gpu)
         main = flash_forward(w, gpu, tile, MAIN, lse=False)
         # Blocks that share a read of K and V.
         return [replace(main, multicast=SHARED_READS if tile.rows <= 128 else 1)], tile, UNCUT

@@ -7,7 +7,7 @@ A record states the mechanism's definition and its implementations. The implemen
 from attnsim.errors import InputError
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.mechanisms.linear import GATED, LINEAR
-from attnsim.models.mechanisms.mechanism import Mechanism
+from attnsim.models.mechanisms.mechanism import Mechanism as Mechanism
 from attnsim.models.mechanisms.selecting import SELECTING
 from attnsim.models.mechanisms.softmax import SHARING, SOFTMAX, SPARSE
 from attnsim.models.question.workload import Workload
@@ -74,15 +74,3 @@ def only_for(w: Workload) -> tuple[str, ...]:
         for name, item in ALGORITHMS.items()
         if not item.refuses(item.question(w)) and item.in_comparison(w).mask == w.mask
     )
-
-
-__all__ = [
-    "ALGORITHMS",
-    "MECHANISMS",
-    "Mechanism",
-    "comparable_unfused",
-    "find_mechanism",
-    "only_for",
-    "playing",
-    "running",
-]

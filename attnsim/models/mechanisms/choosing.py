@@ -8,18 +8,10 @@ from functools import lru_cache
 from attnsim.errors import InputError, some
 from attnsim.models.calibrations.choose import checked
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.choose import (
-    IMPLEMENTATIONS,
-    able,
-    check_lengths,
-    check_mask,
-    find_implementation,
-    lacking,
-    runs_on,
-    unplayed,
-)
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation, runs_on
 from attnsim.models.implementations.implementation import Implementation
-from attnsim.models.implementations.options import check_operations
+from attnsim.models.implementations.options import able, check_operations, lacking
+from attnsim.models.implementations.registry import check_lengths, check_mask, unplayed
 from attnsim.models.mechanisms import MECHANISMS, running
 from attnsim.models.mechanisms.mechanism import Mechanism
 from attnsim.models.question.lengths import Length

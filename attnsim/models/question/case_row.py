@@ -11,7 +11,7 @@ from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.columns import EMPTY, OPTIONS, OWN, VERSIONS, Columns, key, known_columns
 from attnsim.models.question.lengths import Length, read_lengths
-from attnsim.models.question.words import KERNEL_OPTIONS, read_dtype, read_pass, whole
+from attnsim.models.question.words import COUNTS, KERNEL_OPTIONS, read_dtype, read_pass, whole
 from attnsim.models.question.workload import DTYPE_BYTES, LARGEST, PASSES, TEXTS, Workload
 
 if TYPE_CHECKING:
@@ -357,22 +357,9 @@ def workload_of(case: Case) -> Workload:
     prefix = whole(options.get("prefix", "0"))
     if prefix is None:
         raise InputError(f"prefix is {shown_cell(options['prefix'])}; allowed: a whole number of keys that all share")
-    return Workload(
-        batch=case.batch,
-        heads_q=case.heads_q,
-        seq_q=case.seq_q,
-        lengths=case.lengths,
-        head_dim=case.head_dim,
-        heads_kv=case.heads_kv,
-        seq_kv=case.seq_kv,
-        head_dim_v=case.head_dim_v,
-        dtype=case.dtype,
-        passes=case.passes,
-        mask=mask,
-        dropout=float(options.get("dropout") or 0) > 0,
-        prefix=prefix,
-        **texts,
-    )
+    same = {name: getattr(case, name) for name in (*COUNTS, "lengths", "dtype", "passes")}
+    dropout = float(options.get("dropout") or 0) > 0
+    return Workload(**same, mask=mask, dropout=dropout, prefix=prefix, **texts)
 
 
 def gpu_of(case: Case) -> Gpu:
