@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from attnsim.models.schedule.instructions import DS_INSTRUCTIONS, LANES, product
 from attnsim.models.schedule.operation import BLOCK, STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.passes import Access, streaming
 from attnsim.models.schedule.row_tiles import classes, padded, row_tiles, visible_queries
-from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, in_step
+from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, TensorUse, in_step
 
 KEYS_OUTSIDE, ROWS_OUTSIDE = ("S", "dP", "dV", "dK"), ("S", "dP", "dQ")
 """Products of a step in the pass for dK and dV, and in the pass for dQ."""
@@ -122,8 +123,9 @@ def keys_outside(w: Workload, tile: BackwardTile, *, dq: bool = True) -> Kernel:
         nest += once("K, V, dK and dV again", again, steps)
     tensors = (ops.k, ops.v, ops.q, ops.do, *ops.statistics, *((ops.sums,) if dq else ()), *ops.outputs)
     tensors += tuple(sums) if tile.slices else ()
-    name, buffers = "flash_bwd" if dq else "flash_bwd_dkdv", tile.buffers(ops.d, ops.dv, ops.e)
-    return _main(name, ops, nest, launches, tensors, axes, "h g b j", buffers, "row tile")
+    name, uses = "flash_bwd" if dq else "flash_bwd_dkdv", uses_of(tensors, axes, "h g b j")
+    buffers = tile.buffers(ops.d, ops.dv, ops.e)
+    return _main(ops, nest, uses, name=name, launches=launches, buffers=buffers, step="row tile")
 
 
 def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
@@ -160,7 +162,8 @@ def rows_outside(w: Workload, tile: BackwardTile) -> Kernel:
         ("dS", tile.rows * tile.keys * ops.e),
     )
     tensors = (ops.k, ops.v, ops.q, ops.do, *ops.statistics, ops.dq)
-    return _main("flash_bwd_dq", ops, nest, launches, tensors, axes, "h g b i", buffers, "key tile")
+    uses = uses_of(tensors, axes, "h g b i")
+    return _main(ops, nest, uses, name="flash_bwd_dq", launches=launches, buffers=buffers, step="key tile")
 
 
 def axes_of(w: Workload, tile: BackwardTile) -> dict[str, Axis]:
@@ -198,30 +201,18 @@ def _grid(
     return found, grid_of_heads(w, blocks, w.heads_q, int(inverse[-1]) if ragged else None)
 
 
-def _main(
-    name: str,
-    ops: BackwardOps,
-    nest: Nest,
-    launches: tuple[Launch, ...],
-    tensors: Iterable[Tensor],
-    axes: dict[str, Axis],
-    grid: str,
-    buffers: Buffers,
-    step: str,
-) -> Kernel:
+def _main(ops: BackwardOps, nest: Nest, uses: tuple[TensorUse, ...], **fields: Any) -> Kernel:
+    """Main kernel of a backward pass."""
     return Kernel.of(
         nest,
-        name=name,
+        uses=uses,
         threads=ops.tile.warps * 32 + ops.tile.extra_threads,
         registers_per_thread=ops.tile.registers,
-        launches=launches,
-        uses=uses_of(tensors, axes, grid),
         warpgroups=2,
         is_backward=True,
         path=ops.tile.path,
-        buffers=buffers,
         dtype=ops.w.dtype,
-        step=step,
+        **fields,
     )
 
 
@@ -419,22 +410,10 @@ def _memory_main(w: Workload, gpu: Gpu, tile: MemoryDqTile) -> Kernel:
         *once("epilogue", ops.epilogue(), turns > 0),
     ]
     tensors = (ops.k, ops.v, *ops.outputs, *passed, *read_back, sums, *put_aside)
-    return in_step(
-        Kernel.of(
-            nest,
-            name="flash_bwd_parts" if tile.parallel else "flash_bwd_turns",
-            threads=tile.warps * 32,
-            registers_per_thread=tile.registers,
-            launches=(Launch(inverse, each=heads) if tile.parallel else Launch(inverse, heads),),
-            uses=uses_of(tensors, axes, "j b h g" if tile.parallel else "b h g"),
-            warpgroups=2,
-            is_backward=True,
-            path=tile.path,
-            buffers=tile.buffers(d, dv, e),
-            dtype=w.dtype,
-            step="row tile",
-        )
-    )
+    uses = uses_of(tensors, axes, "j b h g" if tile.parallel else "b h g")
+    name, buffers = "flash_bwd_parts" if tile.parallel else "flash_bwd_turns", tile.buffers(d, dv, e)
+    launches = (Launch(inverse, each=heads) if tile.parallel else Launch(inverse, heads),)
+    return in_step(_main(ops, nest, uses, name=name, launches=launches, buffers=buffers, step="row tile"))
 
 
 def _turn(ops: BackwardOps, tile: MemoryDqTile, sums: Tensor, spills: Tensor) -> Iterator[TileOp]:

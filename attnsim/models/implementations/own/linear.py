@@ -13,6 +13,7 @@ Work is linear in the sequence length; in decoding it is independent of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -85,11 +86,14 @@ def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         kernels = (decode_kernel(w, gpu),)
     elif is_causal(w):
         tile = LinearTile(w.head_dim, causal_ranges(w, gpu))
-        kernels = _causal_kernels(w, gpu, tile.ranges)
+        before = [state_kernel(w, gpu, tile.ranges, tile.ranges - 1)] if tile.ranges > 1 else []
+        before += [scan_kernel(w, gpu, tile.ranges - 1)] if tile.ranges > 2 else []
+        kernels = (*before, causal_kernel(w, gpu, tile.ranges))
         scratch = (tile.ranges - 1) * _state_bytes(w)
     else:
         tile = LinearTile(w.head_dim, state_ranges(w, gpu), row_ranges(w, gpu))
-        kernels = _full_kernels(w, gpu, tile.ranges, tile.row_ranges)
+        before = [state_kernel(w, gpu, tile.ranges, tile.ranges), reduce_kernel(w, gpu, tile.ranges)]
+        kernels = (*before, output_kernel(w, gpu, tile.row_ranges))
         scratch = tile.ranges * _state_bytes(w) + w.batch * w.heads_kv * w.head_dim * (2 * w.head_dim_v + 4)
     notes = (*NOTES, _state_note(w)) if w.passes == "decode" else NOTES
     return Schedule("linear", NAME, kernels, tile, peak_memory_bytes(w) + scratch, notes)
@@ -113,36 +117,12 @@ def _state_note(w: Workload) -> str:
     return f"state of {whole:,} bytes ({head:,} a key head), read and written at each step, whatever the length"
 
 
-def _full_kernels(w: Workload, gpu: Gpu, ranges: int, rows: int) -> tuple[Kernel, ...]:
-    return state_kernel(w, gpu, ranges, ranges), reduce_kernel(w, gpu, ranges), output_kernel(w, gpu, rows)
-
-
-def _causal_kernels(w: Workload, gpu: Gpu, ranges: int) -> tuple[Kernel, ...]:
-    before = [state_kernel(w, gpu, ranges, ranges - 1)] if ranges > 1 else []
-    before += [scan_kernel(w, gpu, ranges - 1)] if ranges > 2 else []
-    return *before, causal_kernel(w, gpu, ranges)
-
-
-def _kernel(
-    w: Workload,
-    gpu: Gpu,
-    block: Block,
-    axes: Mapping[str, Axis],
-    grid: str,
-    tensors: tuple[Tensor, ...],
-    facts: Mapping[str, Ints],
-    body: Callable[..., Nest],
-    step: str,
-) -> Kernel:
-    """Build a kernel of linear attention from its declaration."""
+def _kernel(w: Workload, gpu: Gpu, block: Block, *declaration: Any, step: str) -> Kernel:
+    """Kernel of a block; axes, grid, tensors, facts and body are those of :func:`declared`."""
     tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
     return declared(
         block.kernel,
-        axes,
-        grid,
-        tensors,
-        facts,
-        body,
+        *declaration,
         threads=block.threads,
         buffers=block.buffers,
         step=step,
@@ -191,7 +171,7 @@ def state_kernel(w: Workload, gpu: Gpu, ranges: int, blocks: int) -> Kernel:
             *once("epilogue", (BLOCK, state.store(), sums.store())),
         ]
 
-    return _kernel(w, gpu, block, axes, "b h r", (k, v, state, sums), facts, body, "key tile")
+    return _kernel(w, gpu, block, axes, "b h r", (k, v, state, sums), facts, body, step="key tile")
 
 
 def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
@@ -241,7 +221,7 @@ def output_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
         ]
 
     facts = _ranges(axes["i"], ranges, ranges)
-    return _kernel(w, gpu, block, axes, "b h g r", (state, sums, q, o), facts, body, "row tile")
+    return _kernel(w, gpu, block, axes, "b h g r", (state, sums, q, o), facts, body, step="row tile")
 
 
 def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
@@ -283,7 +263,7 @@ def causal_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
 
     facts = _ranges(axes["i"], ranges, ranges) | {"later": (np.arange(ranges) > 0).astype(np.int64)}
     earlier = (state, sums) if ranges > 1 else ()
-    return _kernel(w, gpu, block, axes, "b h g r", (q, k, v, *earlier, o), facts, body, "chunk")
+    return _kernel(w, gpu, block, axes, "b h g r", (q, k, v, *earlier, o), facts, body, step="chunk")
 
 
 def features(elements: int, name: str, each: int, counts: StepCounts | None = None) -> TileOp:
@@ -353,7 +333,7 @@ def decode_kernel(w: Workload, gpu: Gpu) -> Kernel:
         *loop("token", w.seq_q, lambda: token),
         *once("write the state", (one.store() for one in after)),
     ]
-    return _kernel(w, gpu, block, axes, "b h", (*before, k, v, q, *after, o), {}, lambda: nest, "token")
+    return _kernel(w, gpu, block, axes, "b h", (*before, k, v, q, *after, o), {}, lambda: nest, step="token")
 
 
 Stores = Callable[[int, bool, bool, tuple[TileOp, ...]], tuple[TileOp, ...]]
@@ -412,7 +392,7 @@ def _merge_kernel(
         *loop(f"{AHEAD} ranges", turns - 1, added, first=1, next_whole=turns - 1 - (short > 0)),
         *once("last ranges", turn(AHEAD - short, 0, turns == 1)),
     ]
-    return _kernel(w, gpu, block, axes, "b h x", (*partials, *written), {}, lambda: nest, "ranges")
+    return _kernel(w, gpu, block, axes, "b h x", (*partials, *written), {}, lambda: nest, step="ranges")
 
 
 def reduce_kernel(w: Workload, gpu: Gpu, ranges: int) -> Kernel:
