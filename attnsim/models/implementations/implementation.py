@@ -238,23 +238,14 @@ def _inherited(launched: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in launched.items() if key not in _OWN}
 
 
-def record(
-    name: str,
-    build: Builder,
-    *,
-    peak_bytes: Callable[[Workload], int] | None = None,
-    number: int = 0,
-    sized: Callable[[int], Implementation] | None = None,
-    picks: Picks | None = None,
-) -> Implementation:
+def record(name: str, build: Builder, **functions: Any) -> Implementation:
     """Make the record of an implementation from its facts in the library's TOML file and its functions in Python.
 
     Parameters
     ----------
     name : str
         ``library.kernel`` or, for a variant, ``library.kernel@N``.
-    build, peak_bytes, number, sized, picks
+    build, **functions
         As in :class:`Implementation`.
     """
-    known = facts()[name.partition("@")[0]]
-    return Implementation(name, build=build, peak_bytes=peak_bytes, number=number, sized=sized, picks=picks, **known)
+    return Implementation(name, build=build, **facts()[name.partition("@")[0]], **functions)

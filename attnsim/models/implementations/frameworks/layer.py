@@ -198,10 +198,7 @@ def steps(model: Model, w: Workload, direction: Direction = "fwd", attention: Co
     forward = _latent(model, w, attention) if w.latent is not None else _separate(model, w)
     if direction == "fwd":
         return forward
-    return Steps(
-        tuple(backward(step) for step in reversed(forward.after)),
-        tuple(backward(step) for step in reversed(forward.before)),
-    )
+    return Steps(_directed(forward.after, direction), _directed(forward.before, direction))
 
 
 def _separate(model: Model, w: Workload) -> Steps:
@@ -400,12 +397,12 @@ def _dense(rows: int, hidden: int, width: int, gated: bool, direction: Direction
     return _directed(_forward(rows, hidden, width, gated, ""), direction)
 
 
-def _forward(rows: int, hidden: int, width: int, gated: bool, whose: str) -> tuple[Step, ...]:
+def _forward(rows: int, hidden: int, width: int, gated: bool, whose: str, batch: int = 1) -> tuple[Step, ...]:
     into, named = (2 * width, "gate and up") if gated else (width, "up")
     return (
-        product_step(f"{whose}{named}", (rows, into, hidden), ("Y", "W_up", "G"), after="norm"),
-        Step(f"{whose}activation", activation=Activation(rows * width, gated)),
-        product_step(f"{whose}down", (rows, hidden, width), ("H", "W_down", "Z"), after="activation"),
+        product_step(f"{whose}{named}", (rows, into, hidden), ("Y", "W_up", "G"), batch, after="norm"),
+        Step(f"{whose}activation", activation=Activation(rows * batch * width, gated)),
+        product_step(f"{whose}down", (rows, hidden, width), ("H", "W_down", "Z"), batch, after="activation"),
     )
 
 
@@ -414,12 +411,7 @@ def _routed(tokens: int, hidden: int, experts: Experts, gated: bool) -> tuple[St
     tokens *= experts.groups
     reached = experts.touched(tokens)
     rows, touched = max(1, round(tokens * experts.active / reached)), -(-reached // experts.gpus)
-    into, named = (2 * experts.width, "gate and up") if gated else (experts.width, "up")
-    return (
-        product_step(f"experts' {named}", (rows, into, hidden), ("Y", "W_up", "G"), touched),
-        Step("experts' activation", activation=Activation(rows * touched * experts.width, gated)),
-        product_step("experts' down", (rows, hidden, experts.width), ("H", "W_down", "Z"), touched),
-    )
+    return _forward(rows, hidden, experts.width, gated, "experts' ", touched)
 
 
 def _directed(found: tuple[Step, ...], direction: Direction) -> tuple[Step, ...]:
