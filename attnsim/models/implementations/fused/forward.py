@@ -30,7 +30,7 @@ from attnsim.models.schedule.axes import Axis, Seen, Tensor, uses_of
 from attnsim.models.schedule.instructions import product
 from attnsim.models.schedule.operation import STEP, Nest, TileOp, by_size, loop, once
 from attnsim.models.schedule.row_tiles import RowTiles, classes, padded, row_tiles
-from attnsim.models.schedule.schedule import Kernel, Launch, TensorUse
+from attnsim.models.schedule.schedule import Buffers, Kernel, Launch, TensorUse
 from attnsim.models.schedule.splits import UNCUT, Splits
 
 MASK_INSTRUCTIONS = by_hand(2, "FP32-lane instructions per score of a masked tile: compare and select")
@@ -376,10 +376,15 @@ def _window(w: Workload, whole: RowTiles) -> Seen | None:
 
 
 def tiled_kernel(
-    w: Workload, tile: FlashTile, name: str, nest: Nest, launches: tuple[Launch, ...], uses: tuple[TensorUse, ...]
+    w: Workload,
+    tile: Any,
+    name: str,
+    nest: Nest,
+    launches: tuple[Launch, ...],
+    uses: tuple[TensorUse, ...],
+    buffers: Buffers = (),
 ) -> Kernel:
-    """A forward kernel on a tile, from its loop nest, launch order and shared tensors."""
-    widths = tile.compiled(w)
+    """A forward kernel on a tile of any kind; by default with the tile's buffers."""
     return Kernel.of(
         nest,
         name=name,
@@ -391,7 +396,7 @@ def tiled_kernel(
         path=tile.path,
         max_blocks_per_sm=tile.max_blocks_per_sm,
         persistent=tile.persistent,
-        buffers=tile.buffers(*widths, w.element_bytes),
+        buffers=buffers or tile.buffers(*tile.compiled(w), w.element_bytes),
         dtype=w.dtype,
         step="key tile",
         role="attention",

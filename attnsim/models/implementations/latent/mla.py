@@ -16,7 +16,14 @@ import numpy as np
 
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.frameworks.projection import Product, projection
-from attnsim.models.implementations.fused.forward import MASK_INSTRUCTIONS, PAGES, block_begins, page_bytes, pages
+from attnsim.models.implementations.fused.forward import (
+    MASK_INSTRUCTIONS,
+    PAGES,
+    block_begins,
+    page_bytes,
+    pages,
+    tiled_kernel,
+)
 from attnsim.models.implementations.latent.tiles import FINAL, NOTHING, PARTIAL, LatentTile, Visits, latent_of
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.axes import Axis, Tensor, along, uses_of
@@ -50,22 +57,9 @@ def latent_attention(w: Workload, tile: LatentTile, visits: Visits, latent: Late
     }
     tiles = int(axes["b"].sizes @ axes["i"].tiles_of) * axes["h"].tiles
     axes["s"] = Axis(max(1, sum(len(one) * one.times for one in visits.launches) // tiles), cuts="j p r")
-    return Kernel.of(
-        nest,
-        name="latent_attention",
-        threads=tile.threads,
-        registers_per_thread=tile.registers,
-        launches=visits.launches,
-        uses=uses_of((one for one in ops.tensors if one.name in moved), axes, "b h s i"),
-        warpgroups=tile.warpgroups,
-        path=tile.path,
-        max_blocks_per_sm=tile.max_blocks_per_sm,
-        persistent=tile.persistent,
-        buffers=tile.buffers(latent, w.element_bytes),
-        dtype=w.dtype,
-        step="key tile",
-        role="attention",
-    )
+    uses = uses_of((one for one in ops.tensors if one.name in moved), axes, "b h s i")
+    buffers = tile.buffers(latent, w.element_bytes)
+    return tiled_kernel(w, tile, "latent_attention", nest, visits.launches, uses, buffers)
 
 
 class _Operations:
