@@ -61,6 +61,7 @@ def check_caption(caption: str) -> None:
         raise InputError(f"caption {caption!r} is not known; allowed: {', '.join(CAPTIONS)}")
 
 
-def latex_text(text: str) -> str:
-    """Text as LaTeX reads it, its characters escaped."""
-    return text.translate(LATEX_CHARACTERS)
+def latex_caption(title: str, text: str) -> str:
+    """A caption for LaTeX, its characters escaped, with the title as the short name that paragraphs need."""
+    short, whole = (one.translate(LATEX_CHARACTERS) for one in (title, text))
+    return f"\\caption[{{{short}}}]{{{whole}}}"

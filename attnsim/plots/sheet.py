@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
-from attnsim.plots.files import check_caption, check_suffix, latex_text, write_csv
+from attnsim.plots.files import check_caption, check_suffix, latex_caption, write_csv
 from attnsim.plots.layout import DPI, Panel, Words, longest, stacked
 from attnsim.plots.styles import SIZE, Style, applied, find_style
 from attnsim.writing import write_whole, writing
@@ -118,7 +118,7 @@ class Picture:
     def write(self, out: Path, style: str = "light", width: str = "page", caption: str = "picture") -> list[Path]:
         """Write the picture and its table, and say where; with the caption "file" that, too.
 
-        The caption of a picture for LaTeX is a ``.tex`` file, of others a ``.txt`` file.
+        The caption of a picture for LaTeX is a ``.tex`` file with the caption's command, of others a ``.txt`` file.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class Picture:
             return [out, table]
         latex = kind == "pgf" or look.serif
         text = out.with_suffix(".tex" if latex else ".txt")
-        write_whole(text, f"{latex_text(self.described) if latex else self.described}\n")
+        write_whole(text, f"{latex_caption(self.title, self.described) if latex else self.described}\n")
         return [out, table, text]
 
 
@@ -182,7 +182,8 @@ def speedup_axis(axes: Axes, seen: Sequence[float]) -> None:
     """The axis of speedups, at least as wide as what is drawn, ranges included."""
     room = 0.04 * (max(seen) - min(seen))
     axes.set_xlim(min(seen) - room, max(seen) + room)
-    axes.locator_params(axis="x", nbins=6)
+    narrow = axes.get_window_extent().width < 1.5 * axes.figure.dpi
+    axes.locator_params(axis="x", nbins=3 if narrow else 6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
 
 

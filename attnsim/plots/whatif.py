@@ -42,11 +42,12 @@ def whatif(records: Sequence[Record]) -> Picture:
     cases = list(dict.fromkeys((one["of"], one["case"]) for one in changed))
     labels = [_label(next(one for one in changed if one["change"] == name)) for name in names]
     texts = [f"   {_text(one)}" for one in changed]
-    draw = partial(_draw, changed=changed, names=names, cases=cases, labels=labels)
+    tall = LINE * max(len(cases), *(one.count("\n") + 1 for one in labels)) + 0.1
+    draw = partial(_draw, changed=changed, names=names, cases=cases, labels=labels, pitch=LINE / tall)
     return Picture(
         f"What each change of the GPU brings{_whom(records)}",
         _caption(changed),
-        (Panel(draw, (LINE * len(cases) + 0.1) * len(names)),),
+        (Panel(draw, tall * len(names)),),
         tuple(records),
         left=tuple(labels),
         right=tuple(texts),
@@ -62,8 +63,8 @@ def _draw(
     names: Sequence[str],
     cases: Sequence[tuple[str, str]],
     labels: Sequence[str],
+    pitch: float,
 ) -> None:
-    pitch = 1 / (len(cases) + 0.1 / LINE)
     ends = list(NARROWEST)
     for one in changed:
         hue = cases.index((one["of"], one["case"]))
@@ -127,24 +128,46 @@ def _asked(records: Sequence[Record]) -> str:
 
 
 def _label(one: Record) -> str:
-    """The settings of a row, its die, and that it breaks a limit."""
+    """The settings of a row, its die, and that it breaks a limit or is larger than the reticle."""
     area = [f"{number(one['area_mm2'])} mm2"] if one["area_mm2"] else []
+    large = ["beyond the reticle"] if one["beyond_reticle"] else []
     limits = ["breaks a limit"] if one["breaks"] else []
-    return "\n".join((*textwrap.wrap(one["change"], 24, break_on_hyphens=False), *area, *limits))
+    return "\n".join((*textwrap.wrap(one["change"], 24, break_on_hyphens=False), *area, *large, *limits))
 
 
 def _text(one: Record) -> str:
     """Text right of a point."""
     if not one["power_w"]:
         return "no answer"
-    return f"{times_text(one['speedup'])}  {', '.join(filter(None, (one['bound'], number(one['power_w']) + ' W')))}"
+    watts = f"{number(one['power_w'])} W"
+    if _limited(one):
+        watts += " (limited)"
+    elif _above(one):
+        watts += f" (> {number(one['power_limit_w'])} W)"
+    return f"{times_text(one['speedup'])}  {', '.join(filter(None, (one['bound'], watts)))}"
+
+
+def _limited(one: Record) -> bool:
+    """Whether the power limit lowers the clock of a call."""
+    return not {"power", "least"}.isdisjoint(one["clock_by"].split("; "))
+
+
+def _above(one: Record) -> bool:
+    """Whether a call would draw more than the power limit, and is too short for the limit to lower its clock."""
+    return bool(one["power_w"]) and not _limited(one) and one["power_w"] > one["power_limit_w"]
 
 
 def _caption(changed: Sequence[Record]) -> str:
     hollow = " Hollow: the machine breaks a limit." if any(one["breaks"] for one in changed) else ""
     retuned = " Retuned tiles are those of the unchanged GPU too." if changed[0]["tile_speedup"] else ""
+    limited = " Limited: the power limit lowers the clock of the SMs." if any(map(_limited, changed)) else ""
+    above = (
+        " Above the power limit (>): run again and again, the call would be slower."
+        if any(map(_above, changed))
+        else ""
+    )
     return (
         f"Points: speedup; whiskers: its 90 % range.{hollow}{retuned} Beside: the speedup, what bounds the call (of a "
-        "layer: what is busiest) and watts; on the left the die. Watts and area by published constants, off by a tenth "
-        "to a third; the table has their ranges."
+        f"layer: what is busiest) and watts; on the left the die.{limited}{above} Watts and area by published "
+        "constants, off by a tenth to a third; the table has their ranges."
     )

@@ -17,7 +17,7 @@ from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.layer_answer import LayerAnswer
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.area import area_mm2, cost_usd
+from attnsim.models.hardware.area import area_mm2, beyond_reticle, cost_usd
 from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.merits import RESULTS
 from attnsim.models.hardware.sections import FIELDS, Interval, changeable, changeable_alone
@@ -362,6 +362,7 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
         "both_speedup": alike and alike.both,
     }
     time, power = (answer.time_s, answer.watts) if answer else (None, None)
+    large = row.area and row.gpu.changes and beyond_reticle(row.gpu)
     return {
         "gpu": row.gpu.id,
         "change": row.name,
@@ -381,6 +382,9 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
             for name, ratio in ratios.items()
             for end in ("value", "low", "high")
         },
+        "power_limit_w": row.gpu.power.limit_w,
+        "clock_by": "; ".join(dict.fromkeys(call.clock_by or "" for call in _calls(cell))),
+        "beyond_reticle": bool(large) if row.area else None,
         "bound": cell.bound,
         "tile": "; ".join(dict.fromkeys(one.tile for one in predictions)),
         "trust": "; ".join(dict.fromkeys(one.trust.level for one in predictions)),

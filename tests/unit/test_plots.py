@@ -130,6 +130,8 @@ def test_a_caption_goes_into_the_picture_beside_it_or_nowhere(pictures: dict[str
     )
     assert [path.name for path in (*plain, *latex)] == ["a.svg", "a.csv", "a.txt", "b.svg", "b.csv", "b.tex"]
     assert plain[2].read_text() == f"{one.title}\n{one.subtitle}\n{one.caption}\n"
+    assert latex[2].read_text().startswith(rf"\caption[{{{one.title}}}]{{{one.title}" + "\n\n")
+    assert latex[2].read_text().endswith("}\n")
     assert r"head\_dim 64" in latex[2].read_text() and "_dim" not in latex[2].read_text().replace(r"\_dim", "")
     assert one.title not in (tmp_path / "a.svg").read_text()
     assert len(one.write(tmp_path / "c.svg", caption="none")) == 2

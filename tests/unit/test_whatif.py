@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,17 @@ def test_the_picture_has_a_point_with_its_range_for_every_case(both: WhatIf, tmp
         assert len(list(csv.DictReader(file))) == len(rows)
     assert "breaks a limit" in out.read_text() and "attention, decode" in out.read_text()
     assert "nothing to draw" in refused(picture, rows[:4])
+
+
+def test_the_picture_marks_power_limits_and_dies_beyond_the_reticle() -> None:
+    cases = [Case(replace(PREFILL, seq_q=seq, seq_kv=seq), name=f"seq={seq}") for seq in (256, 8192, 65536)]
+    rows = whatif(cases, H100, [HBM, {"power.limit": "2000 W"}]).records()[:9]
+    assert [row["clock_by"] for row in rows[3:6]] == ["load", "load", "power"]
+    assert [row["beyond_reticle"] for row in rows] == 3 * [False] + 3 * [True] + 3 * [False]
+    found = picture(rows)
+    short, high, long, *free = (text.get_text() for text in found.figure().axes[0].texts)
+    assert high.endswith("(> 700 W)") and long.endswith("(limited)") and not any("(" in one for one in (short, *free))
+    assert "beyond the reticle" in found.left[0] and "beyond the reticle" not in found.left[1]
 
 
 def test_files_hold_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
