@@ -29,9 +29,8 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.selection import Selection
 from attnsim.models.question.workload import Latent, Workload
-from attnsim.plots.layout import Panel
 from attnsim.plots.series import engineering, length_text
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
 from attnsim.plots.styles import DASHES, Style
 from attnsim.wording import interval_text, time_text
 

@@ -19,7 +19,7 @@ from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
-from attnsim.plots import breakeven as picture
+from attnsim.plots.density import breakeven as picture
 
 
 @asking(without=(*NOT_OF_DENSITIES, "caption"))
@@ -71,7 +71,7 @@ def breakeven(
     band = "causal" if w.mask.is_causal else "full"
     title = f"{flags.title}{pattern} pattern, blocks of {block}, {what}, {band}"
     if plot is not None:
-        look.write(picture.breakeven(rows, title), plot)
+        look.write(picture(rows, title), plot)
     if json:
         show.print_json(row.to_dict() for row in rows)
         return

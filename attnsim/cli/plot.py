@@ -17,13 +17,13 @@ from attnsim.cli.plot_flags import Asked
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, asking
 from attnsim.cli.split import check as check_changes
 from attnsim.errors import InputError
+from attnsim.plots.changes import split as draw_split
+from attnsim.plots.changes import tornado as draw_tornado
 from attnsim.plots.density import density as draw_density
-from attnsim.plots.occupancy import waves as draw_waves
 from attnsim.plots.scaling import crossing_pairs
 from attnsim.plots.scaling import scaling as draw_scaling
+from attnsim.plots.scaling import waves as draw_waves
 from attnsim.plots.series import about, names_of
-from attnsim.plots.split import split as draw_split
-from attnsim.plots.tornado import tornado as draw_tornado
 from attnsim.plots.traffic import traffic as draw_traffic
 from attnsim.plots.units import units as draw_units
 from attnsim.studies.sensitivity import elasticities

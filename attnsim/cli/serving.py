@@ -18,7 +18,7 @@ from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.headings import frame_of
-from attnsim.plots.serving import serving as picture
+from attnsim.plots.step import serving as picture
 
 STEPS = "Steps"
 _NOT_OF_STEPS = (

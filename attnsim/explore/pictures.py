@@ -24,11 +24,11 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, match
 from attnsim.models.mechanisms import running
 from attnsim.models.question.lengths import read_lengths
+from attnsim.plots.changes import split
 from attnsim.plots.density import density
 from attnsim.plots.roofline import roofline
 from attnsim.plots.scaling import scaling
 from attnsim.plots.sheet import Picture
-from attnsim.plots.split import split
 from attnsim.plots.styles import STEPS
 from attnsim.plots.timeline import timeline_of
 from attnsim.plots.units import units

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnsim.api.checking import Accuracy, Check
 from attnsim.errors import InputError
-from attnsim.plots.layout import Panel
 from attnsim.plots.series import MARKERS, length_text
-from attnsim.plots.sheet import Picture, heading, plain_axes
+from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
 from attnsim.plots.styles import Style
 from attnsim.wording import share_text
 

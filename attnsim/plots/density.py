@@ -1,4 +1,4 @@
-"""Time over the density of the mask: dense attention as a level line, sparse kernels as curves, with their ranges."""
+"""Time and speedup over the density of the mask, a curve with its range for each kernel, and the break-even."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from attnsim.api.answer import Outcome
+from attnsim.api.comparing.breakeven import BreakEven
 from attnsim.api.libraries import never_run
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import changes_text
-from attnsim.plots.layout import Panel
-from attnsim.plots.series import NEVER_RUN, Kernel, engineering, identity, kernels_of, key_panel, shared_words
-from attnsim.plots.sheet import Picture, band, heading, plain_axes
+from attnsim.plots.roofline_data import short_names
+from attnsim.plots.roofline_labels import frame_dpi
+from attnsim.plots.series import (
+    NEVER_RUN,
+    Kernel,
+    engineering,
+    identity,
+    kernels_of,
+    key_panel,
+    length_text,
+    shared_words,
+)
+from attnsim.plots.sheet import Panel, Picture, band, heading, note, plain_axes
 from attnsim.plots.styles import Style
+from attnsim.wording import times_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,3 +139,224 @@ def _row(one: Outcome, share: float) -> dict[str, object]:
         "fits": one.fits,
         "trust": one.trust.level,
     }
+
+
+LEFT, RIGHT = 0.06, 0.25
+"""Densities up to which a label has room below the curves, and to the right of its line."""
+SPARSEST = 0.01
+"""Lowest density that is drawn where nobody's mask is sparser."""
+NARROW = 0.28
+"""Inches of a panel over points of its text, below which only every third tick has room."""
+
+
+def breakeven(rows: Sequence[BreakEven], title: str = "") -> Picture:
+    """The speedup over dense attention by density, a panel for each GPU and length, a curve for each kernel and tile.
+
+    Rings mark the densities at which sparse and dense take equally long, lines beside them those at which an end of the
+    90 % range is 1; a diamond is the mask that was asked about.
+
+    Parameters
+    ----------
+    rows : sequence of BreakEven
+        As `attnsim.breakeven` returns them, of one pattern.
+    title : str
+        The question in words.
+
+    Raises
+    ------
+    InputError
+        Without rows.
+
+    Examples
+    --------
+    >>> import attnsim
+    >>> found = attnsim.breakeven(attnsim.Workload(1, 16, 1, 128), "a100-sxm4-80gb", [2048])
+    >>> len(attnsim.plot.breakeven(found).axes)
+    2
+    """
+    if not rows:
+        raise InputError("no break-even to draw; give what attnsim.breakeven returns")
+    panels = [list(some) for _, some in groupby(rows, key=lambda row: (row.at.machine, row.at.seq))]
+    kernels = kernels_of((_label(row), row.at.sparse, "sparse") for row in rows)
+    across = columns_of([rows[0].at.machine for rows in panels])
+    inches = {1: 2.6, 2: 2.0}.get(across, 1.6)
+    draw = partial(_draw_even, kernels=kernels, limits=_limits(rows), short=short_names({row.at.gpu for row in rows}))
+    return Picture(
+        "Speedup of sparse over dense attention",
+        _caption_even(rows),
+        (
+            key_panel(kernels),
+            *(
+                Panel(
+                    partial(draw, rows=some, first=not place % across, last=place >= len(panels) - across),
+                    inches,
+                    same_row=bool(place % across),
+                )
+                for place, some in enumerate(panels)
+            ),
+        ),
+        tuple(one for row in rows for one in _rows(row)),
+        left=("100x",),
+        subtitle="; ".join(filter(None, (", ".join(dict.fromkeys(row.at.machine for row in rows)), title))),
+    )
+
+
+def columns_of(machines: Sequence[str]) -> int:
+    """How many panels stand beside one another: those of a GPU, at most three."""
+    most = max(machines.count(one) for one in machines)
+    return next((wide for wide in (3, 2) if most >= wide and not most % wide), 1)
+
+
+def _draw_even(
+    axes: Axes,
+    look: Style,
+    *,
+    rows: Sequence[BreakEven],
+    kernels: Mapping[str, Kernel],
+    limits: tuple[tuple[float, float], tuple[float, float]],
+    short: Mapping[str, str],
+    first: bool,
+    last: bool,
+) -> None:
+    for row in rows:
+        line = kernels[_label(row)].line(look)
+        across = [100 * point.density for point in row.points]
+        low, value, high = ([getattr(point.speedup, end) for point in row.points] for end in ("low", "value", "high"))
+        band(axes, across, low, high, line["color"])
+        share = row.band if look.crowding == 1 else row.band.partition(" (")[0]
+        axes.plot(across, value, zorder=3, label=f"below {share}", **line)
+    axes.axhline(1.0, color=look.text, linewidth=0.8, zorder=1)
+    _scales(axes, limits, look, first, last)
+    for row in rows:
+        _mark_even(axes, row, kernels[_label(row)], look)
+    _mark_yours(axes, rows, kernels, look)
+    axes.legend(
+        frameon=True,
+        framealpha=1,
+        facecolor=look.page,
+        edgecolor=look.page,
+        fontsize=look.size,
+        loc="upper right",
+        borderpad=0.1,
+        borderaxespad=0.1,
+        handlelength=1.8,
+        handletextpad=0.4,
+        labelspacing=0.2,
+    )
+    seq, dense = rows[0].at.seq, " or ".join(dict.fromkeys(row.at.dense for row in rows))
+    mark = "*" * bool(rows[0].at.changes)  # what they are stands above all panels
+    over = f", over {dense}" if look.crowding == 1 else f"\nover {dense}"
+    heading(axes, f"{short[rows[0].at.gpu]}{mark}, {length_text(seq)} tokens{over}", look)
+
+
+def _limits(rows: Sequence[BreakEven]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Both axes, the same in every panel."""
+    yours = [row.yours for row in rows if row.yours is not None]
+    known = [point for row in rows for point in row.points]
+    sparsest = min(max(SPARSEST, min(point.density for point in known)), *(point.density for point in yours), 1.0)
+    shown = [point for point in known if point.density >= 0.9 * sparsest] + yours
+    lows, highs = ([getattr(point.speedup, end) for point in shown] for end in ("low", "high"))
+    return (80 * sparsest, 115), (0.8 * min(lows), 2.2 * max(highs))
+
+
+def _scales(
+    axes: Axes, limits: tuple[tuple[float, float], tuple[float, float]], look: Style, first: bool, last: bool
+) -> None:
+    narrow = axes.get_window_extent().width / frame_dpi(axes) < NARROW * look.size
+    ticks = TICKS[::3] if narrow else TICKS
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*limits[0])
+    axes.set_ylim(*limits[1])
+    for axis, (low, high), unit, named in zip((axes.xaxis, axes.yaxis), limits, ("", "x"), (last, first), strict=True):
+        places = [one for one in ticks if low <= one <= high]
+        axis.set_ticks(places, [f"{one:g}{unit}" if named else "" for one in places])
+        axis.set_minor_formatter(lambda value, _: "")
+    plain_axes(axes, look)
+    if last:
+        axes.set_xlabel("visible pairs, %", fontsize=look.size)
+
+
+def _mark_even(axes: Axes, row: BreakEven, kernel: Kernel, look: Style) -> None:
+    """A ring where both take equally long, with the range of that density; one kernel's within another's."""
+    if not 0 < row.density < 1:
+        return
+    colour = look.colour(kernel.hue)
+    axes.plot(
+        [100 * max(row.density_low, 1e-4), 100 * row.density_high],
+        [1, 1],
+        color=colour,
+        alpha=0.45,
+        linewidth=0.6 * look.size / (1 + kernel.before),
+        solid_capstyle="butt",
+        zorder=4,
+    )
+    axes.plot(
+        [100 * row.density],
+        [1],
+        "o",
+        markersize=0.8 * look.size,
+        markerfacecolor=look.page,
+        markeredgecolor=colour,
+        markeredgewidth=1.4,
+        zorder=6,
+    )
+
+
+def _mark_yours(axes: Axes, rows: Sequence[BreakEven], kernels: Mapping[str, Kernel], look: Style) -> None:
+    """The mask that was asked about: a line at its density, a diamond with its range for each kernel."""
+    found = [(row, row.yours) for row in rows if row.yours is not None]
+    if not found:
+        return
+    axes.axvline(100 * found[0][1].density, color=look.faint, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+    best = max(found, key=lambda one: one[1].speedup.value)[1]
+    for place, (row, point) in enumerate(found):
+        colour, at = look.colour(kernels[_label(row)].hue), 100 * point.density
+        axes.plot([at, at], [point.speedup.low, point.speedup.high], color=colour, linewidth=1.2, zorder=6)
+        size = 0.95 / (1 + 0.45 * place) * look.size  # the second within the first where they agree
+        axes.plot(
+            [at],
+            [point.speedup.value],
+            "D",
+            markersize=size,
+            color=colour,
+            markeredgecolor=look.page,
+            markeredgewidth=0.6,
+            zorder=8,
+        )
+    below, before = best.density < LEFT, best.density > RIGHT  # where curves are high; where the frame is near
+    note(
+        axes,
+        f"your mask: {times_text(best.speedup.value)}",
+        (100 * best.density, 0.1 if below else 0.64),
+        look,
+        (-0.4 if before else 0.4, 0),
+        ("data", "axes fraction"),
+        rim=True,
+        ha="right" if before else "left",
+        zorder=9,
+    )
+
+
+def _label(row: BreakEven) -> str:
+    """The kernel, with the tile that was asked for, if any."""
+    return f"{row.at.sparse}, tile {row.at.shape}" if row.tile_given else row.at.sparse
+
+
+def _caption_even(rows: Sequence[BreakEven]) -> str:
+    thin = f" {NEVER_RUN}." if any(never_run(row.at.sparse) for row in rows) else ""
+    text = (
+        "Band: 90 % range. Beside its line: the visible share below which a kernel is faster than dense attention; "
+        f"rings: both take equally long; thick lines: between ends of the speedup's 90 % range that are 1.{thin}"
+    )
+    yours = next((row.yours.mask for row in rows if row.yours), "")
+    return f"{text} Diamonds: {yours}." if yours else text
+
+
+def _rows(row: BreakEven) -> list[dict[str, object]]:
+    """The curve, the break-even and the mask that was asked about."""
+    of_pattern = {"pattern": row.pattern, "block": row.block}
+    ends = {name: getattr(row, name) for name in ("density", "density_low", "density_high")}
+    found = [{"kind": "pattern", **point.to_dict(), **of_pattern} for point in row.points]
+    found.append({"kind": "break-even", **row.at.to_dict(), **of_pattern, **ends})
+    return found + ([{"kind": "yours", **row.yours.to_dict()}] if row.yours else [])

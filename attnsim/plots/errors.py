@@ -8,8 +8,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from attnsim.plots.layout import Panel
-from attnsim.plots.sheet import Picture, key, named_rows, note, side_text
+from attnsim.plots.sheet import Panel, Picture, key, named_rows, note, side_text
 from attnsim.plots.styles import GROUPS, INK, Style
 from attnsim.validation.checking.accuracy import group_of, line_of
 from attnsim.validation.fitting.held_out import NEVER, HeldOut

@@ -25,21 +25,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnsim.errors import InputError, nearest, shown
-from attnsim.plots.breakeven import breakeven as _breakeven
+from attnsim.plots.changes import split as _split
+from attnsim.plots.changes import tornado as _tornado
+from attnsim.plots.changes import whatif as _whatif
 from attnsim.plots.check import check as _check
+from attnsim.plots.density import breakeven as _breakeven
 from attnsim.plots.density import density as _density
-from attnsim.plots.occupancy import waves as _waves
 from attnsim.plots.roofline import roofline as _roofline
 from attnsim.plots.scaling import scaling as _scaling
+from attnsim.plots.scaling import waves as _waves
 from attnsim.plots.sheet import Picture
-from attnsim.plots.split import split as _split
 from attnsim.plots.step import step as _step
 from attnsim.plots.styles import COLOURS
 from attnsim.plots.timeline import timeline as _timeline
-from attnsim.plots.tornado import tornado as _tornado
 from attnsim.plots.traffic import traffic as _traffic
 from attnsim.plots.units import units as _units
-from attnsim.plots.whatif import whatif as _whatif
 
 __all__ = [
     "COLOURS", "breakeven", "check", "density", "roofline", "rows", "scaling", "split", "step", "timeline",

@@ -12,11 +12,10 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu, Marks, changes_text
 from attnsim.plots import roofline_labels
-from attnsim.plots.layout import Panel
 from attnsim.plots.roofline_data import Drawn, Entry, entries, machines, rows
 from attnsim.plots.roofline_labels import Shown
 from attnsim.plots.series import FLOPS, shared_words
-from attnsim.plots.sheet import Picture, heading, named_rows, side_text, whisker
+from attnsim.plots.sheet import Panel, Picture, heading, named_rows, side_text, whisker
 from attnsim.plots.styles import Style, algorithm_hue
 from attnsim.wording import and_text
 

@@ -10,9 +10,8 @@ from attnsim.api.answer import Outcome
 from attnsim.api.libraries import never_run
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Marks, changes_text, marks
-from attnsim.plots.layout import Panel, longest
 from attnsim.plots.roofline_labels import frame_dpi, short, spread
-from attnsim.plots.sheet import note
+from attnsim.plots.sheet import Panel, longest, note
 from attnsim.plots.styles import Style, algorithm_hue
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu, changes_text, marks
-from attnsim.plots.layout import Panel, longest, wrapped
-from attnsim.plots.sheet import Picture, key, named_rows, note
+from attnsim.plots.sheet import Panel, Picture, key, longest, named_rows, note, wrapped
 from attnsim.plots.styles import Style, ink_on, tensor_hue
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 from attnsim.wording import time_text

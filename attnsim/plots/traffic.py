@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from attnsim.api.explaining import Explanation
 from attnsim.errors import InputError
-from attnsim.plots.layout import Panel, longest
 from attnsim.plots.series import about, engineering, identity, names_of
-from attnsim.plots.sheet import Picture, heading, key, named_rows
+from attnsim.plots.sheet import Panel, Picture, heading, key, longest, named_rows
 from attnsim.plots.styles import TENSORS, Style, ink_on, tensor_hue
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Marks
 from attnsim.models.hardware.units import UNITS
-from attnsim.plots.layout import Panel
 from attnsim.plots.series import about, engineering, identity, names_of
-from attnsim.plots.sheet import Picture, cells, heading, named_rows
+from attnsim.plots.sheet import Panel, Picture, cells, heading, named_rows
 from attnsim.plots.styles import Style, unit_hue
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnsim.plots.document import Block, Document, Paragraph, Section
+from attnsim.plots.document import Block, Document, Paragraph, Section, html_text
 from attnsim.plots.errors import validation
-from attnsim.plots.html_page import html_text
 from attnsim.reports.pictures import on_page
 from attnsim.tables import Table
 from attnsim.validation.checking.validate import SHARES, TITLES, Report

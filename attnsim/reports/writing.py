@@ -7,9 +7,7 @@ import shutil
 from pathlib import Path
 
 from attnsim.errors import InputError
-from attnsim.plots.document import Document, pictures_of
-from attnsim.plots.html_page import html_text
-from attnsim.plots.markdown_page import markdown_text
+from attnsim.plots.document import Document, html_text, markdown_text, pictures_of
 from attnsim.writing import write_whole, writing
 
 SUFFIXES = (".html", ".htm", ".md")

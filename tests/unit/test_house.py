@@ -41,8 +41,7 @@ READS_FOREIGN_TEXT = {
     "ptx/parse.py": "PTX",
     "ptx/syntax.py": "PTX",
     "units.py": "quantities that people give, '3.35 TB/s'",
-    "plots/document.py": "characters that a page cannot hold, in any text",
-    "plots/markdown_page.py": "characters that Markdown reads as its own, in any text",
+    "plots/document.py": "characters that a page cannot hold, and those that Markdown reads as its own, in any text",
     "studies/hardware_space.py": "ranges and conditions that people give",
     "validation/measuring/counters.py": "reports of Nsight Compute",
 }

@@ -23,15 +23,12 @@ from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app
 from attnsim.models.hardware.gpu import Change
-from attnsim.plots.breakeven import breakeven
-from attnsim.plots.density import density
-from attnsim.plots.occupancy import empty_share, waves
-from attnsim.plots.scaling import crossing_pairs, scaling
+from attnsim.plots.changes import changes, split, tornado
+from attnsim.plots.density import breakeven, density
+from attnsim.plots.scaling import crossing_pairs, empty_share, scaling, waves
 from attnsim.plots.series import engineering, names_of
 from attnsim.plots.sheet import Picture
-from attnsim.plots.split import split
 from attnsim.plots.styles import STYLES, algorithm_hue, unit_hue
-from attnsim.plots.tornado import changes, tornado
 from attnsim.plots.traffic import traffic
 from attnsim.plots.units import units
 from attnsim.validation.checking import accuracy as sampling

@@ -32,10 +32,10 @@ from attnsim.plots.document import (
     Picture,
     Section,
     clean,
+    html_text,
+    markdown_text,
     pictures_of,
 )
-from attnsim.plots.html_page import html_text
-from attnsim.plots.markdown_page import markdown_text
 from attnsim.plots.series import names_of
 from attnsim.reports.answers import Report, answer, steps
 from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases, read_report_study

@@ -17,7 +17,7 @@ from attnsim.cli import main
 from attnsim.cli.question_flags import QuestionFlags
 from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2
-from attnsim.plots.whatif import whatif as picture
+from attnsim.plots.changes import whatif as picture
 from attnsim.studies.hardware_case import Case, Layer
 from attnsim.studies.whatif import TOGETHER, WhatIf, whatif
 from tests.unit.answering import refusal, refused

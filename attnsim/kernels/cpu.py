@@ -1,3 +1,0 @@
-"""Moved."""
-
-raise ImportError("attnsim.kernels.cpu is now attnsim.ptx")

@@ -1,3 +1,0 @@
-"""Moved."""
-
-raise ImportError("attnsim.kernels.foreign is now attnsim.ptx.foreign")
