@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone wit
 
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.gpu.correctness import case, masks_of
+from attnsim.kernels.gpu.grid import case, masks_of
 from attnsim.kernels.gpu.prepared import prepare
 
 COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum", "gpu__time_duration.sum")
@@ -75,7 +75,7 @@ def counted(name: str) -> dict[str, Any]:
 def child(name: str, large: bool) -> None:
     """What a profiler or sanitizer watches: one operation at one large or two small sizes."""
     from attnsim.kernels.gpu.cuda_device import CudaDevice
-    from attnsim.kernels.gpu.inputs import RepeatedNormals
+    from attnsim.kernels.gpu.prepared import RepeatedNormals
 
     one, device = OPERATIONS[name], CudaDevice(synchronous=True)
     if large:

@@ -38,21 +38,22 @@ from attnsim.errors import InputError
 from attnsim.kernels.arrays import DTYPES
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.gpu import probe_kernels
-from attnsim.kernels.gpu.bench import Bench, attached_bench, by_value, runs_on
-from attnsim.kernels.gpu.correctness import case, cases, check, masks_of
 from attnsim.kernels.gpu.cuda_device import LASTING
-from attnsim.kernels.gpu.grid import CONDITIONS, useful_flops
-from attnsim.kernels.gpu.machine_record import now, version_of
+from attnsim.kernels.gpu.grid import CONDITIONS, case, cases, check, masks_of, useful_flops
 from attnsim.kernels.gpu.measuring import (
+    Bench,
     as_dict,
+    attached_bench,
+    by_value,
     correctness_points,
     machine_points,
     null_points,
     probe_points,
+    runs_on,
     time_points,
 )
 from attnsim.kernels.gpu.prepared import inputs, prepare
-from attnsim.kernels.gpu.records import Point, Records
+from attnsim.kernels.gpu.records import Point, Records, now, version_of
 from attnsim.kernels.gpu.timing import Timing
 from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.mask.mask import Mask

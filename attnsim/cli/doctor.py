@@ -9,8 +9,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from attnsim.cli import options, progress, show
-from attnsim.kernels.gpu.environment import Finding, examine
-from attnsim.kernels.gpu.host import one_line
+from attnsim.kernels.gpu.environment import Finding, examine, one_line
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation

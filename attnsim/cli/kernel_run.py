@@ -16,7 +16,7 @@ from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
-from attnsim.kernels import comparison, cpu_device
+from attnsim.kernels import cpu_device
 from attnsim.kernels.catalog import Operation, find_operation
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
 from attnsim.models.question.workload import Workload
@@ -30,7 +30,7 @@ from attnsim.ptx.foreign.run import PtxRun
 from attnsim.ptx.outcome import Difference, Outcome, check_kind
 
 if TYPE_CHECKING:
-    from attnsim.kernels.comparison import Count
+    from attnsim.kernels.cpu_device import Count
 
 
 """Exit code where the command ran and what it checked is not as it should be."""
@@ -184,7 +184,7 @@ def _on_cpu(
     except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
         print(f"error: {fault}", file=sys.stderr)
         raise typer.Exit(on_gpu.FAILED) from None
-    return f"the interpreter, tiles of {device.gpu.id}", outcome, comparison.compare(device.launches, schedule)
+    return f"the interpreter, tiles of {device.gpu.id}", outcome, cpu_device.compare(device.launches, schedule)
 
 
 def _on_gpu(operation: Operation, question: Workload, seed: int, inputs: str) -> tuple[str, Outcome, list[Count]]:

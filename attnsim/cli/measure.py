@@ -12,7 +12,7 @@ import typer
 from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-from attnsim.kernels.gpu.bench import attached_bench
+from attnsim.kernels.gpu.measuring import attached_bench
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.question.case_file import write_table
 from attnsim.validation.measured.measured_table import (

@@ -10,10 +10,8 @@ from attnsim import wording
 from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-from attnsim.kernels.gpu.bench import attached_bench
-from attnsim.kernels.gpu.machine_record import now
-from attnsim.kernels.gpu.measuring import machine_points, probe_points
-from attnsim.kernels.gpu.records import Records
+from attnsim.kernels.gpu.measuring import attached_bench, machine_points, probe_points
+from attnsim.kernels.gpu.records import Records, now
 from attnsim.models.hardware.files import gpu_to_yaml
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS

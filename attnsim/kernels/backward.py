@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import attention_workload, check_array, factor_of, int32, reaches, scale_log2
+from attnsim.kernels.arrays import (
+    attention_workload,
+    check_array,
+    factor_of,
+    int32,
+    outcome,
+    random_arrays,
+    reaches,
+    scale_log2,
+)
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import outcome, random_arrays
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.backward import (
     CONVERT,

@@ -11,8 +11,11 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from attnsim.errors import InputError
 from attnsim.kernels.variant import Variant
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.ptx.lanes import LARGEST_GRID
 
 Array = Any
 """A NumPy array or a CuPy array."""
@@ -76,3 +79,57 @@ class Device(Protocol):
             In the order of the kernel's parameters. An array's key is its tensor's name in the schedule and the counts.
         """
         ...
+
+
+OLDEST = 80
+"""Compute capability, times ten, of the first GPU with ``cp.async`` (PTX ISA, "cp.async": target sm_80)."""
+
+
+def check_launch(variant: Variant, grid: Grid, arguments: Mapping[str, Any], gpu: Gpu) -> None:
+    """Raise InputError for a launch that `gpu` cannot run; names the kernel, the limit and the need."""
+    check_architecture(variant, gpu)
+    sm = gpu.sm
+    if variant.threads % 32 or not 32 <= variant.threads <= sm.max_threads_per_block:
+        raise InputError(
+            f"{variant.label} has {variant.threads} threads in a block; {gpu.id} takes multiples of 32 up to "
+            f"{sm.max_threads_per_block}; choose fewer warps"
+        )
+    if variant.shared_memory_bytes > sm.shared_memory_per_block_bytes:
+        raise InputError(
+            f"Shared memory: {variant.label} needs {variant.shared_memory_bytes / 1024:g} KiB, {gpu.id} has "
+            f"{sm.shared_memory_per_block_bytes / 1024:g} KiB per block; take a smaller tile or fewer stages"
+        )
+    if not all(1 <= blocks <= most for blocks, most in zip(grid, LARGEST_GRID, strict=True)):
+        allowed = " x ".join(map(str, LARGEST_GRID))
+        raise InputError(
+            f"{variant.label} has a grid of {' x '.join(map(str, grid))} blocks; allowed: 1 x 1 x 1 to {allowed}; "
+            "split the batch"
+        )
+    for name, value in arguments.items():
+        if not hasattr(value, "dtype"):  # CuPy would guess the width of a plain number, and the kernel misread it
+            raise InputError(f"{variant.label}: {name} is {value!r}; wrap scalars as np.int32, np.int64 or np.float32")
+
+
+def check_supported(gpu: Gpu) -> None:
+    """Raise InputError for a GPU that no kernel runs on."""
+    if gpu.compute_capability_number < OLDEST:
+        raise InputError(
+            f"{gpu.id} has compute capability {gpu.compute_capability}; the kernels copy asynchronously, which needs "
+            f"{OLDEST / 10} (A100 or newer)"
+        )
+
+
+def check_architecture(variant: Variant, gpu: Gpu) -> None:
+    """Raise InputError for a kernel that needs another compute capability than this GPU has."""
+    needed = variant.compute_capability[0] * 10 + variant.compute_capability[1]
+    have = gpu.compute_capability_number
+    exactly = bool(variant.arch_suffix)
+    if have == needed or (have > needed and not exactly):
+        return
+    *others, last = architecture_of(needed).cards
+    these = f"{', '.join(others)} or {last}" if others else last
+    named = these if exactly else f"{[*others, last][0]} or newer"
+    raise InputError(
+        f"{variant.label} needs compute capability {'' if exactly else 'at least '}{needed // 10}.{needed % 10} "
+        f"({named}); {gpu.id} has {gpu.compute_capability}"
+    )

@@ -6,9 +6,8 @@ Experimental: it has run in the interpreter, but not yet on a GPU.
 from __future__ import annotations
 
 from attnsim.kernels.arrays import attention_workload, factor_of
-from attnsim.kernels.device import Array, Device
+from attnsim.kernels.device import Array, Device, check_architecture
 from attnsim.kernels.flash import numbers
-from attnsim.kernels.limits import check_architecture
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own import hopper as own_hopper
 from attnsim.models.mask.mask import Mask

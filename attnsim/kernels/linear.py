@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import attention_workload, check_array, int32
+from attnsim.kernels.arrays import attention_workload, check_array, int32, outcome, random_arrays
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import outcome, random_arrays
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.own.linear_tiles import (
     CAUSAL,

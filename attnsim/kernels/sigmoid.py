@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from attnsim.kernels import flash
-from attnsim.kernels.arrays import attention_workload, factor_of
+from attnsim.kernels.arrays import attention_workload, factor_of, outcome, random_arrays
 from attnsim.kernels.device import Array, Device
-from attnsim.kernels.exercising import outcome, random_arrays
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import flash as own_flash

@@ -13,7 +13,7 @@ from attnsim.api.comparing.ratios import Ratio, speedup_of_tiles
 from attnsim.api.playing import REPLAYED_CANDIDATES, fitting, replayed
 from attnsim.errors import InputError
 from attnsim.kernels.flash import flash_forward
-from attnsim.kernels.gpu.bench import Bench, attached_bench
+from attnsim.kernels.gpu.measuring import Bench, attached_bench
 from attnsim.kernels.gpu.prepared import inputs
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.hardware.gpu import Gpu

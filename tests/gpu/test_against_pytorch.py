@@ -9,8 +9,8 @@ import pytest
 
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS
+from attnsim.kernels.device import check_architecture
 from attnsim.kernels.gpu.cuda_device import CudaDevice
-from attnsim.kernels.limits import check_architecture
 from attnsim.models.mask.mask import Mask
 from attnsim.ptx.counters import decode, encode
 from attnsim.ptx.outcome import TOLERANCE

@@ -16,7 +16,7 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 EVERYTHING = """
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.gpu.cuda_device import CudaDevice
-from attnsim.kernels.limits import check_architecture
+from attnsim.kernels.device import check_architecture
 from attnsim.errors import InputError
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
+from attnsim.kernels.arrays import random_arrays
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Grid
-from attnsim.kernels.exercising import random_arrays
-from attnsim.kernels.gpu.correctness import case, masks_of
+from attnsim.kernels.gpu.grid import case, masks_of
 from attnsim.kernels.variant import CUDA, Variant
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
+from attnsim.kernels.arrays import exercise_attention
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.decode import decode_attention, variants
-from attnsim.kernels.exercising import exercise_attention
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
+from attnsim.kernels.arrays import exercise_attention
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Array, Grid
-from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.files import load_gpu

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
+from attnsim.kernels.arrays import exercise_attention
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.device import Array, Grid
-from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.gpu import probe_kernels
 from attnsim.kernels.hopper import flash_hopper, variants
 from attnsim.kernels.variant import CUDA, Variant, compile_variant

@@ -7,8 +7,7 @@ import pytest
 
 from attnsim.errors import InputError
 from attnsim.kernels.cpu_device import CpuDevice
-from attnsim.kernels.device import Grid
-from attnsim.kernels.limits import check_launch
+from attnsim.kernels.device import Grid, check_launch
 from attnsim.kernels.variant import Variant
 from attnsim.models.hardware.files import load_gpu
 

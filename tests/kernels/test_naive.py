@@ -8,9 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
-from attnsim.kernels.arrays import NO_LIMIT
+from attnsim.kernels.arrays import NO_LIMIT, exercise_attention
 from attnsim.kernels.cpu_device import CpuDevice
-from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.naive import empty_scores, naive_forward, naive_passes_forward, softmax, softmax_variant
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.implementations.implementation import TileRequest

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attnsim.errors import InputError
+from attnsim.kernels.arrays import random_arrays
 from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.cpu_device import CpuDevice
-from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.flash import flash_forward
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from attnsim.kernels.arrays import random_arrays
 from attnsim.kernels.cpu_device import CpuDevice
-from attnsim.kernels.exercising import random_arrays
 from attnsim.kernels.sigmoid import exercise, sigmoid_forward
 from attnsim.models.implementations.own.sigmoid import build
 from attnsim.models.mask.mask import Mask

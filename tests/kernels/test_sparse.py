@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attnsim.errors import InputError
+from attnsim.kernels.arrays import exercise_attention
 from attnsim.kernels.cpu_device import CpuDevice
-from attnsim.kernels.exercising import exercise_attention
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.sparse import list_blocks, sparse_forward
 from attnsim.models.hardware.files import load_gpu

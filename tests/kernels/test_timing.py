@@ -11,8 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from attnsim.kernels.gpu.clocks import Reading
-from attnsim.kernels.gpu.timing import Mode, Sample, Stopwatch, Timing
+from attnsim.kernels.gpu.timing import Mode, Reading, Sample, Stopwatch, Timing
 from attnsim.models.hardware.files import load_gpu
 
 KERNEL_S, PYTHON_S, FLUSH_S = 5e-6, 150e-6, 40e-6

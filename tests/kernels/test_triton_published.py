@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnsim.kernels.lift.instruction_ratio import WAITS
 from attnsim.kernels.lift.kinds import kinds_of
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
-from attnsim.kernels.lift.machine import meet, waits_of
+from attnsim.kernels.lift.machine import WAITS, meet, waits_of
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention, attention_backward
 from attnsim.models.schedule.instructions import MMA_FLOPS

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.gpu.bench import Bench
-from attnsim.kernels.gpu.clocks import Reading
-from attnsim.kernels.gpu.timing import Sample, Timing
+from attnsim.kernels.gpu.measuring import Bench
+from attnsim.kernels.gpu.timing import Reading, Sample, Timing
 from attnsim.models.hardware.files import load_gpu
 from attnsim.ptx.outcome import Outcome
 

@@ -14,8 +14,7 @@ import pytest
 from attnsim.cli import main
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.gpu.cuda_device import LASTING
-from attnsim.kernels.gpu.machine_record import version_of
-from attnsim.kernels.gpu.records import Records
+from attnsim.kernels.gpu.records import Records, version_of
 from attnsim.models.question.case_file import read_table
 from benchmarks import gpu_run, gpu_watch
 from tests.unit.fake_bench import FakeWatch, make_bench, outcome

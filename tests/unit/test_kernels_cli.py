@@ -16,9 +16,9 @@ import pytest
 
 from attnsim.cli import doctor
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.comparison import Count
+from attnsim.kernels.cpu_device import Count
 from attnsim.kernels.gpu import environment
-from attnsim.kernels.gpu.host import Host
+from attnsim.kernels.gpu.environment import Host
 from attnsim.kernels.resources import ResourceRow
 from attnsim.ptx.outcome import Outcome
 from attnsim.simulator import compiled, players, twin
@@ -61,7 +61,7 @@ def test_a_wrong_result_or_byte_is_told_and_the_code_is_1(
 
     monkeypatch.setattr(Operation, "exercise", wrong)
     off = [Count("flash_forward", "load K", "B", 10, 12)]
-    monkeypatch.setattr("attnsim.kernels.comparison.compare", lambda *_: off)
+    monkeypatch.setattr("attnsim.kernels.cpu_device.compare", lambda *_: off)
     text, err = answer(capsys, *RUN, code=1)
     assert "WRONG" in text and "differs" in text
     assert err.startswith("error: flash on") and "O is off by inf" in err and "load K is 10, in the schedule 12" in err

@@ -17,13 +17,10 @@ import pytest
 from attnsim.api import predict_table
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.gpu.correctness import cases, quick_cases
 from attnsim.kernels.gpu.cuda_device import LASTING
-from attnsim.kernels.gpu.grid import CONDITIONS, candidates, informative
-from attnsim.kernels.gpu.inputs import DRAWN, RepeatedNormals
-from attnsim.kernels.gpu.machine_record import version_of
-from attnsim.kernels.gpu.prepared import prepare
-from attnsim.kernels.gpu.records import Records
+from attnsim.kernels.gpu.grid import CONDITIONS, candidates, cases, informative, quick_cases
+from attnsim.kernels.gpu.prepared import DRAWN, RepeatedNormals, prepare
+from attnsim.kernels.gpu.records import Records, version_of
 from attnsim.kernels.gpu.timing import Timing
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_file import read_table
@@ -83,9 +80,8 @@ def test_kernels_that_have_changed_are_measured_again(
 ) -> None:
     path, operations = tmp_path / "records.jsonl", some("flash")
     measure(make_bench(), Records(path), operations, budget_s=60, clock=Clock())
-    for module in ("measuring", "correctness"):
-        monkeypatch.setattr(f"attnsim.kernels.gpu.{module}.version_of", lambda one: "f" * 16, raising=False)
-    monkeypatch.setattr("attnsim.validation.measuring.measure.version_of", lambda one: "f" * 16)
+    for module in ("kernels.gpu.measuring", "validation.measuring.measure"):
+        monkeypatch.setattr(f"attnsim.{module}.version_of", lambda one: "f" * 16)
     records = Records(path)
     before = len(records.done)
     measure(make_bench(), records, operations, budget_s=60, clock=Clock())

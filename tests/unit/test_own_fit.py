@@ -16,10 +16,8 @@ import pytest
 from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.gpu.clocks import Reading
-from attnsim.kernels.gpu.machine_record import version_of
-from attnsim.kernels.gpu.records import FILE_NAME, Point, Records
-from attnsim.kernels.gpu.timing import Sample, Timing
+from attnsim.kernels.gpu.records import FILE_NAME, Point, Records, version_of
+from attnsim.kernels.gpu.timing import Reading, Sample, Timing
 from attnsim.models.calibrations import calibration
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import ImplementationNumbers

@@ -12,7 +12,7 @@ import pytest
 from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.gpu import bench as benches
+from attnsim.kernels.gpu.measuring import by_value
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import read_cases, write_table
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Operation, "exercise", lambda *_: outcome(0.0))
-        operations = benches.by_value(["flash", "decode"])
+        operations = by_value(["flash", "decode"])
         whole(make_bench(), Records(folder / FILE_NAME), operations, budget_s=200, clock=Clock())
     return folder
 

@@ -15,11 +15,10 @@ import pytest
 from attnsim import predict
 from attnsim.errors import InputError
 from attnsim.kernels.gpu import probe, probe_kernels
-from attnsim.kernels.gpu.bench import Bench
-from attnsim.kernels.gpu.clocks import Reading
+from attnsim.kernels.gpu.measuring import Bench
 from attnsim.kernels.gpu.probe import L2_SHARES, Rate
 from attnsim.kernels.gpu.records import Records
-from attnsim.kernels.gpu.timing import Sample, Timing
+from attnsim.kernels.gpu.timing import Reading, Sample, Timing
 from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload

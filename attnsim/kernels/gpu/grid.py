@@ -1,31 +1,99 @@
-"""Grid of measurements (operation x shape x format x cache x launch), and the order in which points are measured.
-
-A run stops when its time is used up, so the first points should be the most informative. The operations take turns. For
-each, the next point is chosen so:
-
-- First, the point with the most new properties, in this order of weight: a band of lengths with few or many heads, a
-  width, a kind of mask, a condition (cold or warm L2, stream or graph), a group of heads, a format.
-- When every property has been measured, the point that is farthest from its nearest measured neighbour.
-
-The order does not depend on measured values, so a killed run can be resumed.
-"""
+"""The workloads of a run: those whose results are checked, and the points whose times are measured."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attnsim.by_hand import by_hand
 from attnsim.kernels.catalog import Operation
-from attnsim.kernels.gpu.correctness import bands_of
+from attnsim.kernels.device import Device
 from attnsim.kernels.gpu.timing import Mode
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+
+FULL = Mask()
+
+LONG = 500
+"""Longer sequences are checked with one head and the first two widths, since the float64 reference holds all scores."""
+
+
+SHORT, MIDDLE, CACHE = 127, 500, 4096
+"""Ragged lengths of the quick checks, and a cache that is long enough to be split in decode."""
+
+
+def case(one: Operation, seq: int, head_dim: int, dtype: str = "bf16", mask: Mask = FULL, heads: int = 4) -> Workload:
+    """Return a workload for the operation, with groups of four query heads per KV head."""
+    return Workload(
+        batch=1,
+        heads_q=heads,
+        heads_kv=max(1, heads // 4),
+        seq_q=1 if one.passes == "decode" else seq,
+        seq_kv=seq,
+        head_dim=head_dim,
+        dtype=dtype,
+        passes=one.passes,
+        mask=mask,
+    )
+
+
+def masks_of(one: Operation, seq: int, dtype: str = "bf16") -> list[Mask]:
+    """Return the kinds of mask that an operation supports; windows only in bf16, as both formats share their code."""
+    if one.masks:
+        return [Mask.parse(text) for text in one.masks]
+    return bands_of(one, max(1, seq // 4) if dtype == "bf16" else None)
+
+
+def bands_of(one: Operation, window: int | None) -> list[Mask]:
+    """Return the supported bands: full, causal, and a window of so many keys."""
+    if one.passes == "decode":
+        return [FULL]
+    found = [FULL, *([Mask.causal()] if one.causal else [])]
+    return [*found, Mask.sliding_window(window)] if one.window and window else found
+
+
+def cases(one: Operation, seq: int) -> Iterator[Workload]:
+    """Yield the workloads of one length: both formats, every width, every kind of mask."""
+    for dtype in ("bf16", "fp16"):
+        for head_dim in one.head_dims if seq <= LONG else one.head_dims[:2]:
+            for mask in masks_of(one, seq, dtype):
+                yield case(one, seq, head_dim, dtype, mask, heads=4 if seq <= LONG else 1)
+
+
+def quick_cases(one: Operation) -> Iterator[Workload]:
+    """Yield quick workloads: both formats, every width and every kind of mask, at one or two lengths."""
+    for dtype in ("bf16", "fp16"):
+        for head_dim in one.head_dims:
+            if one.passes == "decode":
+                yield from (case(one, seq, head_dim, dtype) for seq in (SHORT, CACHE))
+                continue
+            for number, mask in enumerate(masks_of(one, MIDDLE, dtype)):
+                yield case(one, MIDDLE if number else SHORT, head_dim, dtype, mask)
+
+
+def check(one: Operation, device: Device, w: Workload, seed: int, inputs: str = "normal") -> dict[str, Any]:
+    """Run the operation and the float64 reference on generated inputs; returns a record.
+
+    Returns
+    -------
+    dict
+        ``errors`` by tensor (None for one that is not finite), ``tolerance`` and ``ok``.
+    """
+    errors, allowed = one.exercise(device, w, seed, inputs).errors(), one.tolerance(w.dtype)
+    return {
+        "seed": seed,
+        "errors": {name: error if math.isfinite(error) else None for name, error in errors.items()},
+        "tolerance": allowed,
+        "ok": max(errors.values()) <= allowed,
+    }
+
 
 BANDS = (1024, 4096)
 """Upper ends of the first and the second band of lengths, as in the held-out folds of the fits."""

@@ -1,23 +1,95 @@
-"""Points of a measuring run: correctness, launch overhead, microbenchmarks and kernel times."""
+"""A GPU ready for measurements, and the points of a run: correctness, launches, microbenchmarks and kernel times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from attnsim.kernels.catalog import Operation
+from attnsim.errors import InputError
+from attnsim.kernels.catalog import OPERATIONS, Operation
+from attnsim.kernels.device import Device, check_architecture
 from attnsim.kernels.gpu import probe, probe_kernels
-from attnsim.kernels.gpu.bench import Bench
-from attnsim.kernels.gpu.correctness import check
-from attnsim.kernels.gpu.grid import CONDITIONS, GridPoint, ordered, useful_flops
-from attnsim.kernels.gpu.machine_record import version_of
-from attnsim.kernels.gpu.prepared import prepare
-from attnsim.kernels.gpu.records import Point
-from attnsim.kernels.gpu.timing import Mode
+from attnsim.kernels.gpu.cuda_device import CudaDevice
+from attnsim.kernels.gpu.grid import CONDITIONS, GridPoint, check, ordered, useful_flops
+from attnsim.kernels.gpu.prepared import Random, RepeatedNormals, prepare
+from attnsim.kernels.gpu.records import Point, machine_record, version_of
+from attnsim.kernels.gpu.timing import Mode, Stopwatch, Watch
+from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
+
+WARM_UP_SPINS = 100
+"""Warm-up launches of 2 ms of tensor work each: an idle GPU takes some tenths of a second to raise its clocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A GPU ready for measurements.
+
+    Parameters
+    ----------
+    device : Device
+        Device for timing.
+    checked : Device
+        The same GPU for correctness checks: fresh memory is poisoned, and every launch is waited for.
+    watch : Watch
+        Times calls.
+    random : callable
+        Makes random inputs on the GPU.
+    describe : callable
+        (operations, date) to the machine record.
+    seed : int
+        Seed of the inputs.
+    """
+
+    device: Device
+    checked: Device
+    watch: Watch
+    random: Random
+    describe: Callable[[Sequence[Operation], str], dict[str, Any]]
+    seed: int
+
+
+def attached_bench(seed: int) -> Bench:
+    """Return the current CUDA device, with its clocks raised.
+
+    Raises
+    ------
+    InputError
+        If there is no CuPy, driver or GPU.
+    """
+    try:
+        device = CudaDevice()
+    except InputError as error:  # measuring is the one thing that the CPU cannot stand in for
+        raise InputError(str(error).partition(", or run on the CPU")[0]) from None
+    watch = Stopwatch(device)
+    for _ in range(WARM_UP_SPINS):
+        probe_kernels.spin(device, "probe_mma")
+    device.synchronize()
+
+    def describe(operations: Sequence[Operation], date: str) -> dict[str, Any]:
+        return machine_record(device, watch, operations, seed=seed, date=date)
+
+    checked = CudaDevice(poison=True, synchronous=True)
+    return Bench(device, checked, watch, RepeatedNormals(device, seed), describe, seed)
+
+
+def by_value(names: Sequence[str]) -> list[Operation]:
+    """Return the operations of these names in catalog order, the most valuable first."""
+    return [one for name, one in OPERATIONS.items() if name in names]
+
+
+def runs_on(one: Operation, gpu: Gpu) -> str:
+    """Return the reason why an operation's kernels do not run on a GPU; "" if they do."""
+    try:
+        for variant in one.variants():
+            check_architecture(variant, gpu)
+    except InputError as error:
+        return str(error)
+    return ""
+
 
 SAMPLES = 30
 NULL_SAMPLES = 100

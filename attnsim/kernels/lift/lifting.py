@@ -1,12 +1,13 @@
-"""Lifts a launch of PTX to a kernel of the simulator."""
+"""Derives the loop nests of all blocks from those of a few: blocks of one shape differ only in iteration counts."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,10 @@ from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
 from attnsim.kernels.lift.drafts import Draft
 from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_of
-from attnsim.kernels.lift.hoisting import hoisted
 from attnsim.kernels.lift.kinds import Known, kinds_of
 from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
 from attnsim.kernels.lift.machine import amounts, instruction_ratio_of, loop_of_products, meet, schedulers
-from attnsim.kernels.lift.nests import between, moved_by, to_run
-from attnsim.kernels.lift.operations import drafts_of
+from attnsim.kernels.lift.operations import as_one, drafts_of, streams
 from attnsim.kernels.lift.products import (
     SCORES,
     apart,
@@ -32,7 +31,6 @@ from attnsim.kernels.lift.products import (
     row_tiles,
     with_scores,
 )
-from attnsim.kernels.lift.streams import as_one, streams
 from attnsim.models.schedule.operation import Segment, TileOp
 from attnsim.models.schedule.schedule import Kernel, Path
 from attnsim.ptx.counters import PIPES
@@ -42,6 +40,124 @@ from attnsim.ptx.machine_code import Code
 from attnsim.ptx.recording import Recorder, Row
 from attnsim.ptx.skeleton import Skeleton
 from attnsim.ptx.syntax import Function
+
+SHORTEST = 5
+"""Number of the shortest blocks of each shape that are run; five iterations are enough to recognise a loop."""
+
+
+def to_run(blocks: Blocks) -> list[int]:
+    """Return the classes that must be run: the shortest few of each shape.
+
+    Blocks have the same shape if they reach the same instructions.
+    """
+    shapes: dict[bytes, list[int]] = {}
+    for number in range(blocks.count):
+        shapes.setdefault((blocks.visits[number] > 0).tobytes(), []).append(number)
+    length = blocks.visits.sum(axis=1)
+    found: list[int] = []
+    for members in shapes.values():
+        ordered = sorted(members, key=lambda number: int(length[number]))
+        found += ordered[:SHORTEST]
+    return sorted(found)
+
+
+def between(blocks: Blocks, known: dict[int, Ints], number: int, bodies: Sequence[Ops]) -> Ints | None:
+    """Extrapolate the iterations of a class from two classes that were run, if it lies on a line with them.
+
+    Returns
+    -------
+    ndarray of int ``[bodies]`` or None
+        None if there are no such two classes, or if the resulting bytes differ from those that the block accesses.
+    """
+    mine, names = blocks.visits[number], sorted(known, reverse=True)
+    for one in names:
+        for other in names:
+            step = blocks.visits[one] - blocks.visits[other]
+            there = np.flatnonzero(step)
+            if other == one or not len(there):
+                continue
+            away = mine - blocks.visits[other]
+            times, rest = divmod(int(away[there[0]]), int(step[there[0]]))
+            if rest or not np.array_equal(away, times * step):
+                continue
+            counts = known[other] + times * (known[one] - known[other])
+            if (counts >= 0).all() and moved(counts, bodies) == blocks.moved[number]:
+                return counts
+    return None
+
+
+def moved_by(rows: Sequence[Row], known: Sequence[Known]) -> dict[Access, int]:
+    """Return the bytes that a block accessed in its run."""
+    found: Counter[Access] = Counter()
+    for row in rows:
+        for name, size in row.moved:
+            found["store" if known[row.position].kind in ("store", "bulk store") else "load", name] += size
+    return dict(found)
+
+
+def moved(counts: Sequence[int] | Ints, bodies: Sequence[Ops]) -> dict[Access, int]:
+    """Return the bytes of a block by ("load" or "store", tensor)."""
+    found: Counter[Access] = Counter()
+    for times, body in zip(counts, bodies, strict=True):
+        for op in body:
+            if op.bytes and times:
+                found[op.kind, op.tensor] += int(times) * op.bytes
+    return dict(found)
+
+
+MOVING = ("load", "work", "exp")
+"""Kinds of instructions that a load may move past."""
+
+
+def hoisted(rows: Sequence[Row], function: Function, known: Sequence[Known]) -> list[Row]:
+    """Return the recorded instructions of a block with the loads of each region moved ahead."""
+    places = _places(function, known)
+    found: list[Row] = []
+    run: list[Row] = []
+    for row in rows:
+        last = run[-1].position if run else -1
+        if run and not (row.position > last and places[row.position][0] == places[last][0]):
+            found += sorted(run, key=lambda one: places[one.position])
+            run = []
+        run.append(row)
+    return found + sorted(run, key=lambda one: places[one.position])
+
+
+def _places(function: Function, known: Sequence[Known]) -> list[tuple[int, int, int]]:
+    """Return a sort key of each instruction: its region, 1 if it comes after the loads, and its number."""
+    found = [(number, 1, number) for number in range(len(known))]
+    for start, stop in pairwise(_bounds(function, known)):
+        for number in range(start, stop):
+            found[number] = (start, 1, number)
+        for number in _first(known, start, stop):
+            found[number] = (start, 0, number)
+    return found
+
+
+def _bounds(function: Function, known: Sequence[Known]) -> list[int]:
+    """Return the starts of the regions, which no load moves out of.
+
+    They begin at branch targets, after branches, and around instructions that loads cannot pass.
+    """
+    found = {0, len(known)}
+    for number, (instruction, one) in enumerate(zip(function.instructions, known, strict=True)):
+        found |= set(instruction.targets)
+        if one.kind not in MOVING or instruction.targets or one.pipe == "control":
+            found |= {number, number + 1}
+    return sorted(found)
+
+
+def _first(known: Sequence[Known], start: int, stop: int) -> Iterator[int]:
+    """Yield the loads of a region that depend on no other load of it, and the instructions of their addresses."""
+    writer: dict[str, int] = {}
+    needs: dict[int, set[int]] = {}
+    for number in range(start, stop):
+        one = known[number]
+        needs[number] = {number}.union(*(needs[writer[name]] for name in one.reads if name in writer))
+        writer.update(dict.fromkeys(one.writes, number))
+        if one.kind == "load" and all(known[other].kind != "load" or other == number for other in needs[number]):
+            yield from needs[number]
+
 
 GRADIENT = by_hand(3, "FLOPs of all products over those of scores from which a kernel is a backward pass")
 """A forward pass has about 2, a backward pass 5; their steps may have different latencies."""

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnsim.kernels.arrays import kind_of
 from attnsim.kernels.catalog import Operation
 from attnsim.kernels.cpu_device import PTX_ARCHITECTURES, CpuDevice
-from attnsim.kernels.device import Grid
-from attnsim.kernels.exercising import kind_of
+from attnsim.kernels.device import Grid, check_launch
 from attnsim.kernels.lift.lifting import PtxLaunch, Resources, lift
-from attnsim.kernels.lift.origins import ZEROS, lifted_of
-from attnsim.kernels.limits import check_launch
+from attnsim.kernels.lift.tracing import ZEROS, lifted_of
 from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload

@@ -1,21 +1,99 @@
-"""Traces any kernel to a kernel file: prepares it as for a run in the interpreter, then lifts it."""
+"""Registers and shared memory of a PTX kernel, from the assembler's report; needs no GPU and no driver."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from attnsim.errors import InputError
-from attnsim.kernels.lift.assembler import assembled, target_of
-from attnsim.kernels.lift.lifting import PtxLaunch, bytes_of, lift
-from attnsim.kernels.lift.origins import ZEROS, lifted_of
-from attnsim.models.schedule.instructions import LiftedCall
+from attnsim.kernels.lift.lifting import Nest, PtxLaunch, Resources, bytes_of, lift
+from attnsim.models.digest import version
+from attnsim.models.schedule.lifted import Lifted, LiftedCall, Origin
+from attnsim.models.schedule.schedule import Kernel
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign.compilers import compile_kernel
 from attnsim.ptx.foreign.launching import Ready
 from attnsim.ptx.foreign.run import block_of, check_grid, find_entry, fitted
+from attnsim.ptx.machine_code import Code, kernels_in
+from attnsim.ptx.nvrtc import Compiled
+from attnsim.ptx.ptxas import assemble
 from attnsim.ptx.run import sizes
+
+
+def target_of(ptx: str) -> str:
+    """Return the architecture of the PTX's .target line: "80", "90a"."""
+    for line in ptx.splitlines():
+        word, _, rest = line.strip().partition(" ")
+        if word == ".target":
+            return rest.split(",")[0].strip().removeprefix("sm_")
+    raise InputError("the PTX has no .target line, so nobody can say for which architecture it is")
+
+
+def assembled(ptx: str, entry: str, dynamic_bytes: int, registers: int | None) -> tuple[Resources, Code | None]:
+    """Return a block's resources and the kernel's machine code, from ``ptxas``.
+
+    With `registers` given, ``ptxas`` is not run, and the code is None.
+
+    Parameters
+    ----------
+    dynamic_bytes : int
+        Dynamic shared memory.
+    registers : int or None
+        Registers of a thread; None to take the assembler's.
+
+    Raises
+    ------
+    InputError
+        If neither an assembler nor a number is there, or the assembler rejects the PTX (with its first message).
+    """
+    if registers is not None:
+        if not 1 <= registers <= 255:
+            raise InputError(f"--registers {registers}: a thread has 1 to 255")
+        return Resources(registers, dynamic_bytes, "given"), None
+    arch = target_of(ptx)
+    try:
+        report, cubin = assemble(ptx, arch)
+    except InputError as error:
+        raise InputError(f"registers of a thread are not known: {error}; or say --registers N") from None
+    used = Compiled("", b"", report).resources(entry)
+    taken = Resources(used.registers, dynamic_bytes + used.static_shared_bytes, f"ptxas, sm_{arch}")
+    return taken, kernels_in(cubin).get(entry)
+
+
+ZEROS = "zeros"
+"""Default contents of arrays: all scores are then equal, so no branch on values is taken."""
+
+
+def lifted_of(
+    kernel: Kernel, nest: Nest, launch: PtxLaunch, ptx: str, arch: str, source: str, inputs: str, resources: str
+) -> Lifted:
+    """Return a kernel with the origin for its file."""
+    origin = Origin(
+        entry=kernel.name,
+        source=source,
+        ptx_sha256=hashlib.sha256(ptx.encode()).hexdigest(),
+        arch=arch,
+        grid=launch.grid,
+        block=launch.block,
+        arguments={name: described(value) for name, value in launch.arguments.items()},
+        inputs=inputs,
+        resources=resources,
+        attnsim=version(),
+    )
+    return Lifted(kernel, origin, nest.instructions, round(nest.per_score, 3))
+
+
+def described(value: Any) -> str:
+    """Describe an argument: ``float16[2,8,500,64]``, or a number."""
+    array = getattr(value, "array", value)
+    if isinstance(array, np.ndarray):
+        return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    return str(value)
+
 
 LIKE = {"wgmma": "flash-attn.3", "mma_sync": "flash-attn.2", "simt": ""}
 """Default source of fitted latencies for each instruction path: an open-source kernel."""

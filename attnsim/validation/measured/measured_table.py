@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from attnsim.errors import InputError
-from attnsim.kernels.gpu.machine_record import attached_of
+from attnsim.kernels.gpu.records import attached_of
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.implementations.choose import find_implementation

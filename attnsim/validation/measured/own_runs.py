@@ -14,7 +14,7 @@ from typing import Any
 
 from attnsim.api.tables import read
 from attnsim.errors import InputError
-from attnsim.kernels.gpu.bench import attached_bench
+from attnsim.kernels.gpu.measuring import attached_bench
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.mechanisms.choosing import check_runs
 from attnsim.models.question.case_file import cases_of, read_cases, write_table

@@ -13,12 +13,18 @@ from typing import Any
 
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
-from attnsim.kernels.gpu.bench import Bench, by_value, runs_on
-from attnsim.kernels.gpu.correctness import quick_cases
 from attnsim.kernels.gpu.cuda_device import LASTING
-from attnsim.kernels.gpu.machine_record import now, version_of
-from attnsim.kernels.gpu.measuring import correctness_points, machine_points, null_points, time_points
-from attnsim.kernels.gpu.records import Point, Records
+from attnsim.kernels.gpu.grid import quick_cases
+from attnsim.kernels.gpu.measuring import (
+    Bench,
+    by_value,
+    correctness_points,
+    machine_points,
+    null_points,
+    runs_on,
+    time_points,
+)
+from attnsim.kernels.gpu.records import Point, Records, now, version_of
 from attnsim.models.hardware.gpu import Gpu
 
 Progress = Callable[[str], None]

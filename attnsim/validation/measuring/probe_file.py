@@ -12,8 +12,8 @@ from typing import Any
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.files import read_typed
-from attnsim.kernels.gpu.machine_record import attached_of
 from attnsim.kernels.gpu.probe import Rate
+from attnsim.kernels.gpu.records import attached_of
 from attnsim.models.hardware.architectures import modelled
 from attnsim.models.hardware.attached import gpu_of_attached
 from attnsim.models.hardware.files import known_gpu_ids, load_gpu

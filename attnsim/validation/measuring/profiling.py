@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation
-from attnsim.kernels.gpu.bench import runs_on
+from attnsim.kernels.gpu.measuring import runs_on
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.case_row import Case, parse_row
 from attnsim.validation.measuring.counters import METRICS, Counted, parse_counters
