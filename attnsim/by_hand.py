@@ -1,7 +1,7 @@
 """Constants chosen by hand: no datasheet and no public source states them, and no fit determines them.
 
 Each is declared in its module, at module level, as ``NAME = by_hand(value, "what it is, and why so much")``.
-`attnsim accuracy` lists them with the fitted numbers (:mod:`attnsim.validation.checking.by_hand`).
+`attnsim accuracy` lists them with the fitted numbers (:mod:`attnsim.validation.checking.accuracy`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from attnsim.api.floor import COLUMNS, TABLE, floor_s
 from attnsim.errors import InputError
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.validation.checking.batches import SKEWED
-from attnsim.validation.checking.ceilings import known
+from attnsim.validation.checking.claims import known
 from attnsim.validation.measured.datasets import Row, batches, published_cases, row_of
 from attnsim.validation.measured.sources import BATCHES, ROLES
 

@@ -1,7 +1,7 @@
 """Write the committed samples of AIConfigurator's serving tables anew: ``python benchmarks/serving_samples.py``.
 
 Needs the extra ``datasets``. Rows are drawn evenly from bands of lengths, few and many heads, head_dim and window
-(`attnsim.validation.measured.groups`), from those that a fit may use: 16-bit, and prefill from 512 tokens up, which
+(`attnsim.validation.measured.datasets`), from those that a fit may use: 16-bit, and prefill from 512 tokens up, which
 leaves out what times launches. The measured times are the package's, in seconds.
 """
 

@@ -23,14 +23,21 @@ from attnsim.models.question.headings import frame_of
 from attnsim.plots.errors import accuracy as picture
 from attnsim.validation.checking.accuracy import Wanted, check_wanted, evidence, overview, sampled, sentence
 from attnsim.validation.checking.batches import batch_tables
-from attnsim.validation.checking.ceilings import above, measured_rows
-from attnsim.validation.checking.claims import GPT2_GPU, PAPER, counts, gpt2_medium, speedups
+from attnsim.validation.checking.claims import (
+    GPT2_GPU,
+    PAPER,
+    above,
+    counts,
+    gpt2_medium,
+    measured_rows,
+    shares_table,
+    speedups,
+)
 from attnsim.validation.checking.forecasts import score
 from attnsim.validation.checking.interventions import interventions, steps_table
-from attnsim.validation.checking.pipe_shares import shares_table
-from attnsim.validation.checking.recording import differences
-from attnsim.validation.checking.recording import record as write_records
 from attnsim.validation.checking.sources import sources_report
+from attnsim.validation.checking.validate import differences
+from attnsim.validation.checking.validate import record as write_records
 from attnsim.validation.fitting.fit import fit as run
 from attnsim.validation.measured import aiconfigurator
 

@@ -15,14 +15,14 @@ from attnsim.errors import InputError
 from attnsim.kernels.gpu.measuring import attached_bench
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.question.case_file import write_table
-from attnsim.validation.measured.measured_table import (
+from attnsim.validation.measured.own_runs import (
+    OWN,
     machines_of,
     measured_frame,
     measured_rows,
     summary,
     wrong_kernels,
 )
-from attnsim.validation.measured.own_runs import OWN
 from attnsim.validation.measured.own_runs import keep as keep_rows
 from attnsim.validation.measuring.measure import Finished, chosen
 from attnsim.validation.measuring.measure import measure as run

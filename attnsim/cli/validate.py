@@ -26,8 +26,7 @@ from attnsim.validation.checking.validate import validate as run
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.own_runs import measure_here, own_rows, rows_of
-from attnsim.validation.measuring.counters import read_counters
-from attnsim.validation.measuring.profiling import count, profiler, shapes
+from attnsim.validation.measuring.counters import count, profiler, read_counters, shapes
 
 SAMPLE = 24
 MINUTES = 3.0

@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOMES[name]), name)
     for operation in _operations() if not name.startswith("_") else ():
         if operation.function == name:
-            on_arrays = importlib.import_module("attnsim.kernels.catalog").on_arrays
+            on_arrays = importlib.import_module("attnsim.kernels.calling").on_arrays
             globals()[name] = found = on_arrays(operation)
             return found
     raise AttributeError(f"module 'attnsim.kernels' has no attribute {name!r}")

@@ -7,7 +7,8 @@ import pytest
 
 import attnsim.kernels as ak
 from attnsim.errors import InputError
-from attnsim.kernels.catalog import OPERATIONS, device_of
+from attnsim.kernels.calling import device_of
+from attnsim.kernels.catalog import OPERATIONS
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.models.mask.mask import Mask
 from attnsim.models.references.softmax import attention

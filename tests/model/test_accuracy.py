@@ -22,7 +22,7 @@ from attnsim.validation.checking.claims import gpt2_medium
 from attnsim.validation.checking.components import HOME
 from attnsim.validation.checking.deviations import Deviation, deviations, markdown, sizes
 from attnsim.validation.checking.hypothetical import PAIRS, outcomes
-from attnsim.validation.checking.recording import differences
+from attnsim.validation.checking.validate import differences
 from attnsim.validation.fitting.fit import FITTED_ROWS, SMALLEST_GROUP, _on, fit_job
 from attnsim.validation.fitting.held_out import HeldOut, held_out_predictions, unseen_folds
 from attnsim.validation.fitting.jobs import jobs, read_jobs, separate

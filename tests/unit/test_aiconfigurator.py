@@ -13,6 +13,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import Case
 from attnsim.models.question.workload import Latent
 from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.aiconfigurator import RULES, SPIKE, Measured, rejected_by
 from attnsim.validation.measured.aiconfigurator_files import (
     KINDS,
     MODULE,
@@ -24,7 +25,6 @@ from attnsim.validation.measured.aiconfigurator_files import (
 from attnsim.validation.measured.aiconfigurator_files import cases_of as cases_in
 from attnsim.validation.measured.datasets import Row
 from attnsim.validation.measured.groups import groups
-from attnsim.validation.measured.implausible import RULES, SPIKE, Measured, rejected_by
 
 FAMILIES = {"context": "attention", "generation": "attention", "encoder": "encoder_attention"}
 STEMS = {kind: stem for stem, kind in KINDS.items()}

@@ -10,12 +10,12 @@ import pytest
 import attnsim
 from attnsim.by_hand import by_hand
 from attnsim.simulator import reduced_grid
-from attnsim.validation.checking.by_hand import Chosen, chosen
+from attnsim.validation.checking.accuracy import Chosen, chosen
 
 ROOT = Path(attnsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 SAID = re.compile(r"\b(chosen|picked|set|taken|guessed)\s+by\s+(hand|eye)\b|\bassumed, not fitted\b", re.IGNORECASE)
-ABOUT_THEM = ("by_hand.py", "validation/checking/by_hand.py", "validation/checking/accuracy.py")
+ABOUT_THEM = ("by_hand.py", "validation/checking/accuracy.py", "validation/checking/accuracy.py")
 FAST_MODE = ("grid.py", "reduced_grid.py", "dispatch.py", "players.py", "memory.py", "replay.py")
 """Files of the simulator in which every number is a choice; those of the others are facts with a source."""
 

@@ -12,8 +12,8 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.implementations.flash_attention import ABLATIONS
 from attnsim.models.question.workload import Workload
 from attnsim.validation.checking import interventions as steps
+from attnsim.validation.checking.claims import shares_table
 from attnsim.validation.checking.interventions import Stepped, interventions, steps_table
-from attnsim.validation.checking.pipe_shares import shares_table
 from attnsim.validation.measured.datasets import published_cases
 from attnsim.validation.measured.sources import ROLES
 

@@ -27,7 +27,7 @@ from attnsim.models.question.case_file import read_table
 from attnsim.models.question.case_row import parse_row, workload_of
 from attnsim.ptx.outcome import Outcome
 from attnsim.validation.measured.datasets import row_of
-from attnsim.validation.measured.measured_table import measured_frame, measured_rows, summary, wrong_kernels
+from attnsim.validation.measured.own_runs import measured_frame, measured_rows, summary, wrong_kernels
 from attnsim.validation.measuring.measure import chosen, measure
 from tests.unit.answering import answer, refusal
 from tests.unit.fake_bench import GPU, Clock, FakeDevice, FakeWatch, make_bench, outcome, zeros

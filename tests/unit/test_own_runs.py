@@ -18,10 +18,15 @@ from attnsim.models.implementations.choose import find_implementation
 from attnsim.models.question.case_file import read_cases, write_table
 from attnsim.models.question.case_row import gpu_of, workload_of
 from attnsim.validation.checking.validate import Report, predictions, serving_table
-from attnsim.validation.measured.measured_table import measured_frame, measured_rows
-from attnsim.validation.measured.own_runs import measure_here, own_rows, own_tables, rows_of
-from attnsim.validation.measuring import profiling
-from attnsim.validation.measuring.counters import METRICS
+from attnsim.validation.measured.own_runs import (
+    measure_here,
+    measured_frame,
+    measured_rows,
+    own_rows,
+    own_tables,
+    rows_of,
+)
+from attnsim.validation.measuring.counters import METRICS, shapes
 from attnsim.validation.measuring.measure import measure as whole
 from tests.unit.answering import refusal
 from tests.unit.fake_bench import GPU, Clock, make_bench, outcome
@@ -128,7 +133,7 @@ def test_counted_bytes_stand_beside_predicted_ones(tmp_path: Path, capsys: pytes
 
 
 def test_shapes_are_of_every_operation_that_runs() -> None:
-    names = {one.name for one, _ in profiling.shapes(GPU)}
+    names = {one.name for one, _ in shapes(GPU)}
     assert {"naive", "flash", "sparse", "decode", "linear", "flash-backward"} <= names and "flash-hopper" not in names
 
 

@@ -22,8 +22,14 @@ from attnsim.kernels.gpu.timing import Reading, Sample, Timing
 from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.validation.measuring.l2_knee import fit_knee
-from attnsim.validation.measuring.probe_file import Probed, probed_gpu, probed_of, quantities, refuse_implausible
+from attnsim.validation.measuring.probe_file import (
+    Probed,
+    fit_knee,
+    probed_gpu,
+    probed_of,
+    quantities,
+    refuse_implausible,
+)
 from tests.unit.answering import answer, refusal
 
 H200 = load_gpu("h200-sxm-141gb")

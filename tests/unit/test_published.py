@@ -12,7 +12,7 @@ from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.question.case_file import COLUMNS, read_table
 from attnsim.models.question.case_row import LAUNCHES, Case, parse_row
-from attnsim.validation.checking.ceilings import above, known, least_s
+from attnsim.validation.checking.claims import above, known, least_s
 from attnsim.validation.measured.datasets import Row, row_of
 
 FOLDER = Path(attnsim.models.__file__).parents[1] / "validation" / "measurements" / "published"

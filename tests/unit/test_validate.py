@@ -18,8 +18,8 @@ from attnsim.models.calibrations.calibration import calibrations
 from attnsim.plots.errors import validation as picture_of
 from attnsim.plots.styles import find_style
 from attnsim.reports.validating import html_page, write_report
-from attnsim.validation.checking import hypothetical, recording
-from attnsim.validation.checking.validate import TITLES, Report, Served, point, stated_table
+from attnsim.validation.checking import hypothetical
+from attnsim.validation.checking.validate import TITLES, Report, Served, differences, point, stated_table
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
@@ -143,8 +143,8 @@ def test_a_changed_prediction_is_a_difference() -> None:
     ]
     only = {("flash-attn.1", "hopper"): calibrations()["flash-attn.1", "hopper"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "calibrations", lambda: only)
-        (line,) = recording.differences(found)
+        patch.setattr("attnsim.validation.checking.validate.calibrations", lambda: only)
+        (line,) = differences(found)
     assert not line["same"] and line["now"] == pytest.approx(0.25)
 
 

@@ -5,7 +5,7 @@ clocks and host, another architecture its instructions and tiles, more where its
 one machine: each has its own errors, and only those of the machine, its laboratory's, cancel.
 What the calibration itself leaves open does not cancel: its alternatives, which meet the rows nearly as well, are
 played on both machines, and the range holds their ratios.
-`attnsim.validation.checking.ratio_widths` measures both and checks them, `attnsim fit --record` writes them.
+`attnsim.validation.checking.ratio_steps` measures both and checks them, `attnsim fit --record` writes them.
 """
 
 from __future__ import annotations

@@ -2,17 +2,23 @@
 
 All rows are some thousand predictions and take more than a minute. The rows of one GPU, implementation or source
 (`select`) take seconds. A picture takes seconds too: it has a few rows of every line, chosen without regard to errors
-(`sampled`).
+(`sampled`). Constants are those that a fit has found, and those that are declared as chosen by hand
+(:mod:`attnsim.by_hand`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
+import attnsim
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.choose import choose
@@ -22,7 +28,6 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS
 from attnsim.models.mechanisms.linear import GATED
 from attnsim.models.mechanisms.mechanism import Group
-from attnsim.validation.checking.by_hand import chosen
 from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predictions, unseen_folds
 from attnsim.validation.measured.datasets import (
     Row,
@@ -36,6 +41,40 @@ from attnsim.validation.measured.datasets import (
 from attnsim.validation.measured.groups import SHORTEST, usable
 from attnsim.validation.measured.own_runs import own_rows
 from attnsim.wording import share_text
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A constant: its module in `attnsim`, its name, value and meaning."""
+
+    module: str
+    name: str
+    value: object
+    meaning: str
+
+    @property
+    def shown(self) -> bool | int | float | str:
+        """The value; as text if it is no number, and as the number of entries if it is long."""
+        if isinstance(self.value, bool | int | float):
+            return self.value
+        return str(self.value) if len(str(self.value)) <= 48 else f"{len(cast(Sized, self.value))} entries"
+
+
+def chosen() -> Iterator[Chosen]:
+    """Yield the declarations, file by file; only modules with declarations are imported."""
+    root = Path(attnsim.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if " = by_hand(" not in source:
+            continue
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        for node in ast.parse(source).body:
+            match node:
+                case ast.Assign(
+                    targets=[ast.Name(name)], value=ast.Call(ast.Name("by_hand"), [_, ast.Constant(str(meaning))])
+                ) | ast.AnnAssign(ast.Name(name), value=ast.Call(ast.Name("by_hand"), [_, ast.Constant(str(meaning))])):
+                    yield Chosen(module, name, getattr(import_module(f"attnsim.{module}"), name), meaning)
+
 
 DENSE = "dense"
 PASSES = {"decode": "decode", "fwd": "forward"}

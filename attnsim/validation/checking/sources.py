@@ -12,8 +12,7 @@ from attnsim.api.trust import Trust, assess
 from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking.components import components_table
 from attnsim.validation.checking.evidence import Predicted, Refused, evidence
-from attnsim.validation.checking.ratio_steps import steps
-from attnsim.validation.checking.ratio_widths import kernels_table, pairs_table, ratios_table
+from attnsim.validation.checking.ratio_steps import kernels_table, pairs_table, ratios_table, steps
 from attnsim.validation.measured.datasets import Row, grouped
 from attnsim.validation.measured.sources import KNOWN, ROLES, laboratory_of, role_of, source_of
 
