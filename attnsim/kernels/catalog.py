@@ -1,11 +1,13 @@
-"""Catalog of our CUDA operations: one record each, used by commands, tests and benchmarks."""
+"""Catalog of our CUDA operations: one record each in ``catalog.toml``, used by commands, tests and benchmarks."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attnsim.errors import InputError, nearest
@@ -18,20 +20,6 @@ from attnsim.models.implementations.options import check_options, with_options
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.ptx.outcome import INPUTS, TOLERANCE, Outcome
-
-SCORES_IN_16_BITS = 2.0
-"""Slack if S is rounded before the exponential: a score of 6 in bf16 is off by up to 2^-7, and P relatively so."""
-
-
-ONLY_EQUAL = ("equal",)
-"""Adversarial inputs of kernels that keep S in 16 bits. A score of 100 in bf16 is off by 1/4. A row with a NaN has NaN
-as its log-sum-exp; the reference and the fused kernels have -inf."""
-
-NONE = ()
-"""No adversarial inputs, for the backward kernels. They round dS to 16 bits before it is multiplied by K, and O before
-dO. With long or equal rows of K, most digits of dQ cancel; the same rounding in float64 is off by as much (8e-2 with
-growing inputs, 2e-2 with an outlier, in bf16). The reference also propagates the NaN of a row of P to hidden keys,
-which the kernel does not visit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,102 +112,9 @@ class Operation:
         return with_options(record, w, record.build(w, gpu, None))
 
 
-OPERATIONS: dict[str, Operation] = {
-    one.name: one
-    for one in (
-        Operation(
-            "flash",
-            "flash",
-            "flash_forward",
-            "attnsim.flash",
-            "fused forward in FlashAttention-2's loop order",
-        ),
-        Operation(
-            "decode",
-            "decode",
-            "decode_attention",
-            "attnsim.decode",
-            "split-KV decode: keys shared out over blocks, then combined",
-            passes="decode",
-        ),
-        Operation(
-            "sparse",
-            "sparse",
-            "sparse_forward",
-            "attnsim.sparse",
-            "flash over a list of visible blocks",
-            masks=(
-                "causal, window 64, global 16",
-                "dilated 48 step 3, global 8",
-                "block window 1x64, random 2x64 seed 1, global 32",
-            ),
-        ),
-        Operation(
-            "flash-backward",
-            "backward",
-            "flash_backward",
-            "attnsim.flash-backward",
-            "gradients of fused attention, probabilities recomputed",
-            passes="bwd",
-            adversarial=NONE,
-        ),
-        Operation(
-            "naive",
-            "naive",
-            "naive_forward",
-            "attnsim.naive",
-            "unfused: scores, softmax and PV as kernels of their own, S and P in global memory",
-            adversarial=ONLY_EQUAL,
-            slack=SCORES_IN_16_BITS,
-        ),
-        Operation(
-            "linear",
-            "linear",
-            "linear_forward",
-            "attnsim.linear",
-            "linear attention with elu(x) + 1: over all keys, or causal in chunks",
-            head_dims=(64, 128),
-            window=False,
-            rectangular=False,
-        ),
-        Operation(
-            "linear-decode",
-            "linear",
-            "linear_decode",
-            "attnsim.linear",
-            "the same token by token, on the sums over all keys before",
-            passes="decode",
-            head_dims=(64, 128),
-            window=False,
-            rectangular=False,
-        ),
-        Operation(
-            "naive-passes",
-            "naive",
-            "naive_passes_forward",
-            "attnsim.naive-passes",
-            "the same with scaling and mask as passes of their own over S",
-            adversarial=ONLY_EQUAL,
-            slack=SCORES_IN_16_BITS,
-        ),
-        Operation(
-            "flash-hopper",
-            "hopper",
-            "flash_hopper",
-            "attnsim.flash-hopper",
-            "fused forward with wgmma, the tensor copy engine and register hand-over (sm_90a)",
-            head_dims=(64, 128),
-            example_gpu="h100-sxm5-80gb",
-            experimental=True,
-        ),
-        Operation(
-            "sigmoid",
-            "sigmoid",
-            "sigmoid_forward",
-            "attnsim.sigmoid",
-            "the same loop with a sigmoid of each score in place of the softmax",
-        ),
-    )
+OPERATIONS = {
+    name: Operation(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
+    for name, facts in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
 """Operations by name, in order of the value of measuring them on a GPU."""
 
