@@ -15,7 +15,20 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Change
 from attnsim.models.hardware.sections import show
 from attnsim.plots.series import about, identity, names_of
-from attnsim.plots.sheet import NARROWEST, Panel, Picture, heading, named_rows, note, side_text, speedup_axis, whisker
+from attnsim.plots.sheet import (
+    NARROWEST,
+    Panel,
+    Picture,
+    bar,
+    heading,
+    legend,
+    named_rows,
+    note,
+    side_text,
+    size_of,
+    speedup_axis,
+    whisker,
+)
 from attnsim.plots.styles import Style, figure_hue
 from attnsim.wording import number, times_text
 
@@ -90,7 +103,7 @@ def _draw(axes: Axes, look: Style, *, name: str, found: Split[Answer[Question]],
 def _bar(axes: Axes, row: float, start: float, ratio: Ratio, colour: str, look: Style) -> tuple[float, ...]:
     """A bar from `start` by a ratio with the range of that ratio, and the places that it takes."""
     ends = (start * ratio.low, start * ratio.value, start * ratio.high)
-    axes.barh([row], [ends[1] - start], left=[start], height=0.56, color=colour, zorder=3)
+    bar(axes, row, start, ends[1], colour, height=0.56)
     whisker(axes, row, ends, look)
     return ends
 
@@ -213,20 +226,12 @@ def _draw_whatif(
     axes.set_xlabel("speedup over the unchanged GPU", fontsize=look.size)
     if len(cases) > 1:
         told = [", ".join(filter(None, one)) for one in cases]
-        marks = [
+        shapes = [
             axes.plot([], [], MARKERS[hue % len(MARKERS)], color=look.colour(hue), markersize=0.55 * look.size)[0]
             for hue in range(len(cases))
         ]
-        axes.legend(
-            marks,
-            told,
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            frameon=False,
-            fontsize=look.size,
-            borderaxespad=0.3,
-            handletextpad=0.1,
-        )
+        where: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3, "handletextpad": 0.1}
+        legend(axes, look, shapes, told, **where)
 
 
 def _whom(records: Sequence[Record]) -> str:
@@ -375,16 +380,8 @@ def _draw_tornado(axes: Axes, look: Style, *, name: str, found: Sequence[Answere
         for change, up, hatch in zip(changes(one), (-0.2, 0.2), (LESS, ""), strict=True):
             if change is None:
                 continue
-            axes.barh(
-                [up - place],
-                [100 * change],
-                height=0.38,
-                facecolor=look.page if hatch else colour,
-                hatch=hatch,
-                edgecolor=colour,
-                linewidth=0.6,
-                zorder=3,
-            )
+            inside = look.page if hatch else colour
+            bar(axes, up - place, 0, 100 * change, inside, height=0.38, hatch=hatch, edgecolor=colour, linewidth=0.6)
             side = 1 if change > 0 else -1
             text = f"{100 * change:+.1f} %" if abs(change) >= SMALLEST else "0.0 %"
             ha = "left" if side > 0 else "right"
@@ -392,9 +389,7 @@ def _draw_tornado(axes: Axes, look: Style, *, name: str, found: Sequence[Answere
     axes.axvline(0, color=look.text, linewidth=0.9, zorder=4)
     named_rows(axes, [-number for number in range(len(found))], [one.figure for one in found], look)
     axes.set_ylim(-max(len(found), 1) + 0.4, 0.5)
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    half = axes.get_position().width * figure.get_size_inches()[0] / 2
+    half = size_of(axes)[0] / 2
     ends = 100 * widest / max(0.2, 1 - 4.4 * look.size / 72 / half)  # beside the longest bar stands its number
     axes.set_xlim(-ends, ends)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attnsim.api.checking import Accuracy, Check
 from attnsim.errors import InputError
 from attnsim.plots.series import MARKERS, length_text
-from attnsim.plots.sheet import Panel, Picture, heading, plain_axes
+from attnsim.plots.sheet import Panel, Picture, dots, heading, legend, plain_axes
 from attnsim.plots.styles import Style
 from attnsim.wording import share_text
 
@@ -129,7 +129,7 @@ def _labels(rows: Sequence[Row]) -> dict[str, str]:
 def _draw(
     axes: Axes, look: Style, *, rows: Sequence[Row], across: _Across, labels: Mapping[str, str], inches: float
 ) -> None:
-    size = look.size * (0.6 if len(rows) <= MANY else 0.4)
+    size = 0.6 if len(rows) <= MANY else 0.4
     for number, (name, label) in enumerate(labels.items()):
         colour, marker = look.colour(number), MARKERS[number % len(MARKERS)]
         mine = [at for at, row in enumerate(rows) if row["series"] == name]
@@ -144,22 +144,15 @@ def _draw(
         )
         for inside, face in ((True, colour), (False, look.page)):
             shown = [at for at in mine if rows[at]["in_range"] is inside]
-            axes.plot(
+            places, ratios = (
                 [across.places[at] for at in shown],
                 [rows[at]["measured_over_predicted"] for at in shown],
-                marker,
-                markersize=size,
-                markerfacecolor=face,
-                markeredgecolor=colour,
-                markeredgewidth=1.1,
-                zorder=4,
             )
-        axes.plot([], [], marker, markersize=size, color=colour, label=label)
+            dots(axes, (places, ratios), look, colour, size, marker, face, markeredgewidth=1.1, zorder=4)
+        dots(axes, ((), ()), look, colour, size, marker, label=label)
     axes.axhline(1.0, color=look.text, linewidth=0.8, zorder=3)
     _scales(axes, look, rows, across, LEGEND_LINE * (len(labels) + 0.6) / inches)
-    axes.legend(
-        frameon=False, fontsize=look.size, loc="upper left", handletextpad=0.2, labelspacing=0.25, borderaxespad=0.2
-    )
+    legend(axes, look, loc="upper left", handletextpad=0.2, labelspacing=0.25, borderaxespad=0.2)
     heading(axes, "points: your rows, hollow where outside; bars: 90 % ranges", look)
 
 

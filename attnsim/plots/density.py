@@ -13,7 +13,6 @@ from attnsim.api.libraries import never_run
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import changes_text
 from attnsim.plots.roofline_data import short_names
-from attnsim.plots.roofline_labels import frame_dpi
 from attnsim.plots.series import (
     NEVER_RUN,
     Kernel,
@@ -22,9 +21,10 @@ from attnsim.plots.series import (
     kernels_of,
     key_panel,
     length_text,
+    results,
     shared_words,
 )
-from attnsim.plots.sheet import Panel, Picture, band, heading, note, plain_axes
+from attnsim.plots.sheet import Panel, Picture, band, dots, heading, note, plain_axes, size_of
 from attnsim.plots.styles import Style
 from attnsim.wording import times_text
 
@@ -131,12 +131,7 @@ def _row(one: Outcome, share: float) -> dict[str, object]:
         **identity(one),
         "mask": str(one.workload.mask),
         "density": share,
-        "time_s": one.time_s,
-        "time_low_s": one.time_low_s,
-        "time_high_s": one.time_high_s,
-        "tile": one.tile,
-        "busiest": one.busiest,
-        "fits": one.fits,
+        **results(one, "time_s", "time_low_s", "time_high_s", "tile", "busiest", "fits"),
         "trust": one.trust.level,
     }
 
@@ -262,7 +257,7 @@ def _limits(rows: Sequence[BreakEven]) -> tuple[tuple[float, float], tuple[float
 def _scales(
     axes: Axes, limits: tuple[tuple[float, float], tuple[float, float]], look: Style, first: bool, last: bool
 ) -> None:
-    narrow = axes.get_window_extent().width / frame_dpi(axes) < NARROW * look.size
+    narrow = size_of(axes)[0] < NARROW * look.size
     ticks = TICKS[::3] if narrow else TICKS
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -282,25 +277,9 @@ def _mark_even(axes: Axes, row: BreakEven, kernel: Kernel, look: Style) -> None:
     if not 0 < row.density < 1:
         return
     colour = look.colour(kernel.hue)
-    axes.plot(
-        [100 * max(row.density_low, 1e-4), 100 * row.density_high],
-        [1, 1],
-        color=colour,
-        alpha=0.45,
-        linewidth=0.6 * look.size / (1 + kernel.before),
-        solid_capstyle="butt",
-        zorder=4,
-    )
-    axes.plot(
-        [100 * row.density],
-        [1],
-        "o",
-        markersize=0.8 * look.size,
-        markerfacecolor=look.page,
-        markeredgecolor=colour,
-        markeredgewidth=1.4,
-        zorder=6,
-    )
+    across, wide = [100 * max(row.density_low, 1e-4), 100 * row.density_high], 0.6 * look.size / (1 + kernel.before)
+    axes.plot(across, [1, 1], color=colour, alpha=0.45, linewidth=wide, solid_capstyle="butt", zorder=4)
+    dots(axes, ([100 * row.density], [1]), look, colour, 0.8, inside=look.page, markeredgewidth=1.4, zorder=6)
 
 
 def _mark_yours(axes: Axes, rows: Sequence[BreakEven], kernels: Mapping[str, Kernel], look: Style) -> None:
@@ -313,17 +292,8 @@ def _mark_yours(axes: Axes, rows: Sequence[BreakEven], kernels: Mapping[str, Ker
     for place, (row, point) in enumerate(found):
         colour, at = look.colour(kernels[_label(row)].hue), 100 * point.density
         axes.plot([at, at], [point.speedup.low, point.speedup.high], color=colour, linewidth=1.2, zorder=6)
-        size = 0.95 / (1 + 0.45 * place) * look.size  # the second within the first where they agree
-        axes.plot(
-            [at],
-            [point.speedup.value],
-            "D",
-            markersize=size,
-            color=colour,
-            markeredgecolor=look.page,
-            markeredgewidth=0.6,
-            zorder=8,
-        )
+        size = 0.95 / (1 + 0.45 * place)  # the second within the first where they agree
+        dots(axes, ([at], [point.speedup.value]), look, look.page, size, "D", colour, markeredgewidth=0.6, zorder=8)
     below, before = best.density < LEFT, best.density > RIGHT  # where curves are high; where the frame is near
     note(
         axes,

@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from attnsim.plots.sheet import Panel, Picture, key, named_rows, note, side_text
+from attnsim.plots.sheet import Panel, Picture, dots, key, named_rows, note, side_text
 from attnsim.plots.styles import GROUPS, INK, Style
 from attnsim.validation.checking.accuracy import group_of, line_of
 from attnsim.validation.fitting.held_out import NEVER, HeldOut
@@ -90,18 +90,8 @@ def _marks(axes: Axes, look: Style, ratios: list[float], height: float, colour: 
     ):
         if not shown:  # a line without points would count where margins are measured
             continue
-        axes.plot(
-            shown,
-            [height] * len(shown),
-            marker,
-            markersize=0.42 * look.size,
-            alpha=0.75,
-            zorder=4,
-            markerfacecolor=face,
-            markeredgecolor=colour,
-            markeredgewidth=0.8,
-            clip_on=False,
-        )
+        how: Any = {"alpha": 0.75, "zorder": 4, "markeredgewidth": 0.8, "clip_on": False}
+        dots(axes, (shown, [height] * len(shown)), look, colour, 0.42, marker, face, **how)
 
 
 def _scales(axes: Axes, look: Style, lines: Mapping[str, Line]) -> None:

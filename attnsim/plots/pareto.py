@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnsim.errors import InputError
 from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.plots.sheet import Panel, Picture, longest, note, plain_axes
+from attnsim.plots.sheet import Panel, Picture, dots, legend, longest, note, plain_axes, size_of
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TIMES = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
 """Units of time, the longest first, and how many of them are in a second."""
+SMALL = 0.47
+"""Size of machines that are not on the front, in sizes of letters."""
 NAME_SHARE = 0.55
 """Share of the width beyond which the name of a machine takes a line for each figure."""
 
@@ -86,41 +88,21 @@ def _draw(
     within = [row for row in others if row["feasible"] and not row["front"]]
     base = [row for row in rows if row["unchanged"]]
     if beyond:
-        axes.plot(
-            *places(beyond),
-            linestyle="none",
-            marker="x",
-            markersize=4,
-            color=look.faint,
-            alpha=0.5,
-            label="beyond a limit",
-            zorder=2,
-        )
-    axes.plot(
-        *places(within),
-        linestyle="none",
-        marker="o",
-        markersize=4,
-        markerfacecolor="none",
-        color=look.colour(0),
-        label="within the limits",
-        zorder=3,
-    )
+        dots(axes, places(beyond), look, look.faint, SMALL, "x", alpha=0.5, label="beyond a limit", zorder=2)
+    dots(axes, places(within), look, look.colour(0), SMALL, inside="none", label="within the limits", zorder=3)
     axes.plot(
         *places(front),
         linestyle="-",
         linewidth=1.2,
         drawstyle="steps-post",
         marker="D",
-        markersize=6,
+        markersize=0.7 * look.size,
         color=look.colour(1),
         label="Pareto front" if len(front) > 1 else f"least {objectives[0]}",
         zorder=4,
     )
     if base:
-        axes.plot(
-            *places(base), linestyle="none", marker="*", markersize=13, color=look.text, label="unchanged", zorder=5
-        )
+        dots(axes, places(base), look, look.text, 1.53, "*", label="unchanged", zorder=5)
     for name, scale, line in zip(objectives, scales, (axes.axvline, axes.axhline), strict=True):
         if name in limits:
             line(limits[name] * scale, color=look.faint, linewidth=1.0, linestyle="--", zorder=1)
@@ -128,7 +110,7 @@ def _draw(
     _name(axes, front, list(zip(*places(front), strict=True)), _names(front, base, keys), look)
     axes.set_xlabel(_label(objectives[0], unit, mixed), fontsize=look.size)
     axes.set_ylabel(_label(objectives[1], unit, mixed), fontsize=look.size)
-    axes.legend(frameon=False, fontsize=look.size, loc="best", markerscale=0.7)
+    legend(axes, look, loc="best", markerscale=0.7)
     plain_axes(axes, look)
 
 
@@ -149,7 +131,7 @@ def _name(
 ) -> None:
     """Names below and to the left of the front, where no machine is; one too near to the last has none."""
     axes.margins(0.1)
-    inches = axes.get_window_extent().width / axes.figure.dpi
+    inches = size_of(axes)[0]
     names = [name if longest([name], look) < NAME_SHARE * inches else name.replace(", ", "\n") for name in names]
     share = min(0.9, (longest(names, look) + 0.15) / inches)
     low, high = axes.get_xlim()

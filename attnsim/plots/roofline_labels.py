@@ -15,7 +15,7 @@ from attnsim.api.roofline import Ceiling, Level, Point
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.roofline_data import Drawn, Entry, ceiling_name
-from attnsim.plots.sheet import halo, note, plain_axes
+from attnsim.plots.sheet import dots, halo, note, plain_axes
 from attnsim.plots.styles import Style, algorithm_hue
 from attnsim.wording import times_text
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 
+POINT = 0.82
+"""Size of a point, in sizes of letters."""
 SHAPES = "osD^vP"
 """Markers of the points, by GPU; the ridge of its roof has its marker."""
 FADED = (1.0, 0.62, 0.45)
@@ -145,14 +147,8 @@ def _roofs(axes: Axes, machine: Drawn, shown: Shown, number: int, look: Style) -
             zorder=2,
         )
     if len(shown.machines) > 1:
-        axes.plot(
-            [roofline.ridge(shown.levels[0])],
-            [tensor.flops_per_s / 1e12],
-            SHAPES[number % len(SHAPES)],
-            color=look.text,
-            markersize=0.6 * look.size,
-            zorder=4,
-        )
+        at = [roofline.ridge(shown.levels[0])], [tensor.flops_per_s / 1e12]
+        dots(axes, at, look, look.text, 0.6, SHAPES[number % len(SHAPES)], zorder=4)
 
 
 def _further(machine: Drawn, shown: Shown) -> list[Ceiling]:
@@ -204,7 +200,6 @@ def _slope_names(shown: Shown) -> list[tuple[float, str]]:
 def _points(axes: Axes, shown: Shown, look: Style) -> None:
     """Predictions with their 90 % ranges, hollow for GPUs that do not exist and where a measured call stands by."""
     main, *others = shown.levels
-    size = 0.82 * look.size
     for entry in shown.placed:
         colour, shape = look.colour(algorithm_hue(entry.prediction.algorithm)), shown.shape(entry)
         point = entry.points[main]
@@ -213,24 +208,17 @@ def _points(axes: Axes, shown: Shown, look: Style) -> None:
         hollow = bool(taken or entry.prediction.changes)
         if entry.interval_flops_per_s:
             ends = [rate / 1e12 for rate in entry.interval_flops_per_s]
-            axes.plot([x, x], ends, "_-", color=colour, linewidth=0.11 * look.size, markersize=0.6 * size, zorder=4)
-        axes.plot(
-            [x],
-            [y],
-            shape,
-            markersize=size,
-            markerfacecolor=look.page if hollow else colour,
-            markeredgecolor=colour,
-            markeredgewidth=0.16 * size,
-            zorder=5,
-        )
+            wide, cap = 0.11 * look.size, 0.6 * POINT * look.size
+            axes.plot([x, x], ends, "_-", color=colour, linewidth=wide, markersize=cap, zorder=4)
+        inside, rim = look.page if hollow else colour, 0.16 * POINT * look.size
+        dots(axes, ([x], [y]), look, colour, POINT, shape, inside, markeredgewidth=rim, zorder=5)
         if taken:
-            axes.plot([x], [taken / 1e12], shape, markersize=size, color=colour, zorder=6)
+            dots(axes, ([x], [taken / 1e12]), look, colour, POINT, shape, zorder=6)
         for level in others:
             if level in entry.points:
                 there = entry.points[level].intensity
                 axes.plot([x, there], [y, y], color=colour, linewidth=0.08 * look.size, zorder=3)
-                axes.plot([there], [y], shape, markersize=0.55 * size, color=colour, zorder=5)
+                dots(axes, ([there], [y]), look, colour, 0.55 * POINT, shape, zorder=5)
 
 
 def _arrows(axes: Axes, shown: Shown, look: Style) -> None:
@@ -346,7 +334,7 @@ class Spot:
 
 def at_right(axes: Axes, named: Sequence[tuple[float, str, bool]], look: Style) -> None:
     """Names of level lines ``(height, text, above)`` at the right end, above or below, clear of one another."""
-    pixel = frame_dpi(axes) / 72
+    pixel = axes.figure.dpi / 72
     taken = np.concatenate((_markers(axes), _bars(axes)))
     for height, text, above in sorted(named, key=lambda one: (not one[2], one[0])):
         aside, va = (0, 0.3 if above else -0.3), "bottom" if above else "top"
@@ -366,7 +354,7 @@ def along(axes: Axes, named: Sequence[tuple[float, str]], look: Style) -> Boxes:
     frame = np.array(axes.get_window_extent().extents)
     left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
     taken, lines, new = np.concatenate((_texts(axes), _markers(axes))), _lines(axes), np.empty((0, 4))
-    size = look.size * frame_dpi(axes) / 72
+    size = look.size * axes.figure.dpi / 72
     for rate, text in named:
         start = max(left, bottom * 1e12 / rate)
         ends = [(x, x * rate / 1e12) for x in (start, 9 * start)]
@@ -404,7 +392,7 @@ def along(axes: Axes, named: Sequence[tuple[float, str]], look: Style) -> Boxes:
 
 def at_points(axes: Axes, spots: Sequence[Spot], look: Style, taken: Boxes) -> None:
     """Names of points, each at the nearest place that hides no marker, no line, no other name and nothing `taken`."""
-    frame, pixel = np.array(axes.get_window_extent().extents), frame_dpi(axes) / 72
+    frame, pixel = np.array(axes.get_window_extent().extents), axes.figure.dpi / 72
     names, lines = np.concatenate((taken, _texts(axes))), _lines(axes)
     taken = np.concatenate((names, _markers(axes), _bars(axes)))
     for spot in sorted(spots, key=lambda one: not one.bold):
@@ -453,7 +441,7 @@ def _markers(axes: Axes) -> Boxes:
     found = [np.empty((0, 4))]
     for line in axes.lines:
         if line.get_marker() not in ("None", None, "", " "):
-            half = 0.7 * line.get_markersize() * frame_dpi(axes) / 72
+            half = 0.7 * line.get_markersize() * axes.figure.dpi / 72
             at = axes.transData.transform(np.asarray(line.get_xydata()))
             found.append(np.concatenate((at - half, at + half), axis=1))
     return np.concatenate(found)
@@ -498,13 +486,6 @@ def _shared(some: Boxes, others: Boxes) -> Boxes:
 def _outside(boxes: Boxes, frame: Boxes) -> float:
     """Pixels by which boxes stand out of a frame."""
     return float(np.maximum(0.0, frame[:2] - boxes[:, :2]).sum() + np.maximum(0.0, boxes[:, 2:] - frame[2:]).sum())
-
-
-def frame_dpi(axes: Axes) -> float:
-    """Dots per inch of the figure of axes."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    return float(figure.dpi)
 
 
 def short(value: float) -> str:

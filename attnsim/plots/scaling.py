@@ -27,9 +27,10 @@ from attnsim.plots.series import (
     identity,
     length_text,
     place,
+    results,
     series_of,
 )
-from attnsim.plots.sheet import Panel, Picture, band, heading, note, plain_axes
+from attnsim.plots.sheet import Panel, Picture, band, dots, heading, note, plain_axes
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def _memory_ends(axes: Axes, cut: Sequence[Series], look: Style) -> None:
     for at in dict.fromkeys(_end(line)[0] for line in cut):
         here = sorted((line for line in cut if _end(line)[0] == at), key=lambda line: _end(line)[1])
         for line in here:
-            axes.plot(*_end(line), "x", color=look.text, markersize=0.95 * look.size, markeredgewidth=1.4, zorder=6)
+            x, y = _end(line)
+            dots(axes, ([x], [y]), look, look.text, 0.95, "x", markeredgewidth=1.4, zorder=6)
         text = f"{', '.join(line.label for line in here)}: up to {length_text(at)}"
         how: Any = {"ha": "right", "va": "baseline", "color": look.colour(here[-1].hue), "zorder": 6}
         note(axes, text, _end(here[-1]), look, (-0.6, 0.6), rim=True, **how)
@@ -163,16 +165,7 @@ def _rings(axes: Axes, marked: Sequence[Crossover], look: Style) -> None:
         at = (one.seq or 0, one.time_s or 0.0)
         near = next((other for other in labels if abs(math.log(other[0] / at[0])) < NEAR), at)
         labels.setdefault(near, []).append(str(number))
-        axes.plot(
-            [at[0]],
-            [at[1]],
-            "o",
-            markersize=look.size,
-            markerfacecolor="none",
-            markeredgecolor=look.text,
-            markeredgewidth=1.0,
-            zorder=7,
-        )
+        dots(axes, ([at[0]], [at[1]]), look, look.text, 1.0, inside="none", markeredgewidth=1.0, zorder=7)
     for at, numbers in labels.items():
         note(axes, ",".join(numbers), at, look, (0, -1.5), rim=True, ha="center", fontweight="bold", zorder=8)
 
@@ -225,15 +218,8 @@ def _line(axes: Axes, line: Series, heights: Sequence[float], look: Style) -> No
     )
     limited = [(place(one), height) for one, height in zip(line.drawn, heights, strict=True) if _limited(one)]
     if limited:
-        axes.plot(
-            *zip(*limited, strict=True),
-            line.marker,
-            markersize=0.6 * look.size,
-            markerfacecolor=look.page,
-            markeredgecolor=look.colour(line.hue),
-            markeredgewidth=0.14 * look.size,
-            zorder=5,
-        )
+        at, how = list(zip(*limited, strict=True)), {"markeredgewidth": 0.14 * look.size, "zorder": 5}
+        dots(axes, at, look, look.colour(line.hue), 0.6, line.marker, look.page, **how)
 
 
 def _limited(one: Outcome) -> bool:
@@ -270,13 +256,15 @@ def _caption(predictions: Sequence[Outcome], lines: Sequence[Series], marked: Se
 
 def _row(label: str, one: Outcome, over: str, ratio: Ratio | None) -> dict[str, object]:
     return {
-        "kind": "prediction", "series": label, **identity(one), "batch": one.workload.batch,
-        "seq_q": one.workload.seq_q, "seq_kv": one.workload.seq_kv, "time_s": one.time_s, "time_low_s": one.time_low_s,
-        "time_high_s": one.time_high_s, "speedup_vs_naive": one.speedup_vs_naive, "baseline": over if ratio else None,
-        "speedup": ratio and ratio.value, "speedup_low": ratio and ratio.low, "speedup_high": ratio and ratio.high,
-        "flops_useful": one.flops_useful, "peak_memory_bytes": one.peak_memory_bytes, "fits": one.fits,
-        "trust": one.trust.level, "clock_hz": one.clock_hz, "clock_by": one.clock_by, "slower": None,
-    }  # fmt: skip
+        **{"kind": "prediction", "series": label, **identity(one, "batch", "seq_q", "seq_kv")},
+        **results(one, "time_s", "time_low_s", "time_high_s", "speedup_vs_naive"),
+        "baseline": over if ratio else None,
+        **{f"speedup{end}": ratio and getattr(ratio, end[1:] or "value") for end in ("", "_low", "_high")},
+        **results(one, "flops_useful", "peak_memory_bytes", "fits"),
+        "trust": one.trust.level,
+        **results(one, "clock_hz", "clock_by"),
+        "slower": None,
+    }
 
 
 def _crossover_row(one: Crossover) -> dict[str, object]:
@@ -420,15 +408,10 @@ def _caption_waves(predictions: Sequence[Outcome], lines: Sequence[Series], over
 def _row_waves(label: str, one: Outcome) -> dict[str, object]:
     return {
         "series": label,
-        **identity(one),
-        "batch": one.workload.batch,
-        "seq_q": one.workload.seq_q,
-        "seq_kv": one.workload.seq_kv,
-        "blocks_per_sm": one.blocks_per_sm,
-        "waves": one.waves,
+        **identity(one, "batch", "seq_q", "seq_kv"),
+        **results(one, "blocks_per_sm", "waves"),
         "empty_share_of_last_wave": empty_share(one),
-        "time_s": one.time_s,
-        "flops_useful": one.flops_useful,
+        **results(one, "time_s", "flops_useful"),
         "time_per_useful_flop_s": (one.time_s or 0.0) / one.flops_useful,
         "busiest": one.busiest,
     }

@@ -10,8 +10,8 @@ from attnsim.api.answer import Outcome
 from attnsim.api.libraries import never_run
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Marks, changes_text, marks
-from attnsim.plots.roofline_labels import frame_dpi, short, spread
-from attnsim.plots.sheet import Panel, longest, note
+from attnsim.plots.roofline_labels import short, spread
+from attnsim.plots.sheet import Panel, legend, longest, note, size_of
 from attnsim.plots.styles import Style, algorithm_hue
 
 if TYPE_CHECKING:
@@ -145,21 +145,11 @@ def key_rows(
     from matplotlib.lines import Line2D
 
     own, other = not axes.has_data(), axes.get_legend()
-    inches = axes.get_window_extent().width / frame_dpi(axes)
+    inches = size_of(axes)[0]
     columns = int(inches / (longest(names, look) + (2.6 + handle) * look.size / 72))
-    axes.legend(
-        [Line2D([], [], **one) for one in lines],
-        names,
-        loc="center left" if own else "lower left",
-        bbox_to_anchor=(0, 0.5 if own else 1.1),
-        borderpad=0,
-        frameon=False,
-        fontsize=look.size,
-        borderaxespad=0,
-        ncols=max(1, min(columns, len(names))),
-        handlelength=handle,
-        columnspacing=1.2,
-    )
+    where: Any = {"loc": "center left" if own else "lower left", "bbox_to_anchor": (0, 0.5 if own else 1.1)}
+    where |= {"borderpad": 0, "borderaxespad": 0, "columnspacing": 1.2, "ncols": max(1, min(columns, len(names)))}
+    legend(axes, look, [Line2D([], [], **one) for one in lines], names, handlelength=handle, **where)
     if own:
         axes.set_axis_off()
     if other:
@@ -201,14 +191,15 @@ def _marked(predictions: Sequence[Outcome], marked: Marks | None) -> Marks:
     return {key: found.get(key, "") for key in machines}
 
 
-def identity(one: Outcome) -> dict[str, object]:
-    """The columns of a table that say what was predicted."""
-    return {
-        "algorithm": one.algorithm,
-        "implementation": one.implementation,
-        "gpu": one.gpu,
-        "changes": changes_text(one.changes),
-    }
+def identity(one: Outcome, *shape: str) -> dict[str, object]:
+    """The columns of a table that say what was predicted, with some of the question's shape."""
+    named = results(one, "algorithm", "implementation", "gpu")
+    return named | {"changes": changes_text(one.changes)} | {name: getattr(one.workload, name) for name in shape}
+
+
+def results(one: Outcome, *names: str) -> dict[str, object]:
+    """Columns that an answer has by their names."""
+    return {name: getattr(one, name) for name in names}
 
 
 def place(one: Outcome, over: Over = "seq") -> int:
@@ -286,10 +277,8 @@ def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]], look: 
         across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
         return float(across), float(up)
 
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    box, (wide, tall) = axes.get_position(), figure.get_size_inches()
-    gap, aside = 1.25 * look.size / 72 / (box.height * tall), 0.75 * look.size / 72 / (box.width * wide)
+    wide, tall = size_of(axes)
+    gap, aside = 1.25 * look.size / 72 / tall, 0.75 * look.size / 72 / wide
     for at in dict.fromkeys(end[0] for end in ends):
         here = sorted((end for end in ends if end[0] == at), key=lambda end: end[1])
         across = within(at, here[0][1])[0] + aside

@@ -455,8 +455,7 @@ def speedup_axis(axes: Axes, seen: Sequence[float]) -> None:
     """The axis of speedups, at least as wide as what is drawn, ranges included."""
     room = 0.04 * (max(seen) - min(seen))
     axes.set_xlim(min(seen) - room, max(seen) + room)
-    narrow = axes.get_window_extent().width < 1.5 * axes.figure.dpi
-    axes.locator_params(axis="x", nbins=3 if narrow else 6)
+    axes.locator_params(axis="x", nbins=3 if size_of(axes)[0] < 1.5 else 6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
 
 
@@ -488,6 +487,38 @@ def side_text(axes: Axes, y: float, text: str, look: Style, *, bold: bool = Fals
     """Write a text right of the axes, at the height of a row."""
     weight = "bold" if bold else "normal"
     note(axes, text, (1, y), look, (0.6, 0), axes.get_yaxis_transform(), fontweight=weight)
+
+
+def size_of(axes: Axes) -> tuple[float, float]:
+    """Inches of the width and the height of axes."""
+    box = axes.get_window_extent()
+    return float(box.width / axes.figure.dpi), float(box.height / axes.figure.dpi)
+
+
+def dots(
+    axes: Axes,
+    at: Sequence[Sequence[float]],
+    look: Style,
+    colour: str,
+    size: float,
+    shape: str = "o",
+    inside: str = "",
+    **how: Any,
+) -> None:
+    """Draw markers at places ``(x, y)``, sized as letters are, the rim in a colour, the inside in this or another."""
+    how = {"markerfacecolor": inside or colour, "markeredgecolor": colour, **how}
+    axes.plot(*at, shape, markersize=size * look.size, **how)
+
+
+def bar(axes: Axes, y: float, start: float, end: float, colour: str, **how: Any) -> None:
+    """Draw a level bar from one value to another."""
+    how = {"zorder": 3, **how}
+    axes.barh([y], [end - start], left=[start], color=colour, **how)
+
+
+def legend(axes: Axes, look: Style, *entries: Any, **how: Any) -> None:
+    """Write the legend of axes, or one of lines and their names, without a frame."""
+    axes.legend(*entries, frameon=False, fontsize=look.size, **how)
 
 
 def cells(axes: Axes, y: float, texts: Sequence[str], bold: Sequence[bool], look: Style, *, head: bool = False) -> None:

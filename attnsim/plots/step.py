@@ -12,7 +12,21 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import changes_text, marks
 from attnsim.plots.roofline_labels import short
 from attnsim.plots.series import engineering, key_rows
-from attnsim.plots.sheet import Panel, Picture, cells, heading, longest, named_rows, plain_axes, side_text, whisker
+from attnsim.plots.sheet import (
+    Panel,
+    Picture,
+    bar,
+    cells,
+    dots,
+    heading,
+    legend,
+    longest,
+    named_rows,
+    plain_axes,
+    side_text,
+    size_of,
+    whisker,
+)
 from attnsim.plots.styles import STEPS, Style, ink_on
 from attnsim.wording import interval_text, share_text, times_text
 
@@ -116,14 +130,14 @@ def _rows(name: str, answer: StepAnswer) -> Iterator[Row]:
 
 def _whole(axes: Axes, look: Style, *, names: Sequence[str], tables: Sequence[Sequence[Row]], longest_s: float) -> None:
     """Each step as one bar of groups, which have their names and shares where there is room."""
-    inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
+    inches = size_of(axes)[0]
     unchanged: dict[str, float] = {}
     for place, (*rows, whole) in enumerate(tables):
         start = 0.0
         for row in (row for row in rows if row["kind"] == "group"):
             (name, hue), time_s, share = STEPS[row["group"]], row["time_s"], share_text(row["share"], 0)
             colour = look.colour(hue)
-            axes.barh([-place], [time_s], left=[start], height=0.86, color=colour, edgecolor=look.page, linewidth=0.5)
+            bar(axes, -place, start, start + time_s, colour, height=0.86, edgecolor=look.page, linewidth=0.5)
             room = 0.96 * inches * time_s / longest_s
             text = next((text for text in (f"{name}\n{share}", share) if longest([text], look) < room), "")
             middle = (start + time_s / 2, -place)
@@ -149,7 +163,7 @@ def _parts(axes: Axes, look: Style, *, name: str, rows: Sequence[Row], longest_s
     for place, row in enumerate(rows):
         time_s, launch_s = row["time_s"], row["launch_s"]
         for start, end, hue in ((0.0, launch_s, None), (launch_s, time_s, STEPS[row["group"]][1])):
-            axes.barh([-place], [end - start], left=[start], height=0.7, color=look.colour(hue), zorder=3)
+            bar(axes, -place, start, end, look.colour(hue), height=0.7)
         whisker(axes, -place, _ends(row), look)
         cells(axes, -place, [engineering(time_s, "s"), share_text(row["share"])], [False, False], look)
     labels = [f"{row['times']} x {row['part']}" if row["times"] != 1 else str(row["part"]) for row in rows]
@@ -221,17 +235,9 @@ def _draw(
     plain_axes(axes, look)
     for kind in kinds:
         mine = [one for one in found.steps if one.kind == kind]
-        axes.plot(
-            [one.number for one in mine],
-            [value(one) for one in mine],
-            linestyle="none",
-            marker="o",
-            label=kind,
-            markersize=(0.45 if len(found.steps) < 200 else 0.25) * look.size,
-            color=look.colour(KINDS[kind]),
-            markeredgewidth=0,
-            zorder=3,
-        )
+        at = [one.number for one in mine], [value(one) for one in mine]
+        size = 0.45 if len(found.steps) < 200 else 0.25
+        dots(axes, at, look, look.colour(KINDS[kind]), size, label=kind, markeredgewidth=0, zorder=3)
     axes.set_xlim(0, len(found.steps) + 1)
     axes.set_ylim(0, 1.08 * max(value(one) for one in found.steps) or 1)
     axes.yaxis.set_major_formatter(lambda number, _: short(number) if number else "0")
@@ -239,4 +245,4 @@ def _draw(
     if last:
         axes.set_xlabel("step", fontsize=look.size)
     if first:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=look.size)
+        legend(axes, look, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu, changes_text, marks
-from attnsim.plots.sheet import Panel, Picture, key, longest, named_rows, note, wrapped
+from attnsim.plots.sheet import Panel, Picture, bar, key, longest, named_rows, note, size_of, wrapped
 from attnsim.plots.styles import Style, ink_on, tensor_hue
 from attnsim.simulator.trace import KernelTrace, Slice, Trace
 from attnsim.wording import time_text
@@ -206,15 +206,8 @@ def _first_turns(axes: Axes, look: Style, *, title: str, one: Trace, kernel: Ker
     lanes = _lanes(kernel, span)
     for lane, (_, pieces) in enumerate(lanes):
         for piece, place, height in _bars(pieces):
-            axes.barh(
-                [lane + place],
-                [(min(piece.end_s, span) - piece.start_s) * 1e6],
-                left=[piece.start_s * 1e6],
-                height=height,
-                color=look.colour(tensor_hue(piece.tensor)),
-                edgecolor=look.page,
-                linewidth=0.3,
-            )
+            ends, colour = (piece.start_s * 1e6, min(piece.end_s, span) * 1e6), look.colour(tensor_hue(piece.tensor))
+            bar(axes, lane + place, *ends, colour, height=height, edgecolor=look.page, linewidth=0.3)
     named_rows(axes, range(len(lanes)), [text for text, _ in lanes], look)
     axes.set_xlim(0, span * 1e6)
     axes.set_ylim(len(lanes) - 0.45, -0.55)
@@ -262,10 +255,11 @@ def _busy(kernel: KernelTrace, span: float) -> str:
 def _kernels(axes: Axes, look: Style, *, name: str, one: Trace, whole: float) -> None:
     """How long each kernel of the call takes, in launch order, the longest in colour."""
     main = max(kernel.time_s for kernel in one.kernels)
-    inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # type: ignore[union-attr]
+    inches = size_of(axes)[0]
     for kernel in one.kernels:
         colour = look.text if kernel.time_s == main else look.middle
-        axes.barh([0], [kernel.time_s * 1e6], left=[kernel.start_s * 1e6], color=colour, edgecolor=look.page, height=1)
+        ends = kernel.start_s * 1e6, (kernel.start_s + kernel.time_s) * 1e6
+        bar(axes, 0, *ends, colour, edgecolor=look.page, height=1)
         label = f"{kernel.name}, {time_text(kernel.time_s)}"
         if 1.1 * longest([label], look) < inches * kernel.time_s / whole:
             middle = (kernel.start_s + kernel.time_s / 2) * 1e6

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnsim.api.explaining import Explanation
 from attnsim.errors import InputError
 from attnsim.plots.series import about, engineering, identity, names_of
-from attnsim.plots.sheet import Panel, Picture, heading, key, longest, named_rows
+from attnsim.plots.sheet import Panel, Picture, bar, heading, key, longest, named_rows, note, size_of
 from attnsim.plots.styles import TENSORS, Style, ink_on, tensor_hue
 
 if TYPE_CHECKING:
@@ -100,37 +100,17 @@ def _draw(
     shares = _far_apart(bars)
     whole = 100.0 if shares else float(max(*totals, 1))
     axes.set_xlim(0, whole * 1.001)
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    wide = axes.get_position().width * figure.get_size_inches()[0]
+    wide = size_of(axes)[0]
     for number, (parts, total) in enumerate(zip(bars, totals, strict=True)):
         scale = 100.0 / total if shares and total else 1.0
         for tensor, direction, start, size in _stacked(parts):
-            colour = look.colour(tensor_hue(tensor))
-            axes.barh(
-                [-number],
-                [size * scale],
-                left=[start * scale],
-                height=0.66,
-                color=colour,
-                zorder=3,
-                edgecolor=look.page,
-                linewidth=0.5,
-                hatch=WRITTEN if direction == "store" else "",
-            )
+            colour, hatch = look.colour(tensor_hue(tensor)), WRITTEN if direction == "store" else ""
+            ends = start * scale, (start + size) * scale
+            bar(axes, -number, *ends, colour, height=0.66, hatch=hatch, edgecolor=look.page, linewidth=0.5)
             if tensor and wide * size * scale / whole > longest([tensor], look) + 0.5 * look.size / 72:
-                axes.text(
-                    (start + size / 2) * scale,
-                    -number,
-                    tensor,
-                    fontsize=look.size,
-                    va="center",
-                    ha="center",
-                    fontweight="bold",
-                    color=ink_on(colour),
-                    zorder=4,
-                    bbox={"facecolor": colour, "linewidth": 0, "pad": 1} if direction == "store" else None,
-                )
+                behind = {"facecolor": colour, "linewidth": 0, "pad": 1} if hatch else None
+                how: Any = {"ha": "center", "fontweight": "bold", "color": ink_on(colour), "zorder": 4, "bbox": behind}
+                note(axes, tensor, ((start + size / 2) * scale, -number), look, **how)
         axes.text(whole, -number, f"  {engineering(total, 'B')}", fontsize=look.size, va="center", ha="left")
     named_rows(axes, [-number for number in range(len(names))], names, look)
     axes.spines["left"].set_visible(True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnsim.api.answer import Outcome
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Marks
 from attnsim.models.hardware.units import UNITS
 from attnsim.plots.series import about, engineering, identity, names_of
-from attnsim.plots.sheet import Panel, Picture, cells, heading, named_rows
+from attnsim.plots.sheet import Panel, Picture, bar, cells, heading, named_rows
 from attnsim.plots.styles import Style, unit_hue
 
 if TYPE_CHECKING:
@@ -189,17 +189,10 @@ def _bars(axes: Axes, frame: Frame, part: str, at: float, scale: float, look: St
         bound = one.bound.unit if one.bound else ""
         seconds, whole = dict(_parts(one)).get(part, 0.0), one.time_s or 0.0
         high = 0.78 * _tall(frame) / count
-        axes.barh(
-            [at + high * ((count - 1) / 2 - place)],
-            [seconds * scale],
-            height=0.92 * high,
-            left=[0.0 if part == LAUNCH else (one.launch_s or 0.0) * scale],
-            facecolor=look.page if one.changes else colour,
-            edgecolor=colour,
-            linewidth=0.6,
-            hatch=CHANGED if one.changes else "",
-            zorder=3,
-        )
+        start, inside = 0.0 if part == LAUNCH else (one.launch_s or 0.0), look.page if one.changes else colour
+        how: Any = {"edgecolor": colour, "linewidth": 0.6, "hatch": CHANGED if one.changes else ""}
+        y, ends = at + high * ((count - 1) / 2 - place), (start * scale, (start + seconds) * scale)
+        bar(axes, y, *ends, inside, height=0.92 * high, **how)
         texts += [] if count > 1 else [f"{100 * seconds / whole:.0f} %"]
         texts.append(engineering(seconds, "s"))
         bold += [part == bound] * (1 if count > 1 else 2)
