@@ -37,6 +37,7 @@ from attnsim.validation.measured.datasets import (
     published_cases,
     published_rows,
     row_of,
+    tabled,
 )
 from attnsim.validation.measured.groups import SHORTEST, usable
 from attnsim.validation.measured.own_runs import own_rows
@@ -207,13 +208,12 @@ def family_table(group: Group, wanted: Wanted) -> list[dict[str, Any]]:
         ((row.case.algorithm, row.record.name, row.case.passes, split), row.gpu.base_id, error)
         for (row, split, _), error in zip(tasks, errors_of([(row, numbers) for row, _, numbers in tasks]), strict=True)
     ]
-    columns = ("mechanism", "implementation", "pass", "left_out")
-    return [
-        dict(zip(columns, key, strict=True))
-        | {"gpus": len({gpu for _, gpu, _ in members})}
-        | _summary([error for _, _, error in members])
-        for key, members in sorted(grouped(found, lambda one: one[0]).items())
-    ]
+    return tabled(
+        found,
+        ("mechanism", "implementation", "pass", "left_out"),
+        lambda one: one[0],
+        lambda some: {"gpus": len({gpu for _, gpu, _ in some})} | _summary([error for _, _, error in some]),
+    )
 
 
 def numbers_without(row: Row) -> list[tuple[str, Numbers]]:
@@ -266,7 +266,7 @@ def overview(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     lines = {"all": once}
     for key in (lambda one: PASSES.get(one.row.case.passes, "training"), lambda one: one.row.gpu.architecture):
         lines |= dict(sorted(grouped(once, key).items()))
-    return [{"measured": name} | _summary([one.error for one in members]) for name, members in lines.items() if members]
+    return [{"measured": name} | _errors(members) for name, members in lines.items() if members]
 
 
 def _once(found: Sequence[HeldOut]) -> list[HeldOut]:
@@ -306,11 +306,8 @@ def _named(kind: str, names: Sequence[str]) -> str:
 
 def targets_table(found: Sequence[HeldOut]) -> list[dict[str, Any]]:
     """Return the errors by what a user asks for: one line per kind of prediction and split."""
-    kinds = grouped((one for one in found if kind_of(one.row)), lambda one: (kind_of(one.row), one.split))
-    return [
-        {"what": kind, "split": split} | _summary([one.error for one in members])
-        for (kind, split), members in sorted(kinds.items())
-    ]
+    kinds = [one for one in found if kind_of(one.row)]
+    return tabled(kinds, ("what", "split"), lambda one: (kind_of(one.row), one.split), _errors)
 
 
 _PAPERS = {
@@ -338,6 +335,10 @@ def kind_of(row: Row) -> str:
     if case.source.startswith("cudnn"):
         return "cuDNN sweeps, A100 PCIe" + ("" if record.closed else f", {record.name}")
     return f"{record.name}, {row.gpu.architecture}"
+
+
+def _errors(some: Sequence[HeldOut]) -> dict[str, Any]:
+    return _summary([one.error for one in some])
 
 
 def _summary(errors: Sequence[float]) -> dict[str, Any]:

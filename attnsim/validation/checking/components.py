@@ -243,11 +243,7 @@ def components_table(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "groups": len(members),
             "within": None,
             "sd": widths.sd.get(name, 0.0),
-            "half_width": None,
-            "needed": None,
-            "ratio": None,
-            "held": None,
-            "held_chip": None,
+            **dict.fromkeys(("half_width", "needed", "ratio", "held", "held_chip")),
         }
         if members:
             stated, wanted = float(np.median([_half(widths, group) for group in members])), needed(members)

@@ -314,21 +314,24 @@ def pairs_table(found: list[Step]) -> list[dict[str, Any]]:
     groups = groups_of_steps(found)
     check = left_out(groups, lambda group: group.laboratory, RATIOS)
     cells = grouped(zip(found, groups, strict=True), lambda both: (both[0].pair, both[0].numbers))
-    return [_pair(members, check.inside, check.half) for _, members in sorted(cells.items())]
+    return [
+        {
+            "older": members[0][0].older.gpu.base_id,
+            "newer": members[0][0].newer.gpu.base_id,
+            "numbers": members[0][0].numbers,
+            "steps": len(members),
+            "ratio": round(float(np.median([one.ratio for one, _ in members])), 4),
+            **_coverage([(abs(one.log_error), check.half[group], check.inside[group]) for one, group in members]),
+        }
+        for _, members in sorted(cells.items())
+    ]
 
 
-def _pair(members: Sequence[tuple[Step, Group]], inside: Any, half: Any) -> dict[str, Any]:
-    first = members[0][0]
-    return {
-        "older": first.older.gpu.base_id,
-        "newer": first.newer.gpu.base_id,
-        "numbers": first.numbers,
-        "steps": len(members),
-        "ratio": round(float(np.median([one.ratio for one, _ in members])), 4),
-        "error": round(float(np.median([abs(one.log_error) for one, _ in members])), 4),
-        "half_width": round(float(np.median([half[group] for _, group in members])), 4),
-        "held": round(float(np.mean([inside[group] for _, group in members])), 4),
-    }
+def _coverage(steps: Sequence[tuple[float, float, float]]) -> dict[str, float]:
+    """Return the median error and half-width of steps, and the share that is held."""
+    error, half, held = np.array(steps, dtype=np.float64).T
+    found = {"error": np.median(error), "half_width": np.median(half), "held": held.mean()}
+    return {name: round(float(value), 4) for name, value in found.items()}
 
 
 def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -364,9 +367,7 @@ def kernels_table(points: Sequence[Predicted], groups: Sequence[Group]) -> list[
             "gpu": gpu,
             "kernels": len({names for names, _, _ in members}),
             "steps": len(members),
-            "error": round(float(np.median([error for _, error, _ in members])), 4),
-            "half_width": round(float(np.median([half for _, _, half in members])), 4),
-            "held": round(float(np.mean([error <= half for _, error, half in members])), 4),
+            **_coverage([(error, half, error <= half) for _, error, half in members]),
         }
         for (whose, gpu), members in sorted(cells.items())
     ]
@@ -403,15 +404,10 @@ def ratios_table(found: list[Step]) -> list[dict[str, Any]]:
             "sd": round(sd, 4),
             "steps": len(members),
             "pairs": len({group.laboratory for group in members}),
-            "error": None,
-            "half_width": None,
-            "held": None,
+            **dict.fromkeys(("error", "half_width", "held")),
         }
-        if members:
-            line["error"] = round(float(np.median([abs(group.bias) for group in members])), 4)
-            line["half_width"] = round(float(np.median([check.half[group] for group in members])), 4)
-            line["held"] = round(float(np.mean([check.inside[group] for group in members])), 4)
-        table.append(line)
+        known = [(abs(group.bias), check.half[group], check.inside[group]) for group in members]
+        table.append(line | (_coverage(known) if known else {}))
     return table
 
 

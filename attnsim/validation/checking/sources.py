@@ -13,7 +13,7 @@ from attnsim.models.calibrations.choose import choose
 from attnsim.validation.checking.components import components_table
 from attnsim.validation.checking.evidence import Predicted, Refused, evidence
 from attnsim.validation.checking.ratio_steps import kernels_table, pairs_table, ratios_table, steps
-from attnsim.validation.measured.datasets import Row, grouped
+from attnsim.validation.measured.datasets import Row, tabled
 from attnsim.validation.measured.sources import KNOWN, ROLES, laboratory_of, role_of, source_of
 
 ALL = "all"
@@ -60,8 +60,7 @@ def stated_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
         use = "others" if role in KNOWN else role
         return use, stated(one.row).level, case.passes, one.row.gpu.architecture
 
-    columns = ("use", "level", "pass", "architecture")
-    return [dict(zip(columns, key, strict=True)) | _summary(part) for key, part in sorted(grouped(away, cell).items())]
+    return tabled(away, ("use", "level", "pass", "architecture"), cell, _summary)
 
 
 def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
@@ -78,8 +77,7 @@ def sources_table(away: Sequence[Predicted]) -> list[dict[str, Any]]:
         source = one.row.case.source
         return laboratory_of(source), source_of(source), role_of(source), one.row.gpu.base_id
 
-    columns = ("laboratory", "source", "use", "gpu")
-    return [dict(zip(columns, key, strict=True)) | _summary(part) for key, part in sorted(grouped(away, cell).items())]
+    return tabled(away, ("laboratory", "source", "use", "gpu"), cell, _summary)
 
 
 def _summary(some: Sequence[Predicted]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from attnsim.validation.fitting.held_out import NEVER, HeldOut, held_out_predict
 from attnsim.validation.fitting.records import PREDICTING, evaluation, origins, rows_digest, write_yaml
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
-from attnsim.validation.measured.datasets import Row, error_summary, grouped, predict_all, published_rows
+from attnsim.validation.measured.datasets import Row, error_summary, grouped, predict_all, published_rows, tabled
 from attnsim.validation.measured.groups import usable
 from attnsim.validation.measured.sources import KNOWN, sources
 
@@ -306,13 +306,12 @@ def serving_table(served: Sequence[Served]) -> list[dict[str, Any]]:
     def cell(one: Served) -> tuple[str, ...]:
         return one.row.case.gpu, one.row.record.name, hypothetical.pass_of(one.row), one.numbers
 
-    table = []
-    for key, members in sorted(grouped(served, cell).items()):
-        ratios = [one.predicted_s / one.row.measured_s for one in members]
-        names: dict[str, Any] = dict(zip(("gpu", "implementation", "pass", "numbers"), key, strict=True))
+    def summary(some: Sequence[Served]) -> dict[str, Any]:
+        ratios = [one.predicted_s / one.row.measured_s for one in some]
         errors = error_summary(abs(ratio - 1) for ratio in ratios)
-        table.append(names | {"rows": len(ratios)} | errors | {"over": round(float(np.exp(np.log(ratios).mean())), 4)})
-    return table
+        return {"rows": len(ratios)} | errors | {"over": round(float(np.exp(np.log(ratios).mean())), 4)}
+
+    return tabled(served, ("gpu", "implementation", "pass", "numbers"), cell, summary)
 
 
 def datasets_table() -> list[dict[str, Any]]:

@@ -174,6 +174,17 @@ def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, l
     return found
 
 
+Line = dict[str, Any]
+
+
+def tabled(
+    things: Iterable[Thing], columns: Sequence[str], cell: Callable[[Thing], Any], sums: Callable[[list[Thing]], Line]
+) -> list[Line]:
+    """Return a line for each cell, sorted: its names, in these columns, and the summary of its things."""
+    cells = sorted(grouped(things, cell).items())
+    return [dict(zip(columns, key, strict=True)) | sums(members) for key, members in cells]
+
+
 def error_summary(errors: Iterable[float], digits: int = 4) -> dict[str, Any]:
     """Summarise error sizes such as ``|predicted / measured - 1|``: ``mean, median, p90``, rounded to `digits`."""
     values = np.array(list(errors))
