@@ -35,8 +35,7 @@ from attnsim.validation.checking.claims import (
 )
 from attnsim.validation.checking.forecasts import score
 from attnsim.validation.checking.interventions import interventions, steps_table
-from attnsim.validation.checking.sources import sources_report
-from attnsim.validation.checking.validate import differences
+from attnsim.validation.checking.validate import differences, sources_report
 from attnsim.validation.checking.validate import record as write_records
 from attnsim.validation.fitting.fit import fit as run
 from attnsim.validation.measured import aiconfigurator

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from attnsim.errors import InputError
-from attnsim.plots.sheet import SUFFIXES
+from attnsim.plots.files import SUFFIXES
 from attnsim.wording import and_text
 
 INSTEAD = {

@@ -10,7 +10,8 @@ import typer
 
 from attnsim.cli import given, options
 from attnsim.cli.outputs import check_output
-from attnsim.plots.sheet import Picture, check_caption, check_suffix
+from attnsim.plots.files import check_caption, check_suffix
+from attnsim.plots.sheet import Picture
 from attnsim.plots.styles import find_style
 
 

@@ -24,7 +24,7 @@ from attnsim.plots.scaling import crossing_pairs
 from attnsim.plots.scaling import scaling as draw_scaling
 from attnsim.plots.scaling import waves as draw_waves
 from attnsim.plots.series import about, names_of
-from attnsim.plots.traffic import traffic as draw_traffic
+from attnsim.plots.units import traffic as draw_traffic
 from attnsim.plots.units import units as draw_units
 from attnsim.studies.sensitivity import elasticities
 

@@ -19,7 +19,7 @@ from attnsim.cli.search_hardware import print_best, print_search
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
-from attnsim.plots.sheet import write_csv
+from attnsim.plots.files import write_csv
 from attnsim.reports.front import front
 from attnsim.studies.hardware_case import described
 from attnsim.studies.hardware_search import rows_of, search_hardware, split_best

@@ -20,8 +20,7 @@ from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.schedule.kernel_file import read_kernels
-from attnsim.plots import perfetto
-from attnsim.plots.timeline import timeline, timeline_of
+from attnsim.plots.timeline import check_trace, timeline, timeline_of, write_trace
 
 
 @asking()
@@ -74,7 +73,7 @@ def trace(
     asked = f"{flags.title}{question}"
     if out is not None:
         about = {"workload": asked, "gpu": machines[-1].described}
-        written.append(perfetto.write_trace(found[-1][2], out, about))
+        written.append(write_trace(found[-1][2], out, about))
     if picture is not None:
         written += look.write(timeline_of(found, asked), picture)
     kernels = [
@@ -123,7 +122,7 @@ def _check(out: Path | None, picture: Path | None, runs: int) -> None:
     if out is None and picture is None:
         raise InputError("nothing to write; give --out trace.json.gz, --picture timeline.png or both")
     if out is not None:
-        perfetto.check_suffix(out)
+        check_trace(out)
         outputs.check_output(out)
         if runs > 1:
             raise InputError(f"--out holds one trace, {runs} are given; give one algorithm and GPU, or only --picture")
@@ -150,7 +149,7 @@ def _trace_kernel(
         traces = [trace_kernel(kernels, machine, **conditions) for machine in chosen]
     written: list[Path] = []
     if out is not None:
-        written.append(perfetto.write_trace(traces[-1], out, {"kernel": kernels.name, "gpu": chosen[-1].described}))
+        written.append(write_trace(traces[-1], out, {"kernel": kernels.name, "gpu": chosen[-1].described}))
     if picture is not None:
         titles = ["; ".join((one.id, *(change.setting for change in one.changes))) for one in chosen]
         drawn = timeline(traces, titles, f"{kernels.name}, lifted from PTX")

@@ -23,7 +23,7 @@ from attnsim.errors import InputError, shown
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.changes import whatif as picture
-from attnsim.plots.sheet import write_csv
+from attnsim.plots.files import write_csv
 from attnsim.studies.hardware_case import Case
 from attnsim.studies.whatif import Cell, Column, Row, WhatIf
 from attnsim.studies.whatif import whatif as found_by

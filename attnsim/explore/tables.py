@@ -12,7 +12,8 @@ from attnsim.errors import InputError, shown
 from attnsim.explore.pictures import Shown, shown_as
 from attnsim.explore.saying import COMMANDS
 from attnsim.explore.state import State
-from attnsim.plots.sheet import Picture, csv_text
+from attnsim.plots.files import csv_text
+from attnsim.plots.sheet import Picture
 
 DRAWN = {"svg": "image/svg+xml", "pdf": "application/pdf", "png": "image/png", "csv": "text/csv"}
 """Formats of a saved picture."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,14 @@ class Operation:
         return with_options(record, w, record.build(w, gpu, None))
 
 
-OPERATIONS = {
-    name: Operation(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
-    for name, facts in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
-}
+def _read(name: str, facts: Mapping[str, Any]) -> Operation:
+    """Return the operation of an entry of the table."""
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+    return Operation(name, **fields)
+
+
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+OPERATIONS = {name: _read(name, facts) for name, facts in _TABLE.items()}
 """Operations by name, in order of the value of measuring them on a GPU."""
 
 

@@ -38,7 +38,7 @@ from attnsim.plots.sheet import Picture
 from attnsim.plots.step import step as _step
 from attnsim.plots.styles import COLOURS
 from attnsim.plots.timeline import timeline as _timeline
-from attnsim.plots.traffic import traffic as _traffic
+from attnsim.plots.units import traffic as _traffic
 from attnsim.plots.units import units as _units
 
 __all__ = [

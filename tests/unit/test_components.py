@@ -10,9 +10,9 @@ import pytest
 
 from attnsim.cli import accuracy, main
 from attnsim.models.calibrations.components import COMPONENTS, NORMAL_90, RATIOS, Widths, widths
-from attnsim.validation.checking import sources
 from attnsim.validation.checking.components import HOME, Group, components_table, left_out, measured, needed
 from attnsim.validation.checking.evidence import Refused
+from attnsim.validation.checking.validate import refused_table
 
 TRUE = {"laboratory": 0.06, "chip": 0.12, "architecture": 0.2}
 WITHIN = 0.05
@@ -147,7 +147,7 @@ REPORT = {
             "held": 0.875,
         }
     ],
-    "refused": sources.refused_table([Refused("paper", "h100-sxm5-80gb", "someones", "is not known")] * 2),
+    "refused": refused_table([Refused("paper", "h100-sxm5-80gb", "someones", "is not known")] * 2),
 }  # fmt: skip
 
 

@@ -129,12 +129,6 @@ def test_a_machine_with_numpy_alone_gets_as_far_as_the_launch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("old", ["cpu", "foreign", "build", "cpu.run", "foreign.run", "build.nvrtc"])
-def test_an_old_path_says_where_it_went(old: str) -> None:
-    with pytest.raises(ImportError, match=rf"^attnsim\.kernels\.{old.partition('.')[0]} is now attnsim\.ptx[^\n]*$"):
-        importlib.import_module(f"attnsim.kernels.{old}")
-
-
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
 def test_benchmarks_import_what_is_there(path: Path) -> None:
     """No type checker reads them."""

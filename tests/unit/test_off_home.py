@@ -7,7 +7,7 @@ import pytest
 from attnsim.api.trust import LEVELS
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.question.case_row import Case
-from attnsim.validation.checking import evidence, sources
+from attnsim.validation.checking import evidence, validate
 from attnsim.validation.checking.evidence import Evidence, groups_of, off_home, separation
 from attnsim.validation.measured.datasets import Row, published_cases, row_of
 from attnsim.validation.measured.sources import ROLES
@@ -46,12 +46,12 @@ def test_off_home_rows_are_those_no_fit_has_seen_and_refusals_are_told(monkeypat
     monkeypatch.setattr(evidence, "serving_rows", lambda sample: [])
     away, refused = off_home()
     assert {one.row.case.source for one in away} == {"nsa_triton_readme"} and len(away) == 2
-    (line,) = sources.refused_table(refused)
+    (line,) = validate.refused_table(refused)
     assert (line["rows"], line["implementation"]) == (1, "nobodys") and "not known" in line["why"]
-    (total, *_) = sources.totals(away)
+    (total, *_) = validate.totals(away)
     assert total["rows"] == 2 and total["mean"] == pytest.approx(sum(abs(one.predicted_s / one.row.measured_s - 1)
                                                                      for one in away) / 2, abs=1e-3)  # fmt: skip
-    (by_source,) = sources.sources_table(away)
+    (by_source,) = validate.sources_table(away)
     assert (by_source["laboratory"], by_source["use"], by_source["held"]) == ("XunhaoLai", "test", total["held"])
     (group,) = groups_of(away)
     assert (group.source, group.passes, len(group.logs)) == ("nsa_triton_readme", "fwd", 2) and group.spread > 0
@@ -62,8 +62,8 @@ def test_no_width_of_a_range_rests_on_strangers_whose_errors_are_shown(monkeypat
     monkeypatch.setattr(evidence, "published_cases", lambda *roles: iter(some))
     monkeypatch.setattr(evidence, "serving_rows", lambda sample: [])
     away, _ = off_home()
-    assert [row["use"] for row in sources.totals(away)] == ["all", "test", "strangers"]
-    lines = sources.stated_table(away)
+    assert [row["use"] for row in validate.totals(away)] == ["all", "test", "strangers"]
+    lines = validate.levels_table(away)
     assert [(row["use"], row["architecture"], row["rows"]) for row in lines] == [
         ("others", "ampere", 1),
         ("strangers", "hopper", 2),

@@ -29,8 +29,7 @@ from attnsim.plots.scaling import crossing_pairs, empty_share, scaling, waves
 from attnsim.plots.series import engineering, names_of
 from attnsim.plots.sheet import Picture
 from attnsim.plots.styles import STYLES, algorithm_hue, unit_hue
-from attnsim.plots.traffic import traffic
-from attnsim.plots.units import units
+from attnsim.plots.units import traffic, units
 from attnsim.validation.checking import accuracy as sampling
 from attnsim.validation.measured.datasets import published_rows
 from tests.unit.answering import varied

@@ -21,8 +21,7 @@ from attnsim.api.tracing import trace, traces
 from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
-from attnsim.plots.perfetto import document, write_trace
-from attnsim.plots.timeline import overlap, timeline
+from attnsim.plots.timeline import document, overlap, timeline, write_trace
 from attnsim.simulator.trace import MOST_SLICES, UNITS, Trace
 from tests.unit.answering import refusal
 
