@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from attnsim.errors import InputError
-from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_row import Case
 from attnsim.models.question.workload import Latent
 from attnsim.validation.measured import aiconfigurator
@@ -69,7 +68,7 @@ def cases_of(folder: Path) -> list[Case]:
 
 def verdicts(file: TableFile) -> list[str]:
     frame = read_shapes(file)
-    measured = Measured(frame, load_gpu(file.gpu), file.framework, file.version, file.kind)
+    measured = Measured(frame, file)
     return [str(name) for name in rejected_by(measured)]
 
 

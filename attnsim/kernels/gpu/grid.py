@@ -29,19 +29,19 @@ SHORT, MIDDLE, CACHE = 127, 500, 4096
 """Ragged lengths of the quick checks, and a cache that is long enough to be split in decode."""
 
 
-def case(one: Operation, seq: int, head_dim: int, dtype: str = "bf16", mask: Mask = FULL, heads: int = 4) -> Workload:
-    """Return a workload for the operation, with groups of four query heads per KV head."""
-    return Workload(
-        batch=1,
-        heads_q=heads,
-        heads_kv=max(1, heads // 4),
-        seq_q=1 if one.passes == "decode" else seq,
-        seq_kv=seq,
-        head_dim=head_dim,
-        dtype=dtype,
-        passes=one.passes,
-        mask=mask,
-    )
+def case(
+    one: Operation,
+    seq: int,
+    head_dim: int,
+    dtype: str = "bf16",
+    mask: Mask = FULL,
+    heads: int = 4,
+    batch: int = 1,
+    group: int = 4,
+) -> Workload:
+    """Return a workload for the operation, with `group` query heads per KV head."""
+    queries, shared = 1 if one.passes == "decode" else seq, max(1, heads // group)
+    return Workload(batch, heads, queries, head_dim, shared, seq, dtype=dtype, passes=one.passes, mask=mask)
 
 
 def masks_of(one: Operation, seq: int, dtype: str = "bf16") -> list[Mask]:
@@ -185,17 +185,7 @@ def candidates(one: Operation, gpu: Gpu) -> list[GridPoint]:
     for length, (batch, heads_q), width, group, dtype in shapes:
         # Case tables hold windows, not patterns: the operations that play those are timed on bands too.
         for mask in bands_of(one, min(1024, length // 4)):
-            w = Workload(
-                batch=batch,
-                heads_q=heads_q,
-                heads_kv=heads_q // group,
-                seq_q=1 if decode else length,
-                seq_kv=length,
-                head_dim=width,
-                dtype=dtype,
-                passes=one.passes,
-                mask=mask,
-            )
+            w = case(one, length, width, dtype, mask, heads_q, batch, group)
             if _answerable(one, w, gpu):
                 found += [GridPoint(one, w, mode) for mode in CONDITIONS]
     usual = _usual(one)
@@ -247,7 +237,6 @@ def _answerable(one: Operation, w: Workload, gpu: Gpu) -> bool:
 def _usual(one: Operation) -> list[float]:
     decode = one.passes == "decode"
     batch, heads_q = (DECODE_HEADS if decode else HEADS)["many"]
-    queries, keys = (1, 16384) if decode else (4096, 4096)
     mask = Mask.causal() if one.causal and not decode else Mask()
-    w = Workload(batch, heads_q, queries, 128, heads_q, keys, passes=one.passes, mask=mask)
+    w = case(one, 16384 if decode else 4096, 128, mask=mask, heads=heads_q, batch=batch, group=1)
     return GridPoint(one, w, "cold").place()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.question.case_row import Case
-from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.replay import KernelReplay, replay
 from attnsim.validation.measured.datasets import Row, row_of
 from attnsim.validation.measuring.counters import Counted
@@ -25,14 +24,8 @@ Launches = tuple[tuple[str, int], ...]
 """Kernel and blocks of each launch of a call, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CaseSchedule:
-    row: Row
-    schedule: Schedule
-
-    @property
-    def launches(self) -> Launches:
-        return tuple((kernel.name, kernel.blocks) for kernel in self.schedule.kernels)
+def _launches(one: Row) -> Launches:
+    return tuple((kernel.name, kernel.blocks) for kernel in one.schedule.kernels)
 
 
 def compare_io(counted: Sequence[Counted], cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -62,22 +55,17 @@ def compare_io(counted: Sequence[Counted], cases: Sequence[Case]) -> list[dict[s
     InputError
         If launches and cases do not match.
     """
-    asked = [_with_schedule(case) for case in cases]
-    known = {name for one in asked for name, _ in one.launches}
+    asked = list(map(row_of, cases))
+    known = {name for one in asked for name, _ in _launches(one)}
     calls = _calls([launch for launch in counted if launch.kernel in known], asked)
     return [line for one, each in zip(asked, calls, strict=True) for line in _lines(one, each, _predicted(one))]
 
 
-def _with_schedule(case: Case) -> _CaseSchedule:
-    row = row_of(case)
-    return _CaseSchedule(row, row.schedule)
-
-
-def _calls(launches: Sequence[Counted], asked: Sequence[_CaseSchedule]) -> list[list[Sequence[Counted]]]:
+def _calls(launches: Sequence[Counted], asked: Sequence[Row]) -> list[list[Sequence[Counted]]]:
     """Return the calls of each case, with one launch for every kernel of its schedule."""
     found: list[list[Sequence[Counted]]] = []
     at = 0
-    for wanted, group in itertools.groupby(asked, key=lambda one: one.launches):
+    for wanted, group in itertools.groupby(asked, key=_launches):
         alike, calls = list(group), []
         while at < len(launches) and _is_call(launches[at : at + len(wanted)], wanted):
             calls.append(launches[at : at + len(wanted)])
@@ -101,25 +89,24 @@ def _is_call(launches: Sequence[Counted], wanted: Launches) -> bool:
     )
 
 
-def _mismatch(alike: Sequence[_CaseSchedule], calls: int, following: Sequence[Counted]) -> str:
+def _mismatch(alike: Sequence[Row], calls: int, following: Sequence[Counted]) -> str:
     first = alike[0]
-    wanted = ", ".join(f"{name} with {blocks} blocks" for name, blocks in first.launches)
+    wanted = ", ".join(f"{name} with {blocks} blocks" for name, blocks in _launches(first))
     if calls:
         return f"{len(alike)} cases in a row launch {wanted}, and {calls} such calls were counted; give as many of each"
     came = f"{_named(following[0])} came" if following else "nothing came"
-    return f"{first.row.record.name} on {first.row.workload} launches {wanted}; {came} instead"
+    return f"{first.record.name} on {first.workload} launches {wanted}; {came} instead"
 
 
 def _named(launch: Counted) -> str:
     return launch.kernel if launch.blocks is None else f"{launch.kernel} with {launch.blocks} blocks"
 
 
-def _predicted(one: _CaseSchedule) -> list[dict[str, float]]:
+def _predicted(one: Row) -> list[dict[str, float]]:
     """Return the predicted bytes of each kernel."""
-    gpu = one.row.gpu
-    numbers = choose(one.row.record, gpu).numbers
+    numbers = choose(one.record, one.gpu).numbers
     alone = [replace(one.schedule, kernels=(kernel,)) for kernel in one.schedule.kernels]
-    return [_bytes(replay(schedule, gpu, numbers, cache="cold").kernels[0]) for schedule in alone]
+    return [_bytes(replay(schedule, one.gpu, numbers, cache="cold").kernels[0]) for schedule in alone]
 
 
 def _bytes(kernel: KernelReplay) -> dict[str, float]:
@@ -130,10 +117,8 @@ def _bytes(kernel: KernelReplay) -> dict[str, float]:
     }
 
 
-def _lines(
-    one: _CaseSchedule, calls: Sequence[Sequence[Counted]], predicted: list[dict[str, float]]
-) -> Iterator[dict[str, Any]]:
-    about = {"implementation": one.row.record.name, "workload": str(one.row.workload), "gpu": one.row.case.gpu}
+def _lines(one: Row, calls: Sequence[Sequence[Counted]], predicted: list[dict[str, float]]) -> Iterator[dict[str, Any]]:
+    about = {"implementation": one.record.name, "workload": str(one.workload), "gpu": one.case.gpu}
     names = [kernel.name for kernel in one.schedule.kernels]
     parts = [(name, [number]) for number, name in enumerate(names)]
     for name, numbers in [*parts, (ALL, list(range(len(names))))] if len(names) > 1 else parts:

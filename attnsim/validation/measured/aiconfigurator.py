@@ -39,7 +39,6 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation, runs_on
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.validation.measured.aiconfigurator_files import (
-    DECODE,
     FACTS,
     MODULE,
     PACKAGE,
@@ -71,19 +70,15 @@ _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Rows of one table, with the columns of `attnsim.validation.measured.aiconfigurator_files.read_shapes`.
-
-    Parameters
-    ----------
-    kind : str
-        "context", "generation", "encoder", "mla context" or "mla generation".
-    """
+    """Rows of one table, with the columns of `attnsim.validation.measured.aiconfigurator_files.read_shapes`."""
 
     frame: pd.DataFrame
-    gpu: Gpu
-    framework: str
-    version: str
-    kind: str
+    file: TableFile
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU that they were measured on."""
+        return load_gpu(self.file.gpu)
 
     def all_rows(self, flag: bool) -> Flags:
         """Return one verdict for every row, ``[rows]``."""
@@ -97,7 +92,7 @@ class Measured:
     def visible_pairs(self) -> Floats:
         """(query, key) pairs of one head under the row's mask."""
         queries, keys, window = self.floats("seq_q"), self.floats("seq_kv"), self.floats("window")
-        if self.kind == "encoder":
+        if self.file.kind == "encoder":
             return queries * keys
         reach = np.where(window > 0, np.minimum(window, keys), keys)  # keys that the last query sees
         first = np.maximum(0.0, reach - (keys - queries) - 1)  # queries before the band is full
@@ -115,7 +110,7 @@ class Measured:
         keys, window = self.floats("seq_kv"), self.floats("window")
         seen = np.where(window > 0, np.minimum(keys, window + self.floats("seq_q") - 1), keys)
         width = self.floats("head_dim") + self.floats("head_dim_v")
-        if self.kind == "mla generation":
+        if self.file.kind == "mla generation":
             width = self.floats("head_dim")  # V is a part of K
         size = self.frame["kv_dtype"].astype(str).map(_BYTES).to_numpy(np.float64)
         return self.floats("batch") * self.floats("heads_kv") * seen * width * size
@@ -148,23 +143,23 @@ class Rule:
 
 def corrupt_collection(m: Measured) -> Flags:
     """Flag all rows of vLLM 0.19 on H200."""
-    return m.all_rows(m.framework == "vllm" and m.version.startswith("0.19") and m.gpu.id.startswith("h200"))
+    return m.all_rows(m.file.framework == "vllm" and m.file.version.startswith("0.19") and m.gpu.id.startswith("h200"))
 
 
 def one_token_context(m: Measured) -> Flags:
     """Flag context rows of one token."""
-    return m.all_rows(m.kind in ("context", "mla context")) & np.isin(m.floats("seq_q"), 1)
+    return m.all_rows(m.file.kind in ("context", "mla context")) & np.isin(m.floats("seq_q"), 1)
 
 
 def keys_only_cache(m: Measured) -> Flags:
     """Flag decode rows of TensorRT-LLM 1.0, except long caches without grouped heads."""
-    of_these = m.all_rows((m.framework, m.version, m.kind) == ("trtllm", "1.0.0", "generation"))
+    of_these = m.all_rows((m.file.framework, m.file.version, m.file.kind) == ("trtllm", "1.0.0", "generation"))
     return of_these & ((m.floats("heads_q") > m.floats("heads_kv")) | (m.floats("seq_kv") < 512))
 
 
 def ignored_fp8_cache(m: Measured) -> Flags:
     """Flag MLA rows of TensorRT-LLM 1.0 with an fp8 cache."""
-    of_these = m.all_rows((m.framework, m.version) == ("trtllm", "1.0.0") and m.kind.startswith("mla"))
+    of_these = m.all_rows((m.file.framework, m.file.version) == ("trtllm", "1.0.0") and m.file.kind.startswith("mla"))
     return of_these & (m.frame["kv_dtype"].astype(str) == "fp8").to_numpy(bool)
 
 
@@ -228,16 +223,8 @@ class Table:
 
     Parameters
     ----------
-    name : str
-        The file: ``h100_sxm/attention/vllm/0.24.0/context_attention_perf``.
-    gpu : str
-        Id of the GPU, "" without a GPU file.
-    framework, version, kernel : str
-        Caller, its version and its kernel, in the package's words.
-    kind : str
-        "context", "generation", "encoder", "mla context", "mla generation" or "mla module".
-    implementation : str
-        Implementation that models it, "" if none does.
+    kernel : str
+        In the package's words, "" for all of a file that is not read.
     rows, kept : int
         All rows, and those that `rows` may return.
     rejected : mapping of str to int
@@ -246,17 +233,17 @@ class Table:
         Number of rows by the reason why they have no schedule.
     """
 
-    name: str
-    gpu: str
-    framework: str
-    version: str
+    file: TableFile
     kernel: str
-    kind: str
-    implementation: str
     rows: int
     kept: int
     rejected: Mapping[str, int]
     uncovered: Mapping[str, int]
+
+    @property
+    def gpu(self) -> str:
+        """Id of the GPU, "" without a GPU file."""
+        return self.file.gpu
 
 
 def available() -> bool:
@@ -293,9 +280,7 @@ def tables(folder: Path | None = None) -> tuple[Table, ...]:
 def cells() -> list[tuple[str, str, str]]:
     """Return (GPU, implementation, pass) with rows, in order; empty without the package."""
     files = tables() if available() else ()
-    return sorted(
-        {(one.gpu, one.implementation, "decode" if one.kind in DECODE else "fwd") for one in files if one.kept}
-    )
+    return sorted({(one.gpu, implementation_of(one.file, one.kernel), one.file.passes) for one in files if one.kept})
 
 
 def rows(
@@ -379,7 +364,7 @@ def _folder(folder: Path | None) -> Path:
 def _judged(file: TableFile) -> tuple[pd.DataFrame, NDArray[np.object_], NDArray[np.object_]]:
     """Return a file's rows, the rule that rejects each, and the reason why each has no schedule ("" for none)."""
     frame, gpu = read_shapes(file), load_gpu(file.gpu)
-    verdict = rejected_by(Measured(frame, gpu, file.framework, file.version, file.kind))
+    verdict = rejected_by(Measured(frame, file))
     return frame, verdict, _uncovered(file, frame, gpu)
 
 
@@ -418,21 +403,8 @@ def _tables(folder: Path) -> tuple[Table, ...]:
         for kernel in sorted(set(kernels)):
             rejects, reasons = verdict[kernels == kernel], reason[kernels == kernel]
             reasons = reasons[rejects == ""]
-            found.append(
-                Table(
-                    name=file.name,
-                    gpu=file.gpu,
-                    framework=file.framework,
-                    version=file.version,
-                    kernel=kernel,
-                    kind=file.kind,
-                    implementation=implementation_of(file, kernel),
-                    rows=len(rejects),
-                    kept=int((reasons == "").sum()),
-                    rejected=dict(sorted(Counter(rejects[rejects != ""].tolist()).items())),
-                    uncovered=dict(sorted(Counter(reasons[reasons != ""].tolist()).items())),
-                )
-            )
+            counts = (dict(sorted(Counter(some[some != ""].tolist()).items())) for some in (rejects, reasons))
+            found.append(Table(file, kernel, len(rejects), int((reasons == "").sum()), *counts))
     return tuple(found)
 
 
@@ -440,7 +412,7 @@ def _unread(file: TableFile) -> Table:
     """Return a table whose rows are only counted."""
     number = int(parquet().read_metadata(file.path).num_rows)
     why = "MLA with its projections" if file.gpu else "no GPU file"
-    return Table(file.name, file.gpu, file.framework, file.version, "", file.kind, "", number, 0, {}, {why: number})
+    return Table(file, "", number, 0, {}, {why: number})
 
 
 def _sampled(
