@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from attnsim.api.adapting.adapt import Adapted, adapt, suggest
     from attnsim.api.adapting.own import OwnTimings, read_own
     from attnsim.api.checking import Check, check
-    from attnsim.api.comparing.breakeven import breakeven
-    from attnsim.api.comparing.crossover import crossover
+    from attnsim.api.comparing.breakeven import breakeven, crossover
     from attnsim.api.comparing.densities import densities
     from attnsim.api.comparing.ratios import Ratio
     from attnsim.api.comparing.splitting import Split, split

@@ -2,7 +2,7 @@
 
 Each group is the rows of one source, GPU, kernel and pass: some are taken as the user's timings, chosen by the rule of
 `attnsim adapt --suggest` or at random, and the others are answered with them. With `--fit` scales are fitted on groups
-of other laboratories, four parts in turn, and beside those of `attnsim/api/adapting/near.py`.
+of other laboratories, four parts in turn, and beside those of `attnsim/api/adapting/own.py`.
 
     python benchmarks/adapting.py --rows rows.csv [--sample 14] [--fit]
 
@@ -23,8 +23,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # from a clone wit
 import numpy as np
 from scipy.optimize import minimize
 
-from attnsim.api.adapting.near import COORDINATES, SCALES, Near, Points, Scales, coordinates, likelihood, most_telling
-from attnsim.api.adapting.own import prior_of
+from attnsim.api.adapting.own import (
+    COORDINATES,
+    SCALES,
+    Near,
+    Points,
+    Scales,
+    coordinates,
+    likelihood,
+    most_telling,
+    prior_of,
+)
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question
 from attnsim.api.tables import question_of

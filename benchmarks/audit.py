@@ -1,7 +1,7 @@
 """How often the audit of `attnsim check` finds what is wrong with a table, and how often it cries wolf.
 
 Ten rows of each of some published tables (a source, GPU, kernel and pass) are audited as they stand, and with a fault
-planted: each cause of `attnsim/api/adapting/causes.py` that moves their times by at least 15 % is taken as what ran, so
+planted: each cause of `attnsim/api/adapting/audit.py` that moves their times by at least 15 % is taken as what ran, so
 that the measured times are those of the stated calls times the ratio of the two replays; a launch is 0.6 to 1.6 times,
 a clock 0.6 to 1.4 times as far off as it is tried. Single rows are multiplied, too.
 
@@ -32,8 +32,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from attnsim.api.adapting.audit import Tried, audit, kinds_of, named, points_of, probabilities, standing_alone, trials
-from attnsim.api.adapting.near import Points
-from attnsim.api.adapting.own import model_digest
+from attnsim.api.adapting.own import Points, model_digest
 from attnsim.api.checking import check
 from attnsim.api.tables import AnsweredRow, predict_case
 from attnsim.models.question.case_row import Case, parse_row, workload_of

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnsim.api.asking import read_conditions
-from attnsim.api.floor import COLUMNS, TABLE, floor_s
+from attnsim.api.bounds import COLUMNS, TABLE, floor_s
 from attnsim.errors import InputError
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.validation.checking.batches import SKEWED

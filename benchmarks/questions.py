@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnsim.api.building import peak_bytes, shipped
+from attnsim.api.playing import peak_bytes, shipped
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.calibrations.numbers import Numbers

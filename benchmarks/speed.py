@@ -34,7 +34,7 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from attnsim.api import building
+from attnsim.api import playing
 from attnsim.errors import InputError
 from attnsim.models.closed_forms.columns import ShapeTable, costs
 from attnsim.models.hardware.files import load_gpu
@@ -72,7 +72,7 @@ Timed = list[tuple[float, Question]]
 def answer(question: Question, mode: Mode = "fast") -> float:
     """Build and replay a question, nothing remembered of its mask, schedule and plays; its predicted time."""
     tile_counts.cache_clear()
-    building._built.cache_clear()
+    playing._built.cache_clear()
     schedule = question.schedule()
     return replay(schedule, question.gpu, question.numbers, mode=mode, cache=question.cache).time_s
 

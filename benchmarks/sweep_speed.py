@@ -23,11 +23,10 @@ from joblib import Parallel, delayed
 
 from attnsim.studies import load, run
 from attnsim.studies.answers import answer, replay
-from attnsim.studies.closed_answers import closed_forms
+from attnsim.studies.closed_answers import closed_forms, uncertainty
 from attnsim.studies.points import Point, point
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import study_of
-from attnsim.studies.uncertainty import uncertainty
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

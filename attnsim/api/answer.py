@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Generic, cast
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.asking import KernelQuestion, Q, Question
-from attnsim.api.bounds import Bound, bounds_of
-from attnsim.api.building import shipped
+from attnsim.api.bounds import Bound, bounds_of, fastest, floor_s
 from attnsim.api.comparing.ratios import Ratio, Timed, speedup
-from attnsim.api.floor import fastest, floor_s
-from attnsim.api.playing import DoesNotFit, Played, with_alternatives
+from attnsim.api.playing import DoesNotFit, Played, shipped, with_alternatives
 from attnsim.api.trust import Reason, Trust, assess
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import Calibration
@@ -224,14 +222,14 @@ class Answer(Reply[Q]):
 
     @property
     def floor_s(self: Answer[Question]) -> float:
-        """Seconds that no schedule of the call undercuts (`attnsim.api.floor`)."""
+        """Seconds that no schedule of the call undercuts (`attnsim.api.bounds`)."""
         return _floor_s(self.run)
 
     @property
     def best_share(self: Answer[Question]) -> float | None:
         """The largest share of its floor that a measured call of the pass has reached on the chip.
 
-        None where too few were measured (`attnsim.api.floor`).
+        None where too few were measured (`attnsim.api.bounds`).
         """
         nearest = fastest(self.question.gpu, self.workload.passes)
         return nearest.share if nearest else None

@@ -19,11 +19,10 @@ from attnsim.api.asking import (
     read_conditions,
     read_gpu,
 )
-from attnsim.api.building import library_schedule
 from attnsim.api.comparing.splitting import Split, check_splits, shared_out
 from attnsim.api.layer_answer import Group, LayerAnswer, LayerPart, total
 from attnsim.api.mixing import attention_part, mixer_parts, share_of_mixer
-from attnsim.api.playing import replayed
+from attnsim.api.playing import library_schedule, replayed
 from attnsim.api.trust import Reason, Trust
 from attnsim.arrays import Floats
 from attnsim.errors import InputError, shown

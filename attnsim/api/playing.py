@@ -1,32 +1,39 @@
 """From a question to its answer played: a schedule on the tiles that the conditions ask for, and its replay.
 
-The best tile for a changed GPU: all that fit are sorted by a simple estimate, the most promising replayed.
+A schedule has the tiles that an implementation ships, a given one, or the best for a changed GPU: all that fit are
+sorted by a rough time, and the most promising replayed. The rough time (:func:`compute_time`) is that of the busiest
+unit, latencies that the residents of an SM share and whole waves; for columns of many kernels it is the compute part of
+a sweep's closed forms too (:mod:`attnsim.studies.closed_form`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from typing import Any, Generic
 
+import numpy as np
+
 from attnsim.api.asking import Conditions, Q, Question
-from attnsim.api.building import as_real, check_paths, peak_bytes, scheduled, with_shipped_backward
-from attnsim.api.estimating import compute_time, step_waits, vector_times
 from attnsim.bounds import check_cost
+from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, built, choose
 from attnsim.models.calibrations.numbers import Numbers
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.gpu import Change, Gpu
+from attnsim.models.hardware.sections import FIELDS, Sm, fields_of
 from attnsim.models.hardware.units import COUNTED
-from attnsim.models.implementations.fused.tile import KEYS, ROWS, accumulators_that_fit
-from attnsim.models.implementations.implementation import Implementation, TileRequest
+from attnsim.models.implementations.fused.forward import flash_peak_bytes
+from attnsim.models.implementations.fused.tile import KEYS, ROWS, FusedTiles, accumulators_that_fit
+from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest
+from attnsim.models.implementations.surrounding import host_s
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import with_borrowed_counts
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.models.schedule.row_tiles import padded
-from attnsim.models.schedule.schedule import Schedule
+from attnsim.models.schedule.schedule import Kernel, Schedule
+from attnsim.models.schedule.widths import padded
 from attnsim.simulator.replay import Replay, replay
 from attnsim.simulator.unit_costs import PS, unit_costs
 
@@ -235,3 +242,237 @@ def play_schedule(
         return retuned(record, w, gpu, numbers, conditions)
     schedule = scheduled(record, w, gpu, conditions)
     return schedule, replayed(schedule, gpu, numbers, conditions)
+
+
+LIMITS = tuple(f"sm.{name}" for name, one in fields_of(Sm).items() if one.read == "limit")
+"""Figures that limit a block."""
+
+ASKED = ("sm.count", "l2.capacity", "hbm.capacity")
+"""Figures that a call asks its device for as it runs: split rules count the SMs, schedulers ask whether keys fit the
+L2, SGLang how much memory is free for scores."""
+
+
+def peak_bytes(record: Implementation, w: Workload) -> int:
+    """Least memory of a call, without building its schedule (partial results of split-KV left out)."""
+    return (record.peak_bytes or flash_peak_bytes)(w)
+
+
+def scheduled(record: Implementation, w: Workload, gpu: Gpu, conditions: Conditions) -> Schedule:
+    """The schedule that the conditions ask for, where no replay has to choose its tile.
+
+    Raises
+    ------
+    InputError
+        When a tile does not fit the GPU.
+    """
+    if conditions.tiles == "retuned" and record.tunable:
+        schedule = chosen_anew(record, w, gpu)  # backward tiles are those the code would choose on this chip
+    elif conditions.tile is not None:
+        schedule = _given(record, w, _seen(gpu, (*ASKED, *LIMITS)), conditions.tile)
+    else:
+        schedule = shipped(record, w, gpu)
+    check_paths(record, schedule, gpu)
+    return schedule
+
+
+def shipped(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
+    """The schedule with the tiles and the occupancy of the real implementation on the unchanged GPU.
+
+    Tiles were chosen by people for a chip with its rates, its SMs and its limits on what a block may hold. Of a changed
+    GPU a call sees what it asks for as it runs (`ASKED`).
+
+    Raises
+    ------
+    InputError
+        When the shipped tile no longer fits.
+    """
+    schedule = _built(record.build, w, _seen(gpu, ASKED))
+    limits = {key for change in gpu.changes for key in change.keys} & set(LIMITS)
+    if not limits:
+        return schedule
+    base = gpu.tiled_for
+    if all(gpu.get(key) == base.get(key) for key in limits):
+        return schedule
+    kernels = tuple(
+        replace(kernel, max_blocks_per_sm=occupancy(kernel, base).blocks_per_sm) for kernel in schedule.kernels
+    )
+    schedule = replace(schedule, kernels=kernels)
+    if not record.tunable:
+        return library_schedule(schedule, lambda chip: record.build(w, chip, None), gpu)
+    try:
+        _check_fits(schedule, gpu)
+    except InputError as error:
+        raise InputError(f"{error}; --tiles retuned takes the best that fits") from None
+    return schedule
+
+
+def library_schedule(schedule: Schedule, build: Callable[[Gpu], Schedule], gpu: Gpu) -> Schedule:
+    """The schedule or, where a block of it does not fit, that of a chip with the limits of `gpu`.
+
+    A library such as cuBLAS has smaller tiles, too, and asks its device as it runs.
+
+    Raises
+    ------
+    InputError
+        When that does not fit either.
+    """
+    try:
+        _check_fits(schedule, gpu)
+    except InputError:
+        schedule = build(as_real(_seen(gpu, (*ASKED, *LIMITS))))
+        _check_fits(schedule, gpu)
+    return schedule
+
+
+def _check_fits(schedule: Schedule, gpu: Gpu) -> None:
+    for kernel in schedule.kernels:
+        occupancy(kernel, gpu)
+
+
+@lru_cache(maxsize=16)
+def _built(build: Builder, w: Workload, gpu: Gpu) -> Schedule:
+    """A schedule on the tiles it ships: the levers of an explanation ask for one again and again."""
+    return build(w, gpu, None)
+
+
+def chosen_anew(record: Implementation, w: Workload, gpu: Gpu) -> Schedule:
+    """The schedule with the tile that the implementation's own rule chooses where a changed GPU is the real one.
+
+    Raises
+    ------
+    InputError
+        When no tile fits.
+    """
+    return record.build(w, as_real(gpu), None)
+
+
+def as_real(gpu: Gpu) -> Gpu:
+    """A changed GPU as if it were built so: tiles are chosen for it."""
+    return replace(gpu, changes=())
+
+
+@lru_cache(maxsize=1024)
+def _seen(gpu: Gpu, asked: tuple[str, ...]) -> Gpu:
+    """The GPU that a shipped call sees: the one its tiles were chosen for, with these figures of the changed one.
+
+    The figures are on record as changes, so that a builder still knows for which GPU tiles are chosen.
+    """
+    if not gpu.changes:
+        return gpu
+    base, values = gpu.tiled_for, {key: gpu.get(key) for key in asked}
+    new = {key: value for key, value in values.items() if value != base.get(key)}
+    changes = tuple(Change(key, base.get(key), value, FIELDS[key].unit) for key, value in new.items())
+    return replace(base.with_values(new), changes=changes)
+
+
+def _given(record: Implementation, w: Workload, gpu: Gpu, shape: TileRequest) -> Schedule:
+    if w.directions != ("fwd", "bwd"):
+        schedule = record.build(w, gpu, shape)
+    else:
+        schedule = with_shipped_backward(record, record.build(w.with_passes("fwd"), gpu, shape), w, gpu)
+    if any(kernel.path == "wgmma" for kernel in schedule.kernels) and shape.rows % 64:
+        raise InputError(f"tile is {shape}; {record.name} needs rows in steps of 64, one warpgroup each")
+    return schedule
+
+
+def with_shipped_backward(record: Implementation, forward: Schedule, w: Workload, gpu: Gpu) -> Schedule:
+    """A forward schedule followed by the backward kernels that the implementation ships for the GPU."""
+    backward = record.build(w.with_passes("bwd"), gpu, None)
+    if not isinstance(forward.tile, FusedTiles) or not isinstance(backward.tile, FusedTiles):
+        raise InputError(f"{record.name} takes its shipped tiles for both passes; ask for those, or for fwd")
+    return replace(
+        forward,
+        kernels=(*forward.kernels, *backward.kernels),
+        tile=replace(forward.tile, backward=backward.tile.backward),
+        peak_memory_bytes=max(forward.peak_memory_bytes, flash_peak_bytes(w)),
+        notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))),
+        host_s=host_s(w, len(forward.kernels) + len(backward.kernels)),
+        useful_flops=w.matrix_flops(w.visible_pairs),
+    )
+
+
+def check_paths(record: Implementation, schedule: Schedule, gpu: Gpu) -> None:
+    """Refuse kernels on an instruction path that a changed GPU lacks.
+
+    Raises
+    ------
+    InputError
+        When the GPU lacks the path.
+    """
+    for kernel in schedule.kernels:
+        for path, present in (("wgmma", gpu.features.wgmma), ("tcgen05", gpu.features.tcgen05)):
+            if kernel.path == path and not present:
+                raise InputError(
+                    f"{record.name} needs {path}, which {gpu.id} with features.{path} = false lacks; "
+                    "nearest it can: flash-attn.2"
+                )
+
+
+RAGGED_WAVES = by_hand(8, "waves from which on a last wave that is not full no longer matters to an estimate")
+
+
+def compute_time(
+    tensor: Any,
+    vector: Any,
+    disturbs: Any,
+    *,
+    interference: Any,
+    own_path: Any,
+    sms: Any,
+    groups: Any,
+    step: Any,
+    block: Any,
+    waves: Any,
+    even: Any,
+) -> Any:
+    """Time of the SMs, numbers or arrays, in the unit that work and latencies are given in.
+
+    Parameters
+    ----------
+    tensor, vector : float or ndarray
+        All work of the tensor and the vector units, on one SM.
+    disturbs : float or ndarray
+        Work of the vector units that the tensor unit feels, see :func:`vector_times`.
+    interference : float or ndarray
+        Share of the work of one that the other waits for.
+    own_path : float or ndarray
+        Part of the work of the vector units that a warpgroup runs one pipe after another, beside products; else 0.
+    sms, groups : float or ndarray
+        SMs, and warpgroups on each.
+    step, block : float or ndarray
+        Latencies of all inner steps and of all blocks, shared by the blocks that run at once.
+    waves : float or ndarray
+    even : bool or ndarray
+        Whether the blocks are shared out evenly however few waves there are.
+    """
+    busy = np.maximum(tensor + interference * disturbs, vector + interference * tensor) / sms
+    whole = np.where(even | (waves >= RAGGED_WAVES), 1.0, np.ceil(waves) / waves)
+    # Half of the products are of S, for which a softmax waits; those with V run beside it.
+    chain = np.maximum(busy, np.where(own_path > 0, tensor / 2 + own_path * disturbs, 0.0) / sms)
+    # A warpgroup's latency hides under what the others do meanwhile.
+    return (np.maximum(busy, chain / groups + step) + block) * whole
+
+
+def vector_times(parts: Sequence[Any], behind: Sequence[Any], counted: Any) -> tuple[Any, Any]:
+    """Time of the vector units, of one kernel or of columns of many, and the part that the tensor unit feels.
+
+    Parameters
+    ----------
+    parts : sequence
+        Time on the exponential units and on the FP32 lanes.
+    behind : sequence
+        Time of the schedulers and then of integer lanes and load/store units, known where instructions are counted.
+    counted : bool or ndarray of bool
+        Whether they are: counted operations take as long as their busiest pipe, and those of all pipes are felt.
+    """
+    added = sum(parts)
+    longest = np.where(counted, reduce(np.maximum, (*parts, *behind)), added)
+    return longest, np.where(counted, added + sum(behind[1:]), added)
+
+
+def step_waits(kernel: Kernel) -> int:
+    """Waits for an inner step of all blocks."""
+    return sum(
+        int(n) * sum(op.waits == "step" for op in segment.ops)
+        for n, segment in zip(kernel.executions, kernel.segments, strict=True)
+    )

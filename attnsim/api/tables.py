@@ -22,7 +22,7 @@ from attnsim.api.asking import (
     read_algorithm,
     read_conditions,
 )
-from attnsim.api.floor import limits_s
+from attnsim.api.bounds import limits_s
 from attnsim.api.trust import LEVELS
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, nearest, shown, some
@@ -62,7 +62,7 @@ Cells = dict[str, object]
 """One row's `ADDED_COLUMNS`, and `LIMITS`; a column left out is empty."""
 
 LIMITS = "limits_s"
-"""The key of an answer under which `attnsim.api.floor.limits_s` stands."""
+"""The key of an answer under which `attnsim.api.bounds.limits_s` stands."""
 
 FAR = by_hand(
     30.0, "times off its prediction from which a time is suspicious by itself: published rows are 4.6 times off at most"

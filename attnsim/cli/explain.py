@@ -10,11 +10,10 @@ from rich.console import Console
 from attnsim import wording
 from attnsim.api.answer import Outcome
 from attnsim.api.asking import read_conditions
+from attnsim.api.bounds import fastest
 from attnsim.api.comparing.splitting import split as shared_out
-from attnsim.api.explaining import Explanation, KernelFit
+from attnsim.api.explaining import Explanation, KernelFit, one_launch
 from attnsim.api.explaining import explain as explained
-from attnsim.api.floor import fastest
-from attnsim.api.one_launch import one_launch
 from attnsim.cli import fit_tables, given, lifted, options, progress, question_flags, show, split
 from attnsim.cli.predictions import check_window
 from attnsim.cli.question_flags import OF_THE_CALL, ConditionFlags, QuestionFlags, asking

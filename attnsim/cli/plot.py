@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from attnsim.api.asking import ask, read_conditions
 from attnsim.api.comparing.baselines import check_baseline
-from attnsim.api.comparing.crossover import crossover
+from attnsim.api.comparing.breakeven import crossover
 from attnsim.api.comparing.densities import densities
 from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.explaining import explain

@@ -23,8 +23,7 @@ from attnsim.plots.files import write_csv
 from attnsim.reports.front import front
 from attnsim.studies.hardware_case import described
 from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
-from attnsim.studies.hardware_space import Space
-from attnsim.studies.prices import Prices
+from attnsim.studies.hardware_space import Prices, Space
 from attnsim.studies.search import MeasuredTiles, TileSearch, measure_tiles, search_tiles
 
 app = help.Commands(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)

@@ -9,8 +9,8 @@ import attnsim
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_algorithm
-from attnsim.api.building import shipped
 from attnsim.api.comparing.baselines import UNFUSED, why_slower
+from attnsim.api.playing import shipped
 from attnsim.api.trust import assess
 from attnsim.errors import InputError
 from attnsim.explore.state import DEFAULTS, FIGURES, State, calibration

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED, Ratios, ratios_over, ratios_over_unchanged
-from attnsim.api.comparing.crossover import Crossover
+from attnsim.api.comparing.breakeven import Crossover
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.errors import InputError
 from attnsim.plots.roofline_labels import short
@@ -53,7 +53,7 @@ def scaling(
     predictions : sequence of Answer
         Of several lengths; one that does not fit the memory ends its line.
     crossovers : sequence of Crossover
-        As `attnsim.api.comparing.crossover.crossover` gives them, to be marked.
+        As `attnsim.api.comparing.breakeven.crossover` gives them, to be marked.
     baseline : str, optional
         As for `attnsim.api.comparing.baselines.ratios_over`; by default the unchanged GPU where one is changed.
 

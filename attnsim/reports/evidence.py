@@ -12,7 +12,7 @@ from attnsim.models.digest import code_digest
 from attnsim.plots.document import Block, Code, Details, Paragraph
 from attnsim.reports.asking import ReportStudy
 from attnsim.reports.trusting import Use, applying, calibrations_used, files_used, residuals
-from attnsim.studies.provenance import PACKAGES
+from attnsim.studies.folder import PACKAGES
 from attnsim.tables import Table, cell_text
 from attnsim.validation.checking.deviations import Deviation
 from attnsim.wording import number

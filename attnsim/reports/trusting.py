@@ -14,7 +14,7 @@ from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.reports.answers import Answered
-from attnsim.studies.provenance import calibration_digests
+from attnsim.studies.folder import calibration_digests
 from attnsim.validation.checking.accuracy import kind_of
 from attnsim.validation.checking.claims import CLAIMING
 from attnsim.validation.checking.deviations import Deviation, deviations

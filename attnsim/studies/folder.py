@@ -2,21 +2,28 @@
 
 ``manifest.json`` has the inputs that the chunks answer; ``points/part-00000.parquet`` is a finished chunk. Chunks are
 written under a temporary name and then renamed, so that a part is complete or absent.
+
+The inputs are hashes: of the study itself, of code and data, of fitted numbers, and of GPUs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import json
 import os
 import socket
 from collections.abc import Iterator
+from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attnsim
 from attnsim.errors import InputError
-from attnsim.studies.provenance import inputs_of
+from attnsim.models.digest import code_digest
+from attnsim.models.schedule.kernel_file import digest_of
 from attnsim.studies.study import Study
 from attnsim.writing import TEMPORARY, write_whole, writing
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     import pyarrow.dataset as pads
+
 
 SUFFIXES = (".csv", ".parquet", ".pq")
 MANIFEST, LOCK, PARTS = "manifest.json", "lock", "points"
@@ -238,3 +246,42 @@ def to_xarray(folder: str | Path) -> Any:
     if axes and not frame.duplicated(axes).any():
         return frame.set_index(axes).to_xarray()
     return frame.set_index("point").to_xarray()
+
+
+PACKAGES = ("models", "simulator", "validation", "api", "studies")
+"""Packages in which a change may change an answer."""
+
+
+def inputs_of(study: Study) -> dict[str, Any]:
+    """Return the hashes of everything that decides the answers, and the plan of the chunks.
+
+    Returns
+    -------
+    dict
+        ``study``, ``gpus`` (by id), ``kernels`` (by file, if the study has any), ``version``, ``code``,
+        ``calibrations`` (by file) and ``plan``. Two runs with equal inputs write equal parts.
+    """
+    gpus = study.axes[0].values
+    kernels = {name: digest_of(kernel) for name, kernel in study.kernels.items()}
+    return {
+        "study": study.digest(),
+        "gpus": {gpu.id: hashlib.sha256(gpu.content().encode()).hexdigest() for gpu in gpus},
+        **({"kernels": kernels} if kernels else {}),
+        "version": attnsim.__version__,
+        "code": code_digest(*PACKAGES),
+        "calibrations": calibration_digests(),
+        "plan": {
+            "points": len(study),
+            "chunk": study.chunk_points,
+            "chunks": study.chunks(),
+            "axes": [axis.column for axis in study.varying] if study.combine == "cartesian" else [],
+        },
+    }
+
+
+@lru_cache(maxsize=1)
+def calibration_digests() -> dict[str, str]:
+    """Return the SHA-256 of each committed calibration, by file."""
+    root = Path(str(resources.files("attnsim.models"))) / "calibrations"
+    files = sorted(root.rglob("*.yaml"))
+    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -28,9 +28,8 @@ from attnsim.models.hardware.sections import Interval
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.simulator.replay import replay
 from attnsim.studies.hardware_case import Answered, Case, speedup_of
-from attnsim.studies.hardware_space import Space, with_figures
+from attnsim.studies.hardware_space import Prices, Space, with_figures
 from attnsim.studies.points import RATES
-from attnsim.studies.prices import Prices
 
 
 @dataclass(frozen=True, slots=True)

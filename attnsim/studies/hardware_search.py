@@ -29,8 +29,7 @@ from attnsim.models.hardware.sections import Interval
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Answered, Case, speedup_of
 from attnsim.studies.hardware_machines import INFEASIBLE, Design, Evaluator, Mix, compared
-from attnsim.studies.hardware_space import Space, check_name, with_figures
-from attnsim.studies.prices import Prices
+from attnsim.studies.hardware_space import Prices, Space, check_name, with_figures
 
 POINTS = 200
 MIXTURES = (1.0, 0.0, 0.5, 0.25, 0.75)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions
-from attnsim.api.building import scheduled
-from attnsim.api.estimating import step_waits
+from attnsim.api.playing import scheduled, step_waits
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.calibrations.numbers import Numbers

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, ask, read_conditions
-from attnsim.api.building import shipped
 from attnsim.api.comparing.ratios import Ratio, speedup_of_tiles
-from attnsim.api.playing import REPLAYED_CANDIDATES, fitting, replayed
+from attnsim.api.playing import REPLAYED_CANDIDATES, fitting, replayed, shipped
 from attnsim.errors import InputError
 from attnsim.kernels.flash import flash_forward
 from attnsim.kernels.gpu.measuring import Bench, attached_bench

@@ -96,7 +96,7 @@ class Study:
         Of the sample.
     method : {"closed-form", "replay", "auto"}
         Closed forms only, replays only, or replays for points whose closed form is uncertain
-        (:mod:`attnsim.studies.uncertainty`).
+        (:mod:`attnsim.studies.closed_answers`).
     replays : int or None
         For "auto": largest number of replays; the most uncertain points of each chunk come first.
     cache, launch : str

@@ -6,8 +6,8 @@ import pytest
 
 from attnsim import Mask, Workload, load_gpu, predict
 from attnsim.api.asking import Conditions
-from attnsim.api.building import as_real, chosen_anew, scheduled, shipped
 from attnsim.api.explaining import explain
+from attnsim.api.playing import as_real, chosen_anew, scheduled, shipped
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import builtin_gpu_ids
 from attnsim.models.hardware.gpu import Gpu, in_proportion

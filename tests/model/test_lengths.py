@@ -11,7 +11,7 @@ import pytest
 
 from attnsim import predict
 from attnsim.api.asking import Conditions
-from attnsim.api.one_launch import one_launch
+from attnsim.api.explaining import one_launch
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import load_gpu

@@ -9,7 +9,7 @@ import pytest
 
 from attnsim.api import predict
 from attnsim.api.approximation import DEVIATIONS
-from attnsim.api.comparing.crossover import Crossover, crossover
+from attnsim.api.comparing.breakeven import Crossover, crossover
 from attnsim.errors import InputError
 from attnsim.models.closed_forms.useful import Useful
 from attnsim.models.hardware.files import load_gpu

@@ -15,8 +15,19 @@ import pytest
 
 import attnsim
 from attnsim.api.adapting.adapt import script
-from attnsim.api.adapting.near import BEYOND, GATED, SCALES, Near, Points, Scales, coordinates, most_telling
-from attnsim.api.adapting.own import OWN, OwnTimings, read_own
+from attnsim.api.adapting.own import (
+    BEYOND,
+    GATED,
+    OWN,
+    SCALES,
+    Near,
+    OwnTimings,
+    Points,
+    Scales,
+    coordinates,
+    most_telling,
+    read_own,
+)
 from attnsim.api.answer import Outcome
 from attnsim.api.asking import ask
 from attnsim.cli import main

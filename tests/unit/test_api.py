@@ -16,9 +16,9 @@ from attnsim import InputError, Mask, Workload, compare, load_gpu, predict, pred
 from attnsim.api import ALGORITHMS
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
-from attnsim.api.building import _built
 from attnsim.api.explaining import explain
 from attnsim.api.layer import layer
+from attnsim.api.playing import _built
 from attnsim.api.trust import LEVELS, Reason, Trust, assess
 from attnsim.cli import main
 from attnsim.models.calibrations.calibration import Calibration, Domain, ErrorSummary

@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 import attnsim
-from attnsim.api.adapting.audit import NOTHING, Tried, kinds_of, named, standing_alone
-from attnsim.api.adapting.causes import KINDS, OTHER_BUILD, causes
-from attnsim.api.adapting.near import COORDINATES, SCALES, Near, Points, Scales, likelihood
+from attnsim.api.adapting.audit import KINDS, NOTHING, OTHER_BUILD, Tried, causes, kinds_of, named, standing_alone
+from attnsim.api.adapting.own import COORDINATES, SCALES, Near, Points, Scales, likelihood
 from attnsim.api.tables import predict_rows, question_of
 from attnsim.cli import main
 from attnsim.errors import InputError

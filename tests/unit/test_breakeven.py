@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 import attnsim
 from attnsim.api import predict
-from attnsim.api.comparing.breakeven import BreakEven, breakeven, verdict
-from attnsim.api.comparing.crossover import crossover
+from attnsim.api.comparing.breakeven import BreakEven, breakeven, crossover, verdict
 from attnsim.api.comparing.densities import PATTERNS
 from attnsim.cli.app import app
 from attnsim.errors import InputError

@@ -11,7 +11,7 @@ import attnsim
 from attnsim.api import answer as answers
 from attnsim.api.answering import answer
 from attnsim.api.asking import read_conditions
-from attnsim.api.floor import BEYOND, LEAST_ROWS, TABLE, Fastest, fastest, floor_s
+from attnsim.api.bounds import BEYOND, LEAST_ROWS, TABLE, Fastest, fastest, floor_s
 from attnsim.cli import main
 from attnsim.models.closed_forms.useful import softmax
 from attnsim.models.implementations.choose import IMPLEMENTATIONS

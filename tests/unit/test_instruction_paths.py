@@ -8,7 +8,7 @@ import pytest
 
 from attnsim import Workload, load_gpu
 from attnsim.api.asking import Conditions
-from attnsim.api.building import scheduled
+from attnsim.api.playing import scheduled
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.files import builtin_gpu_ids

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import attnsim
 from attnsim import InputError, Mask, Workload, compare, load_gpu
 from attnsim.api.answer import Outcome
-from attnsim.api.comparing.crossover import Crossover
+from attnsim.api.comparing.breakeven import Crossover
 from attnsim.api.explaining import Explanation, explain
 from attnsim.api.tracing import trace
 from attnsim.cli.app import app

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attnsim.api.asking import ask, read_algorithm
-from attnsim.api.building import shipped
+from attnsim.api.playing import shipped
 from attnsim.arrays import Floats
 from attnsim.cli import main
 from attnsim.errors import InputError

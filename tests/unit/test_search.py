@@ -31,8 +31,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import Case, Layer, speedup_of
 from attnsim.studies.hardware_machines import Design, Mix
 from attnsim.studies.hardware_search import HardwareSearch, search_hardware, split_best
-from attnsim.studies.hardware_space import Limit, Range, Space
-from attnsim.studies.prices import Prices
+from attnsim.studies.hardware_space import Limit, Prices, Range, Space
 from attnsim.studies.search import measure_tiles, search_tiles
 from tests.unit.answering import refusal
 from tests.unit.fake_bench import make_bench

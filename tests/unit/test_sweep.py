@@ -21,18 +21,16 @@ from attnsim.api import predict
 from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.question.columns import ADDED_COLUMNS
-from attnsim.studies import dataset, export, load, provenance, run, running, to_xarray
+from attnsim.studies import dataset, export, folder, load, run, running, to_xarray
 from attnsim.studies import study as studies
 from attnsim.studies.answers import answer
-from attnsim.studies.closed_answers import Closed, closed_forms
-from attnsim.studies.closed_form import Work
+from attnsim.studies.closed_answers import Closed, closed_forms, uncertainty
+from attnsim.studies.closed_form import Work, fill_row
 from attnsim.studies.folder import Folder
 from attnsim.studies.plans import plan
 from attnsim.studies.points import point
 from attnsim.studies.study import Study
 from attnsim.studies.study_file import study_of
-from attnsim.studies.uncertainty import uncertainty
-from attnsim.studies.work import fill_row
 
 CLOSED: dict[str, Any] = {
     "gpu": ["a100-sxm4-80gb", "h100-sxm5-80gb"],
@@ -222,10 +220,10 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, small_chunks: None) -> None:
 
 KILLED = """
     import os, signal, sys
-    from attnsim.studies import provenance, run, study as studies
+    from attnsim.studies import folder, run, study as studies
     from attnsim.studies.study_file import read_study
     studies.CLOSED_CHUNK = 16
-    provenance.code_digest = lambda *packages: "code"
+    folder.code_digest = lambda *packages: "code"
     seen = []
     def told(points):
         seen.append(points)
@@ -239,7 +237,7 @@ KILLED = """
 def test_a_killed_run_leaves_whole_parts_and_no_lock(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "code_digest", lambda *packages: "code")  # sources may be edited meanwhile
+    monkeypatch.setattr(folder, "code_digest", lambda *packages: "code")  # sources may be edited meanwhile
     path, out = tmp_path / "study.yaml", tmp_path / "out"
     path.write_text(yaml.safe_dump(CLOSED))
     script = [sys.executable, "-c", textwrap.dedent(KILLED), str(path), str(out)]

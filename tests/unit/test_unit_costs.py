@@ -15,7 +15,7 @@ import pytest
 
 from attnsim import Workload, load_gpu
 from attnsim.api.comparing import ratios
-from attnsim.api.estimating import compute_time, step_waits
+from attnsim.api.playing import compute_time, step_waits
 from attnsim.models.calibrations.components import Widths
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Numbers
 from attnsim.models.hardware.clock_law import clock_law, clock_share, limit_felt, settled

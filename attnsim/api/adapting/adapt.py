@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnsim.api.adapting.near import ROBUST_FROM, Points, coordinates, most_telling
-from attnsim.api.adapting.own import FORMAT, OwnTimings, Timing, model_digest, near_of, prior_of
+from attnsim.api.adapting.own import (
+    FORMAT,
+    ROBUST_FROM,
+    OwnTimings,
+    Points,
+    Timing,
+    coordinates,
+    model_digest,
+    most_telling,
+    near_of,
+    prior_of,
+)
 from attnsim.api.answer import Outcome
 from attnsim.api.answering import answer
 from attnsim.api.asking import Question

@@ -14,8 +14,7 @@ from typing import Any
 from attnsim.api.answer import Outcome, TooLarge
 from attnsim.api.asking import Conditions, Question
 from attnsim.api.bounds import bounds_of
-from attnsim.api.building import chosen_anew, scheduled
-from attnsim.api.playing import Played, fitting, play, play_schedule, replayed
+from attnsim.api.playing import Played, chosen_anew, fitting, play, play_schedule, replayed, scheduled
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import LIMITS, Gpu
