@@ -94,7 +94,7 @@ def _closed(study: Study, points: Points, answers: _Answers, replays: int | None
     answers.texts["error"] = closed.error
     answers.numbers["predicted_s"][rows] = found.time_s
     for name in BYTES:
-        answers.numbers[name][rows] = np.round(getattr(closed.work, name))
+        answers.numbers[name][rows] = np.round(closed.work[name])
     answers.texts["trust"].put(rows, [NOT_PLAYED])
     answers.texts["busiest"].put(rows, BOUNDS, found.busiest)
     answers.texts["used_implementation"].put(rows, [item.record.name for item in closed.plans], closed.which)

@@ -17,7 +17,7 @@ tensor rate scaled by 0.5 to 2; benchmarks/sweep_speed.py prints them): of the p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,16 @@ from attnsim.api.playing import too_large
 from attnsim.arrays import Floats, Ints
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
-from attnsim.studies.closed_form import BOUNDS, MOST_FLOPS, Estimate, Work, estimate, fill, fill_row
+from attnsim.studies.closed_form import (
+    BOUNDS,
+    COLUMNS,
+    MOST_FLOPS,
+    Estimate,
+    Work,
+    counted_work,
+    estimate,
+    scheduled_work,
+)
 from attnsim.studies.plans import Plan, plan
 from attnsim.studies.points import TILE_FREE, counts, figures, out_of_range, point
 from attnsim.studies.study import Points
@@ -107,14 +116,28 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
         except InputError as problem:
             error.put(row, [str(problem)])
     plans, which = _plans(points, error)
-    work = Work.empty(points.count)
-    _fill(points, work, error, sizes, plans, which, gpu, cache, launch)
-    _refuse_large(work.peak_bytes, gpu["hbm.capacity"], error)
     good = error.empty
-    rows = np.flatnonzero(good)
-    if len(rows) < points.count:
-        work, which = work.take(good), which[good]
-        gpu = {key: column[good] for key, column in gpu.items()}
+    dense = np.prod([sizes[name].astype(np.float64) for name in ("batch", "heads_q", "seq_q", "seq_kv")], axis=0)
+    small = 2 * dense * (sizes["head_dim"] + sizes["head_dim_v"]) <= MOST_FLOPS
+    known = np.array([*(item.vectorised for item in plans), False])[which] & good & small
+    work = {name: np.full(points.count, np.nan) for name in COLUMNS}
+
+    def put(rows: Any, found: Mapping[str, Any]) -> None:
+        for name, values in found.items():
+            work[name][rows] = values
+
+    if known.any():
+        rows = np.flatnonzero(known)
+        put(rows, counted_work(rows, groups(points, TILE_FREE), sizes, plans, which, gpu, cache == "warm"))
+    for row in np.flatnonzero(good & ~known):
+        try:
+            put(row, scheduled_work(point(points, int(row)).ask(cache, launch), plans[which[row]]))
+        except InputError as problem:
+            error.put(row, [str(problem)])
+    _refuse_large(work["peak_bytes"], gpu["hbm.capacity"], error)
+    good = error.empty
+    rows, which = np.flatnonzero(good), which[good]
+    gpu, work = ({name: column[good] for name, column in columns.items()} for columns in (gpu, work))
     return Closed(error, rows, plans, which, gpu, work, estimate(work, gpu, plans, which, launch))
 
 
@@ -153,31 +176,6 @@ def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
     return tuple(plans), which
 
 
-def _fill(
-    points: Points,
-    work: Work,
-    error: Texts,
-    sizes: dict[str, Ints],
-    plans: tuple[Plan, ...],
-    which: Ints,
-    gpu: dict[str, Floats],
-    cache: str,
-    launch: str,
-) -> None:
-    good = error.empty
-    dense = np.prod([sizes[name].astype(np.float64) for name in ("batch", "heads_q", "seq_q", "seq_kv")], axis=0)
-    small = 2 * dense * (sizes["head_dim"] + sizes["head_dim_v"]) <= MOST_FLOPS
-    known = np.array([*(item.vectorised for item in plans), False])[which] & good & small
-    if known.any():
-        same = groups(points, TILE_FREE)
-        fill(work, np.flatnonzero(known), same, sizes, plans, which, gpu, cache == "warm")
-    for row in np.flatnonzero(good & ~known):
-        try:
-            fill_row(work, int(row), point(points, int(row)).ask(cache, launch), plans[which[row]])
-        except InputError as problem:
-            error.put(row, [str(problem)])
-
-
 def _refuse_large(peak: Floats, capacity: Floats, error: Texts) -> None:
     """Set the error of calls that do not fit the memory; sizes have three digits, so that few texts differ."""
     large = np.flatnonzero(error.empty & (peak > capacity))
@@ -199,6 +197,6 @@ def uncertainty(closed: Closed) -> Floats:
     parts = np.sort(np.stack([found.compute_s, *found.units_s[[BOUNDS.index("l2"), BOUNDS.index("hbm")]]]), axis=0)
     balance = parts[-2] / np.maximum(parts[-1], 1e-300)
     launches = found.units_s[BOUNDS.index("launch")] / found.time_s
-    split = np.array([item.split for item in closed.plans], dtype=bool)[closed.which]
+    split = np.array([item.schedule.splits.partial for item in closed.plans], dtype=bool)[closed.which]
     waves = np.where(split, np.inf, found.waves)
     return np.asarray(np.maximum(np.maximum(balance / BALANCED, launches / LAUNCH_SHARE), FEW_WAVES / waves))

@@ -17,7 +17,7 @@ up:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -36,7 +36,7 @@ from attnsim.models.schedule.gemm import library_counts
 from attnsim.simulator.memory import KNEE, L2_KEPT
 from attnsim.simulator.prepare import prepare
 from attnsim.simulator.replay import LAUNCH_BOUND
-from attnsim.studies.plans import Plan
+from attnsim.studies.plans import PER_FLOP, Plan
 
 ON_CHIP = ("flops", "useful", "lanes", "exps", "smem_bytes", "l2_bytes")
 """Columns of work whose energy depends on the clock."""
@@ -45,49 +45,27 @@ BOUNDS = (*UNITS, "launch")
 """Names of the units that a point may be bound by, as in the replay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Work of each point for the GPU's units, one column each.
+Work = Mapping[str, Floats]
+"""Work of each point for the GPU's units, a column for each of `COLUMNS`."""
 
-    Parameters
-    ----------
-    flops, useful, smem_bytes, exps, lanes : ndarray
-        Executed tensor FLOPs, useful FLOPs among them, operand bytes from shared memory, exponentials, FP32-lane
-        instructions.
-    issues, int32, load_stores : ndarray
-        Counted instructions of the schedulers and their pipes; 0 for kernels without counted instructions.
-    steps, blocks : ndarray
-        Waits for an inner step, and thread blocks, of the kernel with most FLOPs.
-    l2_bytes, hbm_read_bytes, hbm_write_bytes, peak_bytes : ndarray
-    pass_l2_bytes, pass_hbm_bytes : ndarray
-        The part of those bytes in kernels without products, which run before or after the others.
-    """
+COLUMNS = (
+    *("flops", "useful", "smem_bytes", "exps", "lanes", "issues", "int32", "load_stores", "steps", "blocks"),
+    *("l2_bytes", "hbm_read_bytes", "hbm_write_bytes", "peak_bytes", "pass_l2_bytes", "pass_hbm_bytes"),
+)
+"""Columns of work.
 
-    flops: Floats
-    useful: Floats
-    smem_bytes: Floats
-    exps: Floats
-    lanes: Floats
-    issues: Floats
-    int32: Floats
-    load_stores: Floats
-    steps: Floats
-    blocks: Floats
-    l2_bytes: Floats
-    hbm_read_bytes: Floats
-    hbm_write_bytes: Floats
-    peak_bytes: Floats
-    pass_l2_bytes: Floats
-    pass_hbm_bytes: Floats
-
-    @classmethod
-    def empty(cls, count: int) -> Work:
-        """Return columns of NaN, to be filled."""
-        return cls(*(np.full(count, np.nan) for _ in fields(cls)))
-
-    def take(self, rows: NDArray[np.bool_]) -> Work:
-        """Return the work of some points."""
-        return Work(*(getattr(self, item.name)[rows] for item in fields(self)))
+flops, useful, smem_bytes, exps, lanes
+    Executed tensor FLOPs, useful FLOPs among them, operand bytes from shared memory, exponentials, FP32-lane
+    instructions.
+issues, int32, load_stores
+    Counted instructions of the schedulers and their pipes; 0 for kernels without counted instructions.
+steps, blocks
+    Waits for an inner step, and thread blocks, of the kernel with most FLOPs.
+l2_bytes, hbm_read_bytes, hbm_write_bytes, peak_bytes
+    Bytes of the whole call.
+pass_l2_bytes, pass_hbm_bytes
+    The part of those bytes in kernels without products, which run before or after the others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,29 +118,29 @@ def estimate(
     clk = 1 / full_hz
     sms = gpu["sm.count"]
     flop = clk / _tensor_rate(plans, which, gpu)
-    exp_s = work.exps * clk / gpu["sm.exp_rate"]
-    fp32_s = work.lanes * clk / (gpu["sm.fp32_rate"] / 2)
-    smem_s = work.smem_bytes * clk / gpu["sm.shared_memory_bandwidth"]
-    tensor = np.maximum(work.flops * flop, smem_s)
-    counted_s = {one.name: getattr(work, one.amount) * clk / gpu[one.figure] for one in COUNTED}
-    vector, disturbs = vector_times((exp_s, fp32_s), list(counted_s.values()), work.issues > 0)
-    slots = sms * of("blocks_per_sm")
-    waves = work.blocks / slots
-    step, block = (getattr(work, f"{one}s") * of(f"{fitted}{one}_clks") * clk / slots for one in ("step", "block"))
+    exp_s = work["exps"] * clk / gpu["sm.exp_rate"]
+    fp32_s = work["lanes"] * clk / (gpu["sm.fp32_rate"] / 2)
+    smem_s = work["smem_bytes"] * clk / gpu["sm.shared_memory_bandwidth"]
+    tensor = np.maximum(work["flops"] * flop, smem_s)
+    counted_s = {one.name: work[one.amount] * clk / gpu[one.figure] for one in COUNTED}
+    vector, disturbs = vector_times((exp_s, fp32_s), list(counted_s.values()), work["issues"] > 0)
+    slots, split = sms * of("blocks_per_sm"), of("schedule.splits.partial") > 0
+    waves = work["blocks"] / slots
+    step, block = (work[f"{one}s"] * of(f"{fitted}{one}_clks") * clk / slots for one in ("step", "block"))
     compute = compute_time(
         tensor, vector, disturbs, interference=of("stall"), own_path=of("own_path"), sms=sms, groups=of("groups"),
-        step=step, block=block, waves=waves, even=(of("split") > 0) | (of("main.persistent") > 0) & (waves > 1),
+        step=step, block=block, waves=waves, even=split | (of("main.persistent") > 0) & (waves > 1),
     )  # fmt: skip
     l2_s = 1 / gpu["l2.bandwidth"]
     hbm_s = 1 / (gpu["hbm.bandwidth"] * gpu["hbm.achievable_fraction"])
-    hbm_bytes = work.hbm_read_bytes + work.hbm_write_bytes
-    copied = work.pass_l2_bytes * (1 + 1 / gpu["l2.write_share"]) / 2  # passes write as much as they read
-    moving = np.maximum(copied * l2_s, work.pass_hbm_bytes * hbm_s)
-    l2 = (work.l2_bytes - work.pass_l2_bytes + copied) * l2_s
+    hbm_bytes = work["hbm_read_bytes"] + work["hbm_write_bytes"]
+    copied = work["pass_l2_bytes"] * (1 + 1 / gpu["l2.write_share"]) / 2  # passes write as much as they read
+    moving = np.maximum(copied * l2_s, work["pass_hbm_bytes"] * hbm_s)
+    l2 = (work["l2_bytes"] - work["pass_l2_bytes"] + copied) * l2_s
     hbm, launches = hbm_bytes * hbm_s, np.zeros_like(clk)
     of_passes = _vector_of_passes(work, plans, which, gpu) * clk / sms
     computing = of_passes.sum(axis=0)  # nobody counted their instructions: a pipe's come after another's
-    memory = np.maximum((work.l2_bytes - work.pass_l2_bytes) * l2_s, (hbm_bytes - work.pass_hbm_bytes) * hbm_s)
+    memory = np.maximum((work["l2_bytes"] - work["pass_l2_bytes"]) * l2_s, (hbm_bytes - work["pass_hbm_bytes"]) * hbm_s)
     if launch != "kernel":
         each = gpu["launch.graph" if launch == "graph" else "launch.stream"]
         launches = of("kernels") * each + of(fitted + "call_s")
@@ -172,19 +150,20 @@ def estimate(
         return np.maximum(compute / share, memory) + np.maximum(computing / share, moving) + launches, held + launches
 
     full = time, _ = time_at(np.ones_like(clk))
-    chip_j = sum(of(f"joules.{name}") * getattr(work, name) for name in ON_CHIP) * full_hz / of("law.tensor_hz")
-    memory_j, power_w = of("joules.hbm_bytes") * hbm_bytes, gpu["power.limit"] - of("law.static_w")
+    joules = {name: np.array([item.joules[name] for item in plans])[which] for name in (*ON_CHIP, "hbm_bytes")}
+    chip_j = sum(joules[name] * work[name] for name in ON_CHIP) * full_hz / of("law.tensor_hz")
+    memory_j, power_w = joules["hbm_bytes"] * hbm_bytes, gpu["power.limit"] - of("law.static_w")
     felt = np.where(gpu["clock.sustained"] > 0, 0.0, limit_felt(time, of("law.from_s"), of("law.to_s")))
     slow = settled(full, time_at, chip_j, memory_j, power_w, felt, of("law.least_hz") / full_hz)
     time, _ = time_at(slow)
     flop, exp_s, fp32_s, smem_s, compute = (one / slow for one in (flop, exp_s, fp32_s, smem_s, compute))
     counted_s = {name: seconds / slow / sms for name, seconds in counted_s.items()}
     if launch in ("stream", "host"):
-        from_python = of("is_eager") if launch == "stream" else 1.0
-        waited = np.maximum(of("host_s") * from_python - time, 0)
+        from_python = of("schedule.is_eager") if launch == "stream" else 1.0
+        waited = np.maximum(of("schedule.host_s") * from_python - time, 0)
         launches, time = launches + waited, time + waited
     busy_s = {
-        "tensor": work.flops * flop / sms,
+        "tensor": work["flops"] * flop / sms,
         "exp": exp_s / sms,
         "fp32": fp32_s / sms + of_passes[1] / slow,
         "shared_memory": smem_s / sms,
@@ -203,8 +182,8 @@ def estimate(
 def _vector_of_passes(work: Work, plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:
     """Return one SM's clocks for exponentials, FP32 and integer instructions of passes, ``[3, points]``."""
     rates = np.stack([gpu["sm.exp_rate"], gpu["sm.fp32_rate"] / 2, gpu["sm.int32_rate"]])
-    each = np.array([(item.pass_exps, item.pass_fp32, item.pass_int32) for item in plans])[which].T
-    return np.asarray(work.pass_l2_bytes * each / rates)
+    each = np.array([item.per_pass_byte for item in plans])[which].T
+    return np.asarray(work["pass_l2_bytes"] * each / rates)
 
 
 def _tensor_rate(plans: Sequence[Plan], which: NDArray[np.int64], gpu: Mapping[str, Floats]) -> Floats:
@@ -228,8 +207,7 @@ GEMM_TILE = 128
 """Rows and columns of a GEMM tile, as in :mod:`attnsim.models.closed_forms.columns`."""
 
 
-def fill(
-    work: Work,
+def counted_work(
     rows: Ints,
     same: Ints,
     sizes: Mapping[str, Ints],
@@ -237,15 +215,13 @@ def fill(
     which: Ints,
     gpu: Mapping[str, Floats],
     warm: bool,
-) -> None:
-    """Fill in the work of some points, whose plans all have a vectorised closed form.
+) -> Work:
+    """Return the work of some points, whose plans all have a vectorised closed form.
 
     Parameters
     ----------
-    work : Work
-        Columns over all points.
     rows : ndarray of int
-        The points to fill in.
+        The points, of those that the other columns hold.
     same : ndarray of int
         Group number; points that differ only in rates are in one group, whose work is counted once.
     sizes : mapping of str to ndarray
@@ -259,10 +235,8 @@ def fill(
     distinct = rows[first]
     counted, moves = _counted({name: column[distinct] for name, column in sizes.items()}, plans, which[distinct])
     capacity = gpu["l2.capacity"][rows] * np.where(gpu["l2.partitions"][rows] > 1, L2_KEPT, 1.0)
-    for name, values in counted.items():
-        getattr(work, name)[rows] = values[back]
-    for name, values in _through_hbm({name: column[back] for name, column in moves.items()}, capacity, warm).items():
-        getattr(work, name)[rows] = values
+    through = _through_hbm({name: column[back] for name, column in moves.items()}, capacity, warm)
+    return {name: values[back] for name, values in counted.items()} | through
 
 
 def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -299,10 +273,8 @@ def _counted(n: dict[str, Ints], plans: Sequence[Plan], which: Ints) -> tuple[di
         "flops": flops,
         "useful": np.where(unfused, flops, np.minimum(flops, found.flops_useful)),
         "exps": exps,
-        "smem_bytes": flops * of([item.smem_per_flop for item in plans]),
         "lanes": np.where(unfused, 0.0, exps * of([item.lanes_per_exp for item in plans])),
-        **{one.amount: flops * of([item.counted_per_flop[one.amount] for item in plans]) for one in COUNTED},
-        "steps": flops * of([item.steps_per_flop for item in plans]),
+        **{name: flops * of([item.per_flop[name] for item in plans]) for name in PER_FLOP},
         "blocks": (table.batch * table.heads_q * tiles).astype(np.float64),
         "l2_bytes": (found.load_bytes + found.store_bytes).astype(np.float64),
         "peak_bytes": found.peak_memory_bytes.astype(np.float64),
@@ -364,8 +336,8 @@ def _through_hbm(moves: Mapping[str, Floats], capacity: Floats, warm: bool) -> d
     }
 
 
-def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
-    """Fill in the work of one point from its schedule.
+def scheduled_work(question: Question, item: Plan) -> dict[str, float]:
+    """Return the work of one point, counted from its schedule.
 
     Raises
     ------
@@ -382,14 +354,14 @@ def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
     passes = [use for one in prepared if not one.kernel.total("flops") for use in one.rows]
     main = schedule.main
     counted = [one.kernel for one in prepared if one.kernel.counted]
-    columns = {
+    return {
         "flops": schedule.total("flops"),
         "useful": schedule.total("flops") * schedule.useful_share,
         "exps": schedule.total("exps"),
         "smem_bytes": schedule.total("smem_bytes"),
         "lanes": sum(one.kernel.total("fp32") for one in prepared),
         **{one.amount: sum(kernel.total(one.amount) for kernel in counted) for one in COUNTED},
-        "steps": main.total("flops") * item.steps_per_flop,
+        "steps": main.total("flops") * item.per_flop["steps"],
         "blocks": main.blocks,
         "l2_bytes": sum(use.l2_bytes for use in moved),
         "hbm_read_bytes": sum(use.hbm_bytes for use in moved if not use.written),
@@ -398,5 +370,3 @@ def fill_row(work: Work, row: int, question: Question, item: Plan) -> None:
         "pass_l2_bytes": sum(use.l2_bytes for use in passes),
         "pass_hbm_bytes": sum(use.hbm_bytes for use in passes),
     }
-    for name, value in columns.items():
-        getattr(work, name)[row] = value

@@ -7,7 +7,7 @@ which is read from one small schedule of the implementation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from attnsim.api.asking import Conditions, ask, read_algorithm, read_conditions
@@ -27,7 +27,7 @@ from attnsim.models.mechanisms import Mechanism
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import with_borrowed_counts
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.models.schedule.schedule import Kernel
+from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.studies.points import Point, changed
 
 PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192
@@ -35,17 +35,11 @@ PREFILL_TOKENS, PREFILL_HEADS, DECODE_KEYS = 1024, 1 << 15, 8192
 a prefill call gets many heads, and a decode call few."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joules:
-    """Energy in joules of one FLOP, its extra on data, one FP32-lane instruction, one exponential, and one byte."""
+PER_FLOP = ("smem_bytes", *(one.amount for one in COUNTED), "steps")
+"""Work that grows with the FLOPs of the main kernel."""
 
-    flops: float
-    useful: float
-    lanes: float
-    exps: float
-    smem_bytes: float
-    l2_bytes: float
-    hbm_bytes: float
+WORK = ("flops", "useful", "lanes", "exps", "smem_bytes", "l2_bytes", "hbm_bytes")
+"""Work that takes energy; of "useful" FLOPs, what random data takes beyond zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,59 +54,46 @@ class Plan:
         Fitted numbers of the implementation and the GPU.
     law : ClockLaw
         Determines the clock of long calls.
-    joules : Joules
-        Energy per unit of each kind of work.
+    joules : mapping of str to float
+        Energy per unit of each kind of `WORK`.
+    schedule : Schedule
+        The small schedule.
     main : Kernel
-        The kernel of the small schedule with most FLOPs.
+        Its kernel with most FLOPs.
     rows, keys : int
-        Its tile; 0 for unfused attention.
+        The tile of that kernel; 0 for unfused attention.
     packed : bool
         True if the query heads of a group share the rows of a tile.
-    split : bool
-        True if keys are split over blocks until the chip is full.
     vectorised : bool
         True if :func:`attnsim.models.closed_forms.columns.costs` has its closed form.
     w : Workload
         Workload of the small schedule, with the group's mask and number format.
-    kernels : int
-        Launches of a call.
-    host_s : float
-        Host time of the launches from Python.
-    is_eager : bool
-        True if Python calls each operation.
-    smem_per_flop, lanes_per_exp, steps_per_flop : float
-        For the main kernel: operand bytes from shared memory, FP32-lane instructions of the softmax, and waits for an
-        inner step, per unit of the work that the closed form counts.
-    counted_per_flop : mapping of str to float
-        For the main kernel: counted instructions of the schedulers and their pipes per FLOP; 0 if not counted.
-    pass_exps, pass_fp32, pass_int32 : float
-        Vector work of kernels without products, per byte that they request from the L2; 0 if all work is counted from
-        the schedule.
+    lanes_per_exp : float
+        FP32-lane instructions of the main kernel's softmax per exponential.
+    per_flop : mapping of str to float
+        `PER_FLOP` of the main kernel per FLOP: operand bytes from shared memory, counted instructions of the schedulers
+        and their pipes (0 if not counted), and waits for an inner step.
+    per_pass_byte : tuple of float
+        Exponentials, FP32 and integer instructions of kernels without products, per byte that they request from the
+        L2; 0 if all work is counted from the schedule.
     """
 
     record: Implementation
     gpu: Gpu
     numbers: Numbers
     law: ClockLaw
-    joules: Joules
+    joules: Mapping[str, float]
+    schedule: Schedule
     main: Kernel
     rows: int
     keys: int
     packed: bool
-    split: bool
     vectorised: bool
     w: Workload
-    kernels: int
-    host_s: float
-    is_eager: bool
     blocks_per_sm: int
-    smem_per_flop: float
     lanes_per_exp: float
-    steps_per_flop: float
-    counted_per_flop: Mapping[str, float]
-    pass_exps: float
-    pass_fp32: float
-    pass_int32: float
+    per_flop: Mapping[str, float]
+    per_pass_byte: tuple[float, ...]
 
     @property
     def stall(self) -> float:
@@ -129,14 +110,18 @@ class Plan:
         """Resident warpgroups per SM."""
         return self.blocks_per_sm * self.main.warpgroups
 
+    @property
+    def kernels(self) -> int:
+        """Launches of a call."""
+        return len(self.schedule.kernels)
+
 
 @lru_cache(maxsize=64)
-def _joules(capability: int, dtype: str) -> Joules:
-    names = [item.name for item in fields(Joules)]
-    none = dict.fromkeys(names, 0.0)
-    found = {name: sum(joules(capability, dtype, **none | {name: 1.0})) for name in names}
+def _joules(capability: int, dtype: str) -> dict[str, float]:
+    none = dict.fromkeys(WORK, 0.0)
+    found = {name: sum(joules(capability, dtype, **none | {name: 1.0})) for name in WORK}
     on_data = sum(joules(capability, dtype, **none | {"flops": 1.0, "useful": 1.0}))
-    return Joules(**found | {"useful": on_data - found["flops"]})
+    return found | {"useful": on_data - found["flops"]}
 
 
 def plan(point: Point) -> Plan:
@@ -181,29 +166,25 @@ def _plan(mechanism: Mechanism, implementation: str | None, conditions: Conditio
     vectorised = known and plain and small.mask.is_band and small.directions == ("fwd",)
     passes = [kernel for kernel in schedule.kernels if vectorised and not kernel.total("flops")]
     moved = max(1, sum(kernel.total("bytes") for kernel in passes))
-    of_passes = [sum(kernel.total(amount) for kernel in passes) / moved for amount in ("exps", "fp32", "int32")]
     return Plan(
         record=record,
         gpu=gpu,
         numbers=numbers,
         law=clock_law(gpu),
         joules=_joules(gpu.compute_capability_number, main.dtype),
+        schedule=schedule,
         main=main,
         rows=main_tile.rows if main_tile else 0,
         keys=main_tile.keys if main_tile else 0,
         packed=main_tile is not None and main_tile.pack_gqa and small.group > 1,
-        split=schedule.splits.partial,
         vectorised=vectorised,
         w=small,
-        kernels=len(schedule.kernels),
-        host_s=schedule.host_s,
-        is_eager=schedule.is_eager,
         blocks_per_sm=occupancy(main, gpu).blocks_per_sm,
-        smem_per_flop=main.total("smem_bytes") / flops,
         lanes_per_exp=lanes / exps if main.total("exps") else 0.0,
-        steps_per_flop=step_waits(main) / flops,
-        counted_per_flop={one.amount: main.total(one.amount) / flops * main.counted for one in COUNTED},
-        pass_exps=of_passes[0],
-        pass_fp32=of_passes[1],
-        pass_int32=of_passes[2],
+        per_flop={
+            "smem_bytes": main.total("smem_bytes") / flops,
+            **{one.amount: main.total(one.amount) / flops * main.counted for one in COUNTED},
+            "steps": step_waits(main) / flops,
+        },
+        per_pass_byte=tuple(sum(kernel.total(name) for kernel in passes) / moved for name in ("exps", "fp32", "int32")),
     )

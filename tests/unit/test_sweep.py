@@ -25,7 +25,7 @@ from attnsim.studies import dataset, export, folder, load, run, running, to_xarr
 from attnsim.studies import study as studies
 from attnsim.studies.answers import answer
 from attnsim.studies.closed_answers import Closed, closed_forms, uncertainty
-from attnsim.studies.closed_form import Work, fill_row
+from attnsim.studies.closed_form import scheduled_work
 from attnsim.studies.folder import Folder
 from attnsim.studies.plans import plan
 from attnsim.studies.points import point
@@ -85,17 +85,15 @@ def test_columns_count_what_a_schedule_does(
         "workload": sizes | fields,
     })  # fmt: skip
     found, points = closed(study, cache), study.columns(0, len(study))
-    one = Work.empty(points.count)
-    for row in range(points.count):
-        asked = point(points, row)
-        assert plan(asked).vectorised
-        fill_row(one, row, asked.ask(cache, "stream"), plan(asked))
+    rows = [point(points, row) for row in range(points.count)]
+    assert all(plan(asked).vectorised for asked in rows)
+    one = pd.DataFrame([scheduled_work(asked.ask(cache, "stream"), plan(asked)) for asked in rows])
     for name in ("flops", "exps", "l2_bytes", "peak_bytes", "blocks"):
         if name != "blocks" or algorithm == "flash":
-            assert getattr(found.work, name).tolist() == getattr(one, name).tolist(), name
+            assert found.work[name].tolist() == one[name].tolist(), name
     for name in ("smem_bytes", "steps") if algorithm == "flash" else ():
-        assert getattr(found.work, name) == pytest.approx(getattr(one, name), rel=0.01), name
-    hbm, alone = (work.hbm_read_bytes + work.hbm_write_bytes for work in (found.work, one))
+        assert found.work[name] == pytest.approx(one[name], rel=0.01), name
+    hbm, alone = (np.array(work["hbm_read_bytes"] + work["hbm_write_bytes"]) for work in (found.work, one))
     assert hbm == pytest.approx(alone, rel=near)
 
 
