@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, get_args
 
 from attnsim.api.adapting.own import OwnTimings, read_own
 from attnsim.by_hand import by_hand
@@ -81,49 +81,43 @@ class Given(TypedDict, total=False):
     calibration: Calibrated
 
 
-def read_conditions(
-    tiles: str = "shipped",
-    tile: str | tuple[int, int] | None = None,
-    mode: str = "fast",
-    cache: str = "warm",
-    launch: str = "stream",
-    budget: int | None = None,
-    progress: Progress | None = None,
-    calibration: Calibrated = None,
-) -> Conditions:
+ALLOWED = {"tiles": ("shipped", "retuned")} | {
+    name: get_args(kind) for name, kind in (("mode", Mode), ("cache", Cache), ("launch", LaunchMode))
+}
+"""Values of conditions that are words."""
+
+
+def read_conditions(*, of: str = "what is asked", without: Iterable[str] = (), **given: Unpack[Given]) -> Conditions:
     """Check and collect the conditions; without a budget it is the usual one.
 
-    `calibration` is a file of one's own timings, as `attnsim adapt` writes it, or what it holds.
+    Parameters
+    ----------
+    of, without : str, iterable of str
+        What is asked, and conditions that it does not depend on or sets itself: they are refused.
+    given
+        As for :func:`attnsim.predict`. `calibration` is a file of one's own timings, as `attnsim adapt` writes it, or
+        what it holds.
 
     Raises
     ------
     InputError
         Naming what was given and what is allowed.
     """
-    for name, value, allowed in (
-        ("tiles", tiles, ("shipped", "retuned")),
-        ("mode", mode, ("fast", "exact")),
-        ("cache", cache, ("cold", "warm")),
-        ("launch", launch, ("stream", "host", "graph", "kernel")),
-    ):
-        if value not in allowed:
-            raise InputError(f"{name} is {shown(value)}; allowed: {', '.join(allowed)}")
-    shape = _shape(tile)
-    if shape is not None and tiles == "retuned":
+    known: dict[str, Any] = {**given}
+    if unused := sorted({*without} & known.keys()):
+        raise InputError(f"{', '.join(unused)} is not for {of}; leave it out")
+    for name, allowed in ALLOWED.items():
+        if name in known and known[name] not in allowed:
+            raise InputError(f"{name} is {shown(known[name])}; allowed: {', '.join(allowed)}")
+    calibration, shape = known.pop("calibration", None), _shape(known.pop("tile", None))
+    if shape is not None and known.get("tiles") == "retuned":
         raise InputError(f"tile {shape} is given and tiles are to be retuned; leave one of them out")
+    known |= {"tiles": "given"} if shape else {}
     own = read_own(calibration) if isinstance(calibration, (str, Path)) else calibration
     if not isinstance(own, OwnTimings | None):
         raise InputError(f"calibration is {shown(calibration)}; give a file of attnsim adapt, or what it holds")
-    return Conditions(
-        "given" if shape else tiles,
-        shape,
-        cast(Mode, mode),
-        cast(Cache, cache),
-        cast(LaunchMode, launch),
-        _budget(budget, mode),
-        progress,
-        own=own,
-    )
+    budget = _budget(known.pop("budget", None), known.get("mode", USUAL.mode))
+    return replace(USUAL, tile=shape, own=own, budget=budget, **known)
 
 
 def _budget(budget: int | None, mode: str) -> int:

@@ -14,7 +14,7 @@ from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.comparing.levers import Lever, Turn, levers, turn
 from attnsim.api.explaining import KernelFit, TensorBytes, fit_of, tensors_of
 from attnsim.api.playing import Played, replayed, too_large
-from attnsim.api.tracing import trace_schedule
+from attnsim.api.tracing import NOT_TRACED, trace_schedule
 from attnsim.api.trust import Reason, Trust, components_text
 from attnsim.errors import InputError
 from attnsim.models.calibrations.choose import Chosen, choose
@@ -106,17 +106,17 @@ def explain_kernel(kernel: LiftedCall | Path | str, gpu: Gpu | str, **conditions
     )
 
 
-def trace_kernel(
-    kernel: LiftedCall | Path | str, gpu: Gpu | str, *, cache: str = "warm", launch: str = "stream", sms: int = 2
-) -> Trace:
+def trace_kernel(kernel: LiftedCall | Path | str, gpu: Gpu | str, *, sms: int = 2, **given: Unpack[Given]) -> Trace:
     """When each unit of an SM does what while it runs a lifted kernel.
 
     Parameters
     ----------
-    kernel, gpu, cache, launch
+    kernel, gpu
         As for :func:`predict_kernel`.
     sms : int
         SMs to note, where the grid is small enough to be played whole.
+    given
+        Conditions as for :func:`attnsim.predict`: cache and launch.
 
     Raises
     ------
@@ -125,8 +125,13 @@ def trace_kernel(
     """
     file, machine = _read(kernel), read_gpu(gpu)
     _check(file, machine)
-    conditions = read_conditions(cache=cache, launch=launch)
+    conditions = read_conditions(of=_FILE, without=(*_OWN, *NOT_TRACED), **given)
     return trace_schedule(file.schedule, machine, _chosen(file, machine).numbers, conditions, sms)
+
+
+_FILE = "a kernel file, which has a tile of its own"
+_OWN = ("tiles", "tile", "calibration")
+"""Conditions that a kernel file does not have: its tile is its own, and nobody has timed it."""
 
 
 def _read(kernel: LiftedCall | Path | str) -> LiftedCall:
@@ -158,11 +163,7 @@ def _check(file: LiftedCall, gpu: Gpu) -> None:
 
 
 def _play(kernel: LiftedCall | Path | str, gpu: Gpu | str, given: Given) -> Played[KernelQuestion]:
-    if own := {"tiles", "tile", "calibration"} & given.keys():
-        raise InputError(
-            f"{', '.join(sorted(own))} is not for a kernel file, which has a tile of its own; leave it out"
-        )
-    file, machine, conditions = _read(kernel), read_gpu(gpu), read_conditions(**given)
+    file, machine, conditions = _read(kernel), read_gpu(gpu), read_conditions(of=_FILE, without=_OWN, **given)
     _check(file, machine)
     chosen, schedule = _chosen(file, machine), file.schedule
     replay = replayed(schedule, machine, chosen.numbers, conditions)

@@ -127,7 +127,7 @@ def predict_table(
     InputError
         For `tiles`, `mode`, `budget`, `calibration`, or columns whose meaning is not clear; never for a row.
     """
-    conditions = read_conditions(tiles, mode=mode, budget=budget, calibration=calibration)
+    conditions = read_conditions(tiles=tiles, mode=mode, budget=budget, calibration=calibration)
     frame, columns = read(frame, naming)
     rows = predict_rows(frame, columns, conditions, processes, progress)
     return with_answers(frame, rows, measured=columns.time is not None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from attnsim.api.answering import answer, runs_of
-from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_algorithm, read_conditions
+from attnsim.api.asking import Conditions, Given, Question, ask, read_algorithm, read_conditions
 from attnsim.api.playing import DoesNotFit, play
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
@@ -17,6 +18,8 @@ from attnsim.simulator.trace import KernelTrace, Trace
 from attnsim.simulator.trace import trace as play_traced
 
 MOST_SMS = 16
+NOT_TRACED = ("mode", "budget", "progress")
+"""Conditions that a trace does not depend on."""
 
 
 def trace(
@@ -25,19 +28,20 @@ def trace(
     algorithm: str = "flash",
     *,
     implementation: str | None = None,
-    cache: str = "warm",
-    launch: str = "stream",
-    calibration: Calibrated = None,
     sms: int = 2,
+    **given: Unpack[Given],
 ) -> Trace:
-    """Replay one algorithm with the shipped tiles and note what the first SMs do.
+    """Replay one algorithm and note what the first SMs do.
 
     Parameters
     ----------
-    workload, gpu, algorithm, implementation, cache, launch, calibration
-        As for :func:`attnsim.predict`; what timings of one's own correct, all times of the trace follow alike.
+    workload, gpu, algorithm, implementation
+        As for :func:`attnsim.predict`.
     sms : int
         SMs to note, where the grid is small enough to be played whole.
+    given
+        Conditions as for :func:`attnsim.predict`: tiles, tile, cache, launch, calibration. What timings of one's own
+        correct, all times of the trace follow alike.
 
     Returns
     -------
@@ -57,7 +61,7 @@ def trace(
     >>> sorted({piece.unit for piece in found.kernels[0].slices})
     ['block', 'copy', 'softmax', 'store', 'tensor']
     """
-    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
+    conditions = read_conditions(of="a trace", without=NOT_TRACED, **given)
     return _traced(ask(workload, gpu, algorithm, implementation, conditions), sms)
 
 

@@ -109,7 +109,7 @@ def tornado(
                 gpu,
                 one.algorithm,
                 one.implementation,
-                read_conditions(asked.tiles, cache=asked.flags.l2, launch=asked.launch),
+                read_conditions(tiles=asked.tiles, cache=asked.flags.l2, launch=asked.launch),
             )
             found[name] = elasticities(question, step)
             done()

@@ -377,7 +377,7 @@ def _predict_cases(
     if out is not None:
         table_flags.check_table(out)
 
-    conditions = read_conditions(tiles, mode=how.mode, budget=how.budget, calibration=how.calibration)
+    conditions = read_conditions(tiles=tiles, mode=how.mode, budget=how.budget, calibration=how.calibration)
     frame, columns = read(cases, naming)
     result = with_answers(frame, predict_rows(frame, columns, conditions), columns.time is not None)
     table_flags.print_columns(columns)

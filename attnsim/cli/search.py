@@ -140,7 +140,7 @@ def hardware(
         write_csv(out, list(rows[0]), rows)
     if plot is not None:
         look.write(front(found, "; ".join(questions)), plot)
-    best = split_best(found, algorithm or None, **how) if split else None
+    best = split_best(found) if split else None
     if json:
         show.print_json([best.to_dict()] if best else rows)
     else:

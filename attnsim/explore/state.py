@@ -242,7 +242,7 @@ class State:
         """Question to play on a GPU."""
         tiles = "shipped" if self.changes and not gpu.changes else self.get("tiles")
         return compared(
-            self.question, gpu, [self.algorithm], self.implementations, read_conditions(tiles, cache=self.cache)
+            self.question, gpu, [self.algorithm], self.implementations, read_conditions(tiles=tiles, cache=self.cache)
         )[0]
 
     @property

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from attnsim.api.answer import Outcome, without_alternatives
 from attnsim.api.answering import answer
@@ -112,29 +112,21 @@ class Case:
             neither.
         """
         one = self.layer
+        asked: Any = {"algorithm": algorithm, "implementation": implementation}
         if self.cache:
             conditions = replace(conditions, cache=cast(Cache, self.cache))
         if one is None:
             found = answer(ask(self.workload, gpu, self.algorithm(algorithm), implementation, conditions))
             return found if whole else without_alternatives(found)
         if one.whole:
-            return step(
-                one.model,
-                gpu,
-                one.lengths,
-                dtype=one.dtype,
-                tp=one.tp,
-                algorithm=algorithm,
-                implementation=implementation,
-                cache=conditions.cache,
-                launch=conditions.launch,
-                calibration=conditions.own,
-            ).as_layer()
-        asked = ask_layer(
-            one.model, gpu, conditions, batch=one.batch, seq=one.seq, seq_kv=one.seq_kv, passes=one.passes,
-            dtype=one.dtype, tp=one.tp, algorithm=algorithm, implementation=implementation,
-        )  # fmt: skip
-        return answer_layer(asked)
+            how: Any = {"cache": conditions.cache, "launch": conditions.launch, "calibration": conditions.own}
+            return step(one.model, gpu, one.lengths, dtype=one.dtype, tp=one.tp, **asked, **how).as_layer()
+        shape: Any = {item.name: getattr(one, item.name) for item in fields(one) if item.name != "whole"}
+        return answer_layer(ask_layer(gpu=gpu, conditions=conditions, **shape, **asked))
+
+
+NOT_OF_CASES = ("tiles", "tile", "mode", "budget", "progress")
+"""Conditions that studies of cases set themselves, or that a step of a whole model does not have."""
 
 
 def speedup_of(base: Answered, other: Answered) -> Ratio | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from scipy import optimize
 
-from attnsim.api.asking import Calibrated, read_conditions
+from attnsim.api.asking import Given, read_conditions
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.comparing.splitting import MOST, Split, differing, shared_out
 from attnsim.by_hand import by_hand
@@ -27,7 +27,7 @@ from attnsim.models.hardware.gpu import Change, Gpu
 from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import Interval
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_case import Answered, Case, speedup_of
+from attnsim.studies.hardware_case import NOT_OF_CASES, Answered, Case, speedup_of
 from attnsim.studies.hardware_machines import INFEASIBLE, Design, Evaluator, Mix, compared
 from attnsim.studies.hardware_space import Prices, Space, check_name, with_figures
 
@@ -59,6 +59,7 @@ class HardwareSearch:
     exhaustive: bool
     unchanged: Design
     mix: Mix
+    answered: Callable[[Gpu], tuple[Answered, ...]] = field(repr=False, compare=False, default=lambda gpu: ())
 
     @property
     def feasible(self) -> tuple[Design, ...]:
@@ -103,8 +104,7 @@ class HardwareSearch:
 def search_hardware(
     workloads: Workload | Sequence[Case], space: Space, algorithm: str | None = None, *,
     implementation: str | None = None, objectives: Sequence[str] = ("time",), prices: Prices | None = None,
-    points: int = POINTS, seed: int = 0, cache: str = "warm", launch: str = "stream",
-    calibration: Calibrated = None, done: Callable[[int], object] = lambda count: None,
+    points: int = POINTS, seed: int = 0, done: Callable[[int], object] = lambda count: None, **given: Unpack[Given],
 ) -> HardwareSearch:  # fmt: skip
     """Find the machines that answer a question best within limits.
 
@@ -114,7 +114,7 @@ def search_hardware(
         One workload, or several cases with weights: calls or whole layers (`attnsim.studies.hardware_case`).
     algorithm : str, optional
         Of the attention; default: flash, and for a layer the mechanism that supports its latent or mask.
-    implementation, cache, launch, calibration
+    implementation : str, optional
         As in `attnsim.predict`.
     objectives : sequence of str
         One or two of "time", "energy", "power", "area" and "cost", or a figure of the GPU; each minimised.
@@ -126,6 +126,8 @@ def search_hardware(
         Of the evolution; equal seeds give equal results.
     done : callable
         Called with the number of newly evaluated machines.
+    given
+        Conditions as for `attnsim.predict`: cache, launch and calibration.
 
     Raises
     ------
@@ -145,8 +147,12 @@ def search_hardware(
         area_mm2(space.gpu)
     if "cost" in wanted:
         (prices.cost if prices else cost_usd)(space.gpu)
-    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
-    base = [case.answered(space.gpu, algorithm, implementation, conditions) for case in cases]
+    conditions = read_conditions(of="a search of hardware", without=NOT_OF_CASES, **given)
+
+    def shipped(gpu: Gpu) -> tuple[Answered, ...]:
+        return tuple(case.answered(gpu, algorithm, implementation, conditions) for case in cases)
+
+    base = shipped(space.gpu)
     evaluator = Evaluator(Mix.of(cases, base), space, algorithm, implementation, names, conditions, prices, done)
     mix = evaluator.mix = Mix.of(cases, [evaluator.retuned(case, one) for case, one in zip(cases, base, strict=True)])
     unchanged = evaluator.measure_unchanged()
@@ -162,7 +168,7 @@ def search_hardware(
     machines = tuple(evaluator.known.values())
     if all(one.answer is None for one in machines):
         raise InputError(f"no machine can answer: {machines[0].broken[0]}")
-    return HardwareSearch(names, machines, space, exhaustive, unchanged, mix)
+    return HardwareSearch(names, machines, space, exhaustive, unchanged, mix, shipped)
 
 
 class _Spent(Exception):
@@ -279,21 +285,10 @@ class MixAnswer:
         return {"time_s": self.time_s, "changes": list(map(str, self.changes))}
 
 
-def split_best(
-    found: HardwareSearch,
-    algorithm: str | None = None,
-    *,
-    implementation: str | None = None,
-    cache: str = "warm",
-    launch: str = "stream",
-    calibration: Calibrated = None,
-) -> Split[MixAnswer] | None:
+def split_best(found: HardwareSearch) -> Split[MixAnswer] | None:
     """Split the speedup of the best machine within the limits among its figures (:func:`attnsim.split`).
 
-    Parameters
-    ----------
-    algorithm, implementation, cache, launch, calibration
-        As in the search. Tiles are the shipped ones.
+    Tiles are the shipped ones.
 
     Returns
     -------
@@ -315,10 +310,4 @@ def split_best(
         raise InputError(
             f"the best machine has {number} changed figures, of which every subset is replayed; most: {MOST}"
         )
-    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
-
-    def answered(gpu: Gpu) -> MixAnswer:
-        cases = found.mix.cases
-        return MixAnswer(found.mix, tuple(one.answered(gpu, algorithm, implementation, conditions) for one in cases))
-
-    return shared_out(found.space.gpu, machine, answered)
+    return shared_out(found.space.gpu, machine, lambda gpu: MixAnswer(found.mix, found.answered(gpu)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Unpack
 
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, ask, read_conditions
+from attnsim.api.asking import Given, ask, read_conditions
 from attnsim.api.comparing.ratios import Ratio, speedup_of_tiles
 from attnsim.api.playing import REPLAYED_CANDIDATES, fitting, replayed, shipped
 from attnsim.errors import InputError
@@ -114,12 +115,8 @@ def search_tiles(
     *,
     implementation: str | None = None,
     stages: Sequence[int] = STAGES,
-    cache: str = "warm",
-    launch: str = "stream",
-    mode: str = "fast",
-    budget: int | None = None,
-    calibration: Calibrated = None,
     done: Callable[[], object] = lambda: None,
+    **given: Unpack[Given],
 ) -> TileSearch:
     """Replay every tile of an implementation that fits a GPU.
 
@@ -127,19 +124,22 @@ def search_tiles(
     ----------
     w : Workload
         A forward pass or a decode call.
-    algorithm, implementation, cache, launch, mode, budget, calibration
-        As in `attnsim.predict`; timings of one's own correct all tiles alike, as they do the shipped one.
+    algorithm, implementation
+        As in `attnsim.predict`.
     stages : sequence of int
         Numbers of buffers to try, if the implementation's loop supports them.
     done : callable
         Called after each replay.
+    given
+        Conditions as for `attnsim.predict`, without tiles. Timings of one's own correct all tiles alike, as they do the
+        shipped one.
 
     Raises
     ------
     InputError
         If the implementation has no choice of tiles, or none fits.
     """
-    conditions = read_conditions(mode=mode, cache=cache, launch=launch, budget=budget, calibration=calibration)
+    conditions = read_conditions(of="a search of tiles", without=("tiles", "tile"), **given)
     question = ask(w, gpu, algorithm, implementation, conditions)
     w, record = question.w, question.record
     if not record.tunable or "fwd" not in w.directions or "bwd" in w.directions:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from attnsim.api.asking import Question, ask, read_conditions
+from attnsim.api.asking import Given, Question, ask, read_conditions
 from attnsim.api.playing import play
 from attnsim.arrays import Floats
 from attnsim.errors import InputError
@@ -22,7 +22,6 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import UNITS
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import Replay
 from attnsim.studies.axes import WORKLOAD_FIELDS, Axis
 from attnsim.studies.closed_answers import closed_forms
 from attnsim.studies.points import RATES, changed
@@ -108,20 +107,6 @@ class Index:
     total: float
 
 
-def replayed(question: Question) -> Replay:
-    """Replay a question.
-
-    Raises
-    ------
-    InputError
-        If the question cannot be answered, or does not fit the memory.
-    """
-    played = play(question)
-    if played.replay is None:
-        raise InputError(played.too_large)
-    return played.replay
-
-
 def _figures(question: Question) -> list[str]:
     """Return the figures of `FIGURES` that this GPU and launch have."""
     names = [name.format(dtype=question.w.dtype, launch=question.conditions.launch) for name in FIGURES]
@@ -134,19 +119,19 @@ def sensitivity(
     algorithm: str = "flash",
     *,
     implementation: str | None = None,
-    tile: str | None = None,
-    cache: str = "warm",
-    launch: str = "stream",
     step: float = STEP,
+    **given: Unpack[Given],
 ) -> list[Elasticity]:
     """Return the elasticity of a question's time for each GPU figure, the largest effect first.
 
     Parameters
     ----------
-    workload, gpu, algorithm, implementation, tile, cache, launch
+    workload, gpu, algorithm, implementation
         As in :func:`attnsim.predict`.
     step : float
         Each figure is multiplied and divided by ``1 + step``.
+    given
+        Conditions as for :func:`attnsim.predict`, without a calibration, which corrects a time and not its slope.
 
     Examples
     --------
@@ -154,9 +139,8 @@ def sensitivity(
     >>> sensitivity(question, "h100-sxm5-80gb")[0].figure
     'hbm.bandwidth'
     """
-    return elasticities(
-        ask(workload, gpu, algorithm, implementation, read_conditions(tile=tile, cache=cache, launch=launch)), step
-    )
+    conditions = read_conditions(of="elasticities", without=("calibration",), **given)
+    return elasticities(ask(workload, gpu, algorithm, implementation, conditions), step)
 
 
 def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
@@ -176,7 +160,7 @@ def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
     """
     if not 0.001 <= step <= 1:
         raise InputError(f"step is {step:g}; allowed: 0.001 to 1, such as {STEP}")
-    base = replayed(question)
+    base = play(question).replay
     here = math.log(base.time_s)
     found = []
     for figure in _figures(question):
@@ -191,7 +175,7 @@ def elasticities(question: Question, step: float = STEP) -> list[Elasticity]:
             except InputError:
                 continue  # an upper or lower end of what is allowed: the other side has to do
             if new != value:
-                there = replayed(replace(question, gpu=moved))
+                there = play(replace(question, gpu=moved)).replay
                 sides.append((math.log(new / value), math.log(there.time_s) - here, math.log1p(there.spread)))
         if not sides:
             continue

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attnsim.api.answer import Outcome
-from attnsim.api.asking import Calibrated, Conditions, read_conditions, read_gpu
+from attnsim.api.asking import Conditions, Given, read_conditions, read_gpu
 from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.layer_answer import LayerAnswer
@@ -25,7 +25,7 @@ from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.headings import frame_of
 from attnsim.models.question.workload import Workload
-from attnsim.studies.hardware_case import Answered, Case
+from attnsim.studies.hardware_case import NOT_OF_CASES, Answered, Case
 from attnsim.studies.hardware_machines import MachineAnswer, Mix, answered, known
 from attnsim.studies.hardware_search import MixAnswer, ends
 from attnsim.studies.hardware_space import Limit
@@ -164,9 +164,8 @@ def _calls(cell: Cell) -> list[Outcome]:
 
 def whatif(
     cases: Workload | Sequence[Case], gpu: Gpu | str, changes: Sequence[Change], *, algorithm: str | None = None,
-    implementation: str | None = None, tiles: str = "shipped", limits: Sequence[str] = (), mixed: bool = False,
-    cache: str = "warm", launch: str = "stream", calibration: Calibrated = None,
-    done: Callable[[], None] = lambda: None,
+    implementation: str | None = None, limits: Sequence[str] = (), mixed: bool = False,
+    done: Callable[[], None] = lambda: None, **given: Unpack[Given],
 ) -> WhatIf:  # fmt: skip
     """Compute the effect of each GPU change on each case, with range, bound, watts and die area.
 
@@ -176,16 +175,18 @@ def whatif(
         Calls, whole layers or steps of whole models (`attnsim.studies.hardware_case`).
     changes : sequence of mapping
         One row each: figures and their values, as `Gpu.replace` takes them.
-    algorithm, implementation, cache, launch, calibration
-        As in :func:`attnsim.predict`; a case may have its own cache state.
-    tiles : {"shipped", "retuned"}
-        With "retuned", the unchanged GPU is retuned too, so that a change is never credited with the gain of a tile.
+    algorithm, implementation
+        As in :func:`attnsim.predict`.
     limits : sequence of str
         Such as "area<=1.1x" or "power<=700 W"; each row lists the limits that it breaks.
     mixed : bool
         Add a column for the weighted mix of all calls, of all layers, and of all models.
     done : callable
         Called after each machine.
+    given
+        Conditions as for :func:`attnsim.predict`: tiles, cache, launch and calibration; a case may have its own cache
+        state. With tiles "retuned", the unchanged GPU is retuned too, so that a change is never credited with the gain
+        of a tile.
 
     Raises
     ------
@@ -207,8 +208,11 @@ def whatif(
     if not every or not all(isinstance(one, Case) for one in every):
         raise InputError(f"cases are {shown(cases)}; give an attnsim.Workload, or a list of hardware_case.Case")
     machines = _machines(base, changes, every)
-    if tiles != "shipped" and any(one.of == "model" for one in every):
-        raise InputError(f"tiles are {shown(tiles)} of a whole model; leave them out, or ask of attention or layers")
+    asked = read_conditions(of="cases", without={*NOT_OF_CASES} - {"tiles"}, **given)
+    if asked.tiles != "shipped" and any(one.of == "model" for one in every):
+        raise InputError(
+            f"tiles are {shown(asked.tiles)} of a whole model; leave them out, or ask of attention or layers"
+        )
     columns = [Column(one.name, (one,)) for one in every]
     if mixed:
         kinds = [tuple(one for one in every if one.of == of) for of in dict.fromkeys(one.of for one in every)]
@@ -217,27 +221,24 @@ def whatif(
     for name, figure in (("area", area_mm2), ("cost", cost_usd)):
         if any(one.name == name for one in wanted):
             figure(base)
-    conditions = {
-        tiling: read_conditions(tiling, cache=cache, launch=launch, calibration=calibration)
-        for tiling in ("shipped", tiles)
-    }
 
-    def answers(machine: Gpu, tiling: str) -> Answers:
-        found = [_answer(one, machine, algorithm, implementation, conditions[tiling]) for one in every]
+    def answers(machine: Gpu, conditions: Conditions = asked) -> Answers:
+        found = [_answer(one, machine, algorithm, implementation, conditions) for one in every]
         return dict(zip(map(id, every), found, strict=True))
 
-    before, shipped = answers(base, tiles), answers(base, "shipped") if tiles != "shipped" else None
+    before = answers(base)
+    shipped = answers(base, replace(asked, tiles="shipped")) if asked.tiles != "shipped" else None
     rows: list[Row] = []
-    given = iter(changes)
+    each = iter(changes)
     for name, machine in ((UNCHANGED, base), *machines.items()):
-        now = before if machine is base else answers(machine, tiles)
-        change = {} if name in (UNCHANGED, TOGETHER) else next(given)
+        now = before if machine is base else answers(machine)
+        change = {} if name in (UNCHANGED, TOGETHER) else next(each)
         rows.append(Row(name, change, machine, tuple(_cell(machine, one, shipped, before, now) for one in columns)))
         done()
     if all(cell.answer is None for row in rows for cell in row.cells):
         raise InputError(rows[0].cells[0].refused)
     unchanged, *others = [_judged(row, rows[0], columns, wanted) for row in rows]
-    return WhatIf(tuple(columns), unchanged, tuple(others), tiles)
+    return WhatIf(tuple(columns), unchanged, tuple(others), asked.tiles)
 
 
 Answers = Mapping[int, Answered | InputError]

@@ -510,6 +510,10 @@ def test_a_surprise_in_a_row_is_told_not_raised(monkeypatch: pytest.MonkeyPatch)
         (lambda: predict_table([{"gpu": "l4"}]), "give a pandas DataFrame"),  # type: ignore[arg-type]
         (lambda: attnsim.check({"time_s": [1.0]}), "give a pandas DataFrame"),  # type: ignore[arg-type]
         (lambda: attnsim.plot.units(predict(CAUSAL, H100)), "a list of predictions is drawn"),
+        (lambda: attnsim.trace(CAUSAL, H100, budget=5000, mode="fast"), "^budget, mode is not for a trace; leave it"),
+        (lambda: attnsim.sensitivity(CAUSAL, H100, calibration="mine.yaml"), "calibration is not for elasticities"),
+        (lambda: attnsim.search_tiles(CAUSAL, load_gpu(H100), tile="64x64"), "tile is not for a search of tiles"),
+        (lambda: attnsim.whatif(CAUSAL, H100, [{"sm.count": "2x"}], tile="64x64"), "tile is not for cases"),
     ],
 )
 def test_what_is_of_another_kind_is_refused_in_a_line(call: Callable[[], object], told: str) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from attnsim.api.asking import Conditions, Question, ask
+from attnsim.api.playing import Played, play
 from attnsim.cli import main
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.workload import Workload
-from attnsim.simulator.replay import Replay
 from attnsim.studies import sensitivity
-from attnsim.studies.sensitivity import Elasticity, elasticities, replayed, sobol, times
+from attnsim.studies.sensitivity import Elasticity, elasticities, sobol, times
 from attnsim.wording import interval_text, time_text
 from tests.unit.answering import refusal
 
@@ -174,11 +174,12 @@ def test_what_hangs_on_timing_says_how_far(monkeypatch: pytest.MonkeyPatch, caps
     usual = {one.figure: one for one in elasticities(asked)}
     assert not any(one.timing for one in usual.values())
 
-    def jittered(question: Question) -> Replay:
-        found = replayed(question)
-        return replace(found, kernels=tuple(replace(one, spread=0.02) for one in found.kernels))
+    def jittered(question: Question) -> Played[Question]:
+        found = play(question)
+        kernels = tuple(replace(one, spread=0.02) for one in found.replay.kernels)
+        return replace(found, replay=replace(found.replay, kernels=kernels))
 
-    monkeypatch.setattr(sensitivity, "replayed", jittered)
+    monkeypatch.setattr(sensitivity, "play", jittered)
     for one in elasticities(asked):
         assert one.elasticity == usual[one.figure].elasticity
         assert 0.2 < one.timing < 2 * 0.02 / 0.0488 + 0.01

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Unpack
 
 from attnsim.api.answer import Answer, Answers, Outcome, played
 from attnsim.api.answering import answer
-from attnsim.api.asking import Calibrated, Conditions, Question, ask, read_conditions, read_gpus
+from attnsim.api.asking import Conditions, Given, Question, ask, read_conditions, read_gpus
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.gpu import Gpu, changes_text
@@ -223,10 +223,8 @@ def densities(
     sparse: Sequence[str] = (),
     dense: str | None = None,
     shares: Sequence[float] = SHARES,
-    cache: str = "warm",
-    launch: str = "stream",
-    calibration: Calibrated = None,
     done: Callable[[], None] = lambda: None,
+    **given: Unpack[Given],
 ) -> Answers:
     """Predict sparse kernels under a pattern of growing density, and dense flash attention beside them.
 
@@ -245,10 +243,10 @@ def densities(
         The dense implementation, by default the best for the GPU.
     shares : sequence of float
         Of the key blocks of a row, above 0 and up to 1.
-    cache, launch, calibration
-        As for :func:`attnsim.predict`.
     done : callable
         Called after each GPU.
+    given
+        Conditions as for :func:`attnsim.predict`.
 
     Returns
     -------
@@ -278,7 +276,7 @@ def densities(
     counts = sorted({max(1, round(share * blocks)) for share in shares})
     masks = [band if count == blocks else PATTERNS[pattern](count, block, band) for count in counts]
     check_masks(workload, masks)
-    conditions = read_conditions(cache=cache, launch=launch, calibration=calibration)
+    conditions = read_conditions(**given)
     found: list[Outcome] = []
     for machine in machines:
         found.append(answer(ask(workload, machine, "flash", dense, conditions)))
