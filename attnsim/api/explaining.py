@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from itertools import repeat
-from typing import Any, Unpack
+from typing import Any, Generic, Unpack
 
 from attnsim.api.answer import Answer, Outcome, answered, plain
 from attnsim.api.answering import answer
-from attnsim.api.asking import Conditions, Given, Question, ask, read_conditions, read_mechanism
+from attnsim.api.asking import Conditions, Given, Q, Question, ask, read_conditions, read_mechanism
 from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
@@ -87,27 +87,60 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """How one algorithm runs a workload on a GPU.
+class Explained(Generic[Q]):
+    """Why a call takes as long as it does.
+
+    Parameters
+    ----------
+    prediction : Answer
+    loop_nest : str
+        The schedule as it is played.
+    kernels : tuple of KernelFit
+        Blocks against an SM.
+    tensors : tuple of TensorBytes
+    turn : Turn or None
+        By how much the busiest unit would have to be faster for another one to be as busy.
+    levers : tuple of Lever
+        Figures of the GPU, each twice as good, on the same tile.
+    bound : Bound
+        The figure of the GPU whose doubling gains most of the call; that of each kernel stands in `kernels`.
+    """
+
+    prediction: Answer[Q]
+    loop_nest: str
+    kernels: tuple[KernelFit, ...]
+    tensors: tuple[TensorBytes, ...]
+    turn: Turn | None
+    levers: tuple[Lever, ...]
+    bound: Bound
+
+
+def explained(run: Played[Any], found: Answer[Q]) -> dict[str, Any]:
+    """The fields of `Explained` for a call that was played, and its answer."""
+    bound, each = bounds_of(run)
+    fits = map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(run.question.gpu), each)
+    return {
+        "prediction": found,
+        "loop_nest": str(run.schedule),
+        "kernels": tuple(fits),
+        "tensors": tensors_of(run),
+        "turn": turn(run),
+        "levers": levers(run),
+        "bound": bound,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Explained[Question]):
+    """How one algorithm runs a workload on a GPU: `Explained`, and what follows from the question.
 
     Parameters
     ----------
     mechanism : str
         What was asked for.
-    prediction : Answer
-    loop_nest : str
-        The schedule as it is played.
-    kernels : tuple of KernelFit
-    tensors : tuple of TensorBytes
     counts : tuple of Count
     useful_flops, compulsory_bytes : int
         What no schedule does without.
-    bound : Bound
-        The figure of the GPU whose doubling gains most of the call.
-    turn : Turn or None
-        By how much the busiest unit would have to be faster for another one to be as busy.
-    levers : tuple of Lever
-        Figures of the GPU, each twice as good, on the same tile.
     kernel_levers : tuple of KernelLever
         Properties of the kernel, each changed by itself.
     unchanged : Answer, TooLarge or None
@@ -117,16 +150,9 @@ class Explanation:
     """
 
     mechanism: str
-    prediction: Answer[Question]
-    loop_nest: str
-    kernels: tuple[KernelFit, ...]
-    tensors: tuple[TensorBytes, ...]
     counts: tuple[Count, ...]
     useful_flops: int
     compulsory_bytes: int
-    bound: Bound
-    turn: Turn | None
-    levers: tuple[Lever, ...]
     kernel_levers: tuple[KernelLever, ...]
     unchanged: Outcome | None = None
     reached: Mapping[str, float] = field(default_factory=dict)
@@ -204,19 +230,12 @@ def explain(
         run = play(asked)
     except DoesNotFit as why:
         raise InputError(f"{why}; explain a smaller question") from None
-    bound, each = bounds_of(run)
     return Explanation(
+        **explained(run, answered(run)),
         mechanism=what.name,
-        prediction=answered(run),
-        loop_nest=str(run.schedule),
-        kernels=tuple(map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(asked.gpu), each)),
-        tensors=tensors_of(run),
         counts=_counts(run.schedule),
         useful_flops=asked.useful.flops,
         compulsory_bytes=sum(run.schedule.compulsory().values()),
-        bound=bound,
-        turn=turn(run),
-        levers=levers(run),
         kernel_levers=kernel_levers(run),
         unchanged=_before(asked),
         reached={"l2": 1.0, "hbm": asked.gpu.hbm.achievable_fraction},

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from itertools import repeat
 from pathlib import Path
 from typing import Unpack
 
 from attnsim.api.answer import Answer, plain
 from attnsim.api.asking import Given, KernelQuestion, read_conditions, read_gpu
-from attnsim.api.bounds import Bound, bounds_of
-from attnsim.api.comparing.levers import Lever, Turn, levers, turn
-from attnsim.api.explaining import KernelFit, TensorBytes, fit_of, tensors_of
+from attnsim.api.explaining import Explained, explained
 from attnsim.api.playing import Played, replayed, too_large
 from attnsim.api.tracing import NOT_TRACED, trace_schedule
 from attnsim.api.trust import Reason, Trust, components_text
@@ -29,34 +26,16 @@ from attnsim.simulator.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class KernelExplanation:
-    """Why a lifted kernel takes as long as it does.
-
-    Parameters
-    ----------
-    prediction : Answer
-    loop_nest : str
-    fits : tuple of KernelFit
-        Blocks against an SM.
-    tensors : tuple of TensorBytes
-    turn : Turn or None
-    levers : tuple of Lever
-        Figures of the GPU, each twice as good.
-    bound : Bound
-        The bound of the call; that of each kernel stands in `fits`.
-    """
-
-    prediction: Answer[KernelQuestion]
-    loop_nest: str
-    fits: tuple[KernelFit, ...]
-    tensors: tuple[TensorBytes, ...]
-    turn: Turn | None
-    levers: tuple[Lever, ...]
-    bound: Bound
+class KernelExplanation(Explained[KernelQuestion]):
+    """Why a lifted kernel takes as long as it does."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain types, as JSON holds them."""
-        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
+        return {_KEYS.get(one.name, one.name): plain(getattr(self, one.name)) for one in fields(self)}
+
+
+_KEYS = {"kernels": "fits"}
+"""Keys of an explanation in JSON that are not the names of its fields."""
 
 
 def predict_kernel(
@@ -94,16 +73,7 @@ def explain_kernel(kernel: LiftedCall | Path | str, gpu: Gpu | str, **conditions
         Bad input, in one line; also where the kernel does not run on the GPU.
     """
     run = _play(kernel, gpu, conditions)
-    bound, each = bounds_of(run)
-    return KernelExplanation(
-        prediction=_answered(run),
-        loop_nest=str(run.schedule),
-        fits=tuple(map(fit_of, run.schedule.kernels, run.replay.kernels, repeat(run.question.gpu), each)),
-        tensors=tensors_of(run),
-        turn=turn(run),
-        levers=levers(run),
-        bound=bound,
-    )
+    return KernelExplanation(**explained(run, _answered(run)))
 
 
 def trace_kernel(kernel: LiftedCall | Path | str, gpu: Gpu | str, *, sms: int = 2, **given: Unpack[Given]) -> Trace:

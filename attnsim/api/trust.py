@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from attnsim.by_hand import by_hand
 from attnsim.models.calibrations.calibration import Calibration
@@ -147,9 +147,8 @@ def assess(
         speed = f", {chosen.numbers.speed:.3g} as fast" if chosen.numbers.speed != 1.0 else ""
         near.append(Reason("borrowed", f"the kernels of {record.launches} in a build of their own{speed}"))
     if chosen.calibration is not None and chosen.own:
-        for outside in (_outside(w, gpu, chosen.calibration), _options(w, chosen.calibration)):
-            near += [Reason("shape", text) for text in outside.near]
-            far += [Reason("shape", text) for text in outside.far]
+        for is_far, text in (*_outside(w, gpu, chosen.calibration), *_options(w, chosen.calibration)):
+            (far if is_far else near).append(Reason("shape", text))
         near += _wide(w, chosen.calibration)
     if in_unmeasured_format(w, record):
         far.append(Reason("shape", f"number format fp8, of which {record.name} has no measured row"))
@@ -206,55 +205,45 @@ def _furthest(size: tuple[str, int, tuple[int, int], bool]) -> float:
     return -max(value / high, low / value)
 
 
-class _Outside(NamedTuple):
-    """Properties of a question outside a calibration's domain, in words: near it, and far from it."""
-
-    near: list[str]
-    far: list[str]
-
-
-def _options(w: Workload, calibration: Calibration) -> _Outside:
-    """Options of a question that nobody measured; a sink is but one term of a row's sum."""
-    names = {"kv_dtype": f"K and V in {w.kv_dtype}", "softcap": "soft-capping", "sinks": "attention sinks"}
-    near, far = found = _Outside([], [])
-    for option in w.options:
-        (near if option == "sinks" else far).append(f"{names[option]}, which was not measured")
-    if w.page_size and ("page_size", calibration.implementation) in SUPPORTS:
-        near.append("pages of the cache, measured: K and V in one piece")
-    return found
-
-
-def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> _Outside:
-    near, far = found = _Outside([], [])
+def _outside(w: Workload, gpu: Gpu, calibration: Calibration) -> Iterator[tuple[bool, str]]:
+    """Properties of a question outside a calibration's domain, in words, and whether they lie far from it."""
     domain = calibration.domain
     if not calibration.folds:
-        near.append("its calibration was checked only on the rows it was fitted on")
+        yield False, "its calibration was checked only on the rows it was fitted on"
     if gpu.base_id not in domain.gpus:
-        near.append(f"measured on {', '.join(domain.gpus)}, not on {gpu.id}")
+        yield False, f"measured on {', '.join(domain.gpus)}, not on {gpu.id}"
     if w.passes not in domain.passes:
         together = all(direction in domain.passes for direction in w.directions) and w.passes == "fwd+bwd"
-        (near if together else far).append(f"pass {w.passes}, measured: {', '.join(domain.passes)}")
+        yield not together, f"pass {w.passes}, measured: {', '.join(domain.passes)}"
     dims = sorted(domain.head_dims)
     if w.head_dim not in dims:
         between = dims[0] < w.head_dim < dims[-1]
-        (near if between else far).append(f"head_dim {w.head_dim}, measured: {', '.join(map(str, dims))}")
+        yield not between, f"head_dim {w.head_dim}, measured: {', '.join(map(str, dims))}"
     if w.lengths:
-        near.append("sequences of different lengths, measured: of one length")
+        yield False, "sequences of different lengths, measured: of one length"
     if w.head_dim_v != w.head_dim:
-        far.append(f"head_dim_v {w.head_dim_v} differs from head_dim {w.head_dim}")
+        yield True, f"head_dim_v {w.head_dim_v} differs from head_dim {w.head_dim}"
     for name, value, (low, high), is_far in sorted(beyond(w, calibration), key=_furthest):
-        (far if is_far else near).append(beyond_text(name, value, low, high))
+        yield is_far, beyond_text(name, value, low, high)
     if w.mask.is_causal not in domain.causal:
-        near.append(f"{'causal' if w.mask.is_causal else 'not causal'}, which was not measured")
+        yield False, f"{'causal' if w.mask.is_causal else 'not causal'}, which was not measured"
     if w.mask.is_windowed and not domain.windowed:
-        far.append("sliding window, which was not measured")
+        yield True, "sliding window, which was not measured"
     if not w.mask.is_band:
-        far.append("a mask with patterns, none of which was measured")
+        yield True, "a mask with patterns, none of which was measured"
     if w.dropout and not domain.dropout:
-        far.append("dropout, which was not measured")
+        yield True, "dropout, which was not measured"
     if w.element_bytes != 2:
-        near.append(f"number format {w.dtype}; calibrations are of 16-bit formats")
-    return found
+        yield False, f"number format {w.dtype}; calibrations are of 16-bit formats"
+
+
+def _options(w: Workload, calibration: Calibration) -> Iterator[tuple[bool, str]]:
+    """Options of a question that nobody measured, as `_outside`; a sink is but one term of a row's sum."""
+    names = {"kv_dtype": f"K and V in {w.kv_dtype}", "softcap": "soft-capping", "sinks": "attention sinks"}
+    for option in w.options:
+        yield option != "sinks", f"{names[option]}, which was not measured"
+    if w.page_size and ("page_size", calibration.implementation) in SUPPORTS:
+        yield False, "pages of the cache, measured: K and V in one piece"
 
 
 NEAR = by_hand(2.0, "factor beyond a calibration's ranges of lengths and rows that still counts as near")

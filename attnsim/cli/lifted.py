@@ -117,7 +117,7 @@ def _print(found: KernelExplanation, verbose: bool) -> None:
     out, asked = show.console(), found.prediction
     out.print(f"{asked.implementation} on {asked.machine}\n")
     out.print(f"{found.loop_nest}\n")
-    fit_tables.print_kernels(out, found.fits)
+    fit_tables.print_kernels(out, found.kernels)
     tensors = [
         {
             "kernel": row.kernel,

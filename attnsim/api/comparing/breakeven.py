@@ -9,10 +9,19 @@ from functools import cache
 from itertools import groupby
 from typing import Unpack
 
-from attnsim.api.answer import Answer
+from attnsim.api.answer import Answer, played
 from attnsim.api.answering import answer
 from attnsim.api.asking import Calibrated, Conditions, Given, Question, ask, read_conditions, read_gpu
-from attnsim.api.comparing.densities import BLOCK, PATTERNS, Against, Grown, check_masks, check_pattern, sparse_names
+from attnsim.api.comparing.densities import (
+    BLOCK,
+    FEWER,
+    PATTERNS,
+    Against,
+    Grown,
+    check_masks,
+    check_pattern,
+    sparse_names,
+)
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.gpu import Gpu
@@ -158,8 +167,8 @@ def breakeven(
     rows = []
     for seq in seqs:
         question = replace(workload, seq_q=seq, seq_kv=seq, mask=band)
-        yours = None if workload.mask == band else replace(question, mask=workload.mask)
-        to_beat = answer(ask(question, where, "flash", dense, plain))
+        yours = None if workload.mask == band else workload.mask
+        to_beat = played(answer(ask(question, where, "flash", dense, plain)), FEWER)
         first = PATTERNS[pattern](1, BLOCK, band)
         names = sparse_names(question, where, first, sparse or (None, "attnsim.sparse"))
         for conditions in by_tile:
@@ -177,7 +186,7 @@ def breakeven(
     return rows
 
 
-def _row(grown: Grown, yours: Workload | None, conditions: Conditions) -> BreakEven:
+def _row(grown: Grown, yours: Mask | None, conditions: Conditions) -> BreakEven:
     """One kernel on one tile at one length."""
     most = grown.most
     shares = sorted({max(1, round(share * most)) for share in (1 / most, *SHARES)})
@@ -201,9 +210,9 @@ def _row(grown: Grown, yours: Workload | None, conditions: Conditions) -> BreakE
         pattern=grown.pattern,
         block=grown.block,
         tile_given=conditions.tile is not None,
-        trust="; ".join(_whose_numbers(one) for one in (grown.prediction(crossing or 1), grown.dense)),
-        yours=grown.of(yours) if yours is not None else None,
-        points=grown.points(),
+        trust="; ".join(_whose_numbers(one) for one in (grown.sparse(grown.mask(crossing or 1)), grown.dense)),
+        yours=grown.under(yours) if yours is not None else None,
+        points=tuple(grown.points[blocks] for blocks in sorted(grown.points)),
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Unpack
 
 from attnsim.api.answer import Answer, Answers, Outcome, played
@@ -30,6 +30,10 @@ PATTERNS: dict[str, Callable[[int, int, Mask], Mask]] = {
     "bigbird": lambda blocks, block, band: Mask.bigbird(block, random_blocks=blocks) & band,
 }
 """Patterns that grow from one block of keys a row to all of them: how many blocks, their tokens, the band around."""
+
+
+FEWER = "take fewer heads or keys"
+"""The advice where a call does not fit the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Against:
         return found | {"speedup": self.speedup.value, "low": self.speedup.low, "high": self.speedup.high}
 
 
+@dataclass(frozen=True, eq=False)
 class Grown:
     """A sparse kernel under a pattern of so many blocks a row, each played once.
 
@@ -105,62 +110,52 @@ class Grown:
         A name of `PATTERNS`.
     block : int
         Tokens of a block.
-    dense : Answer or TooLarge
+    dense : Answer
         Of `question`.
+    points : dict of int to Against
+        By the number of blocks.
     """
 
-    def __init__(
-        self,
-        question: Workload,
-        gpu: Gpu,
-        name: str,
-        conditions: Conditions,
-        pattern: str,
-        block: int,
-        dense: Outcome,
-    ) -> None:
-        self.question, self.gpu, self.name, self.conditions = question, gpu, name, conditions
-        self.pattern, self.block, self.dense = pattern, block, played(dense, "take fewer heads or keys")
-        self.most = -(-question.seq_kv // block)
-        self._played: dict[int, tuple[Answer[Question], Against]] = {}
+    question: Workload
+    gpu: Gpu
+    name: str
+    conditions: Conditions
+    pattern: str
+    block: int
+    dense: Answer[Question]
+    points: dict[int, Against] = field(default_factory=dict)
+
+    @property
+    def most(self) -> int:
+        """Blocks of a row of the whole band."""
+        return -(-self.question.seq_kv // self.block)
 
     def at(self, blocks: int) -> Against:
         """Under so many blocks a row; all of them are the whole band."""
-        return self._at(blocks)[1]
-
-    def prediction(self, blocks: int) -> Answer[Question]:
-        """The sparse kernel's time under so many blocks a row."""
-        return self._at(blocks)[0]
-
-    def points(self) -> tuple[Against, ...]:
-        """Everything played so far, the sparsest first."""
-        return tuple(self._played[blocks][1] for blocks in sorted(self._played))
-
-    def _at(self, blocks: int) -> tuple[Answer[Question], Against]:
-        if blocks not in self._played:
-            self._played[blocks] = self._play(replace(self.question, mask=self.mask(blocks)))
-        return self._played[blocks]
+        if blocks not in self.points:
+            self.points[blocks] = self.under(self.mask(blocks))
+        return self.points[blocks]
 
     def mask(self, blocks: int) -> Mask:
         """The mask of so many blocks a row."""
-        band = self.question.mask
-        return band if blocks == self.most else PATTERNS[self.pattern](blocks, self.block, band)
+        return grown_mask(self.pattern, blocks, self.block, self.question)
 
-    def of(self, w: Workload) -> Against:
-        """Under the mask of `w`."""
-        return self._play(w)[1]
+    def sparse(self, mask: Mask) -> Answer[Question]:
+        """The sparse kernel's answer under a mask."""
+        asked = ask(replace(self.question, mask=mask), self.gpu, "sparse", self.name, self.conditions)
+        return played(answer(asked), FEWER)
 
-    def _play(self, w: Workload) -> tuple[Answer[Question], Against]:
-        asked = ask(w, self.gpu, "sparse", self.name, self.conditions)
-        found = played(answer(asked), "take fewer heads or keys")
+    def under(self, mask: Mask) -> Against:
+        """The kernel under a mask, against the dense one."""
+        found, w = self.sparse(mask), replace(self.question, mask=mask)
         ratio = found.speedup_over(self.dense)
         assert ratio is not None  # both fit
         tile: Any = found.run.schedule.tile  # rows x keys, as every sparse kernel has one
         visits, every = (
-            int(mask.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys).visits.sum())
-            for mask in (asked.w.mask, self.question.mask)
+            int(one.tile_counts(w.seq_q, w.seq_kv, tile.rows, tile.keys).visits.sum())
+            for one in (found.workload.mask, self.question.mask)
         )
-        against = Against(
+        return Against(
             gpu=self.gpu.id,
             changes=changes_text(self.gpu.changes),
             seq=w.seq_q,
@@ -176,7 +171,12 @@ class Grown:
             speedup=ratio,
             busiest=found.busiest,
         )
-        return found, against
+
+
+def grown_mask(pattern: str, blocks: int, block: int, question: Workload) -> Mask:
+    """The pattern of so many blocks a row within the question's band; all of them are the band."""
+    band, most = question.mask, -(-question.seq_kv // block)
+    return band if blocks == most else PATTERNS[pattern](blocks, block, band)
 
 
 def sparse_names(question: Workload, gpu: Gpu, mask: Mask, asked: Iterable[str | None]) -> list[str]:
@@ -274,7 +274,7 @@ def densities(
     if not shares or not all(0 < share <= 1 for share in shares):
         raise InputError("a share of the blocks is not above 0 and up to 1; give some such as 0.01, 0.1, 1")
     counts = sorted({max(1, round(share * blocks)) for share in shares})
-    masks = [band if count == blocks else PATTERNS[pattern](count, block, band) for count in counts]
+    masks = [grown_mask(pattern, count, block, workload) for count in counts]
     check_masks(workload, masks)
     conditions = read_conditions(**given)
     found: list[Outcome] = []
