@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from html import escape
 from operator import attrgetter
@@ -578,9 +578,6 @@ class Answers(list[Outcome]):
     >>> list(found.to_frame()["algorithm"])
     ['naive', 'flash']
     """
-
-    def __init__(self, found: Iterable[Outcome] = ()) -> None:
-        super().__init__(found)
 
     def to_frame(self) -> pd.DataFrame:
         """A row an answer, the columns of :meth:`Answer.row`."""

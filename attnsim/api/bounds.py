@@ -11,7 +11,6 @@ no answer and no range ends at it, but an answer well beyond it says so.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,6 +26,7 @@ from attnsim.models.hardware.units import UNITS, bound_text, unit_text
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator import players
 from attnsim.simulator.replay import Replay
+from attnsim.tables import read_csv
 from attnsim.wording import times_text
 
 LEAST = by_hand(1.02, "speedup by a figure twice as good below which that figure is not said to bound: the call waits")
@@ -183,13 +183,12 @@ class Fastest:
 
 @lru_cache(maxsize=1)
 def _table() -> dict[tuple[str, str], Fastest]:
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["gpu"], row["pass"]): Fastest(
-                float(row["share"]), int(row["rows"]), row["implementation"], row["source"], row["question"]
-            )
-            for row in csv.DictReader(file)
-        }
+    return {
+        (row["gpu"], row["pass"]): Fastest(
+            float(row["share"]), int(row["rows"]), row["implementation"], row["source"], row["question"]
+        )
+        for row in read_csv(TABLE)
+    }
 
 
 def fastest(gpu: Gpu, passes: str) -> Fastest | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -45,6 +45,8 @@ class Accuracy:
     ----------
     implementation : str
         Whose code was predicted; "all" for every row.
+    gpu : str
+        Where the rows ran; "" for every row, and where all ran on one GPU.
     rows : int
         Those that have a time and a prediction.
     mean, median : float
@@ -53,17 +55,15 @@ class Accuracy:
         Geometric mean of predicted over measured, less 1: above 0 where predictions are too long.
     inside : int
         Rows whose time lies in the prediction's 90 % range.
-    gpu : str
-        Where the rows ran; "" for every row, and where all ran on one GPU.
     """
 
     implementation: str
+    gpu: str
     rows: int
     mean: float
     median: float
     bias: float
     inside: int
-    gpu: str = ""
 
     @property
     def coverage(self) -> float:
@@ -72,16 +72,7 @@ class Accuracy:
 
     def to_dict(self) -> dict[str, object]:
         """The fields and the coverage, ready for JSON."""
-        return {
-            "implementation": self.implementation,
-            "gpu": self.gpu,
-            "rows": self.rows,
-            "mean": self.mean,
-            "median": self.median,
-            "bias": self.bias,
-            "inside": self.inside,
-            "coverage": self.coverage,
-        }
+        return asdict(self) | {"coverage": self.coverage}
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +138,7 @@ class Check:
             parts.setdefault((str(row.answer["used_implementation"]), row.gpu if several else ""), []).append(row)
         if not parts:
             return []
-        each = [replace(accuracy_of(name, rows), gpu=gpu) for (name, gpu), rows in parts.items()]
+        each = [accuracy_of(name, rows, gpu) for (name, gpu), rows in parts.items()]
         return [accuracy_of("all", answered), *(each if len(each) > 1 else [])]
 
     @cached_property
@@ -253,12 +244,13 @@ def _lines_of(pairs: Iterable[tuple[str, object]]) -> dict[str, list[object]]:
     return found
 
 
-def accuracy_of(name: str, rows: Sequence[AnsweredRow]) -> Accuracy:
+def accuracy_of(name: str, rows: Sequence[AnsweredRow], gpu: str = "") -> Accuracy:
     """The accuracy of rows that have a time and a prediction, at least one."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
     errors = [abs(ratio - 1) for ratio in ratios]
     return Accuracy(
         name,
+        gpu,
         len(ratios),
         statistics.fmean(errors),
         statistics.median(errors),

@@ -6,12 +6,11 @@ numbers whose unit the name or ``--time-unit`` says; what looks like arrivals an
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from attnsim.errors import InputError, Taken, nearest, shown
 from attnsim.models.question.case_file import read_table, records
 from attnsim.models.question.columns import NOTHING_SAID, Naming
 from attnsim.models.question.words import cell_number
+from attnsim.tables import read_csv
 
 LONGEST = 1 << 24
 LONGEST_S = 1e7
@@ -57,15 +57,6 @@ class Request(NamedTuple):
     output: int
 
 
-class _Name(NamedTuple):
-    """A line of requests.csv."""
-
-    field: str
-    name: str
-    unit: str
-    beside: str
-
-
 class _Column(NamedTuple):
     """A column that is read, and the unit that its name says."""
 
@@ -74,9 +65,8 @@ class _Column(NamedTuple):
 
 
 @functools.cache
-def _names() -> tuple[_Name, ...]:
-    with (files("attnsim.api") / "requests.csv").open(encoding="utf-8") as file:
-        return tuple(_Name(row["field"], row["name"], row["unit"], row["beside"]) for row in csv.DictReader(file))
+def _names() -> list[dict[str, str]]:
+    return read_csv(files("attnsim.api") / "requests.csv")
 
 
 def read_requests(path: str | Path, naming: Naming = NOTHING_SAID) -> tuple[Request, ...]:
@@ -166,17 +156,8 @@ def _frame(path: Path) -> pd.DataFrame:
         raise InputError(f"{path} holds no list of objects; write one a request, with prompt and output tokens")
     if found and all(any(key in one for key in _TURNS) for one in found):
         found = _spoken(path, found)
-    frame = pd.DataFrame([dict(_flat(one)) for one in found], dtype=object)
+    frame = pd.json_normalize(found).astype(object)
     return frame.set_index(pd.RangeIndex(1, len(frame) + 1, name="request"))
-
-
-def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested objects, by the path to them: usage.prompt_tokens."""
-    for key, value in content.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def _spoken(path: Path, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -221,15 +202,15 @@ def _find(path: Path, field: str, have: Sequence[str], naming: Naming) -> _Colum
     plain = {_plain(name.rpartition(".")[2]): name for name in have if name not in taken}
     parted = {base: (name, unit) for name in have if name not in taken for base, unit in [_parted(name)] if unit}
     for one in _names():
-        if one.field != field or (one.beside and one.beside not in plain):
+        if one["field"] != field or (one["beside"] and one["beside"] not in plain):
             continue
-        if one.name in plain:
-            return _Column(plain[one.name], one.unit)
-        if field == "arrival" and one.name in parted:
-            return _Column(*parted[one.name])
+        if one["name"] in plain:
+            return _Column(plain[one["name"]], one["unit"])
+        if field == "arrival" and one["name"] in parted:
+            return _Column(*parted[one["name"]])
     if field == "arrival":
         return None
-    allowed = ", ".join(dict.fromkeys(one.name for one in _names() if one.field == field))
+    allowed = ", ".join(dict.fromkeys(one["name"] for one in _names() if one["field"] == field))
     raise InputError(
         f"{path} has no column {field}; {nearest(field, have)}; write --map {field}=COLUMN; known: {allowed}"
     )

@@ -82,12 +82,9 @@ class HardwareSearch:
         That is so if the range of their ratio includes 1, or they differ by at most the scheduling anomalies
         (`ANOMALIES`).
         """
-        if one.answer is None or other.answer is None:
-            return False
-        ratio = compared(one.answer.predictions, other.answer.predictions, self.mix)
-        if ratio is None:
-            return False
-        return ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= ANOMALIES
+        both = one.answer and other.answer and (one.answer.predictions, other.answer.predictions)
+        ratio = compared(*both, self.mix) if both else None
+        return ratio is not None and (ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= ANOMALIES)
 
     def alike_runs(self, machines: Sequence[Design]) -> list[list[int]]:
         """Group machines by time: each run holds the machines that cannot be distinguished from its fastest one."""
