@@ -12,9 +12,8 @@ from attnsim.api.adapting.own import OwnTimings
 from attnsim.errors import InputError, nearest, shown
 from attnsim.files import read_yaml
 from attnsim.models.question.workload import Workload
-from attnsim.studies.axes import read_at
 from attnsim.studies.points import Point, point
-from attnsim.studies.study import Study
+from attnsim.studies.study import Study, read_at
 from attnsim.studies.study_file import study_of
 
 PICTURES = ("roofline", "units", "timeline")

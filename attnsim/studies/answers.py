@@ -13,11 +13,10 @@ from attnsim.api.adapting.own import OwnTimings
 from attnsim.api.lifted import predict_kernel
 from attnsim.api.tables import Cells, answer_columns, one_line
 from attnsim.models.question.columns import ADDED_COLUMNS
-from attnsim.studies.axes import COLUMNS, Values
 from attnsim.studies.closed_answers import Texts, closed_forms, uncertainty
 from attnsim.studies.closed_form import BOUNDS
 from attnsim.studies.points import KernelPoint, Point, counts, field_values, figures, kernel_point, point
-from attnsim.studies.study import Chunk, Points, Study
+from attnsim.studies.study import COLUMNS, Chunk, Points, Study, Values
 
 CLOSED_FORM, REPLAY = "closed-form", "replay"
 NOT_PLAYED = "extrapolated: closed form, nothing was played"

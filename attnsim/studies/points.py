@@ -18,8 +18,7 @@ from attnsim.models.hardware.sections import FIELDS, changeable_alone
 from attnsim.models.question.lengths import read_lengths
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import LiftedCall
-from attnsim.studies.axes import COUNTS, Values
-from attnsim.studies.study import Column, Points
+from attnsim.studies.study import COUNTS, Column, Points, Values
 
 RATES = tuple(key for key, field in FIELDS.items() if field.read == "rate")
 """Figures that closed forms read."""

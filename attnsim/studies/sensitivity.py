@@ -22,10 +22,9 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import UNITS
 from attnsim.models.question.workload import Workload
-from attnsim.studies.axes import WORKLOAD_FIELDS, Axis
 from attnsim.studies.closed_answers import closed_forms
 from attnsim.studies.points import RATES, changed
-from attnsim.studies.study import Column, Points
+from attnsim.studies.study import WORKLOAD_FIELDS, Axis, Column, Points
 
 STEP = 0.05
 """Relative step of the central differences. Smaller steps are dominated by the replay's scheduling anomalies of up

@@ -17,8 +17,7 @@ from attnsim.models.llm.asked import asked_layers
 from attnsim.models.llm.files import load_model
 from attnsim.models.question.words import FIELD_WORDS
 from attnsim.models.schedule.kernel_file import read_kernels
-from attnsim.studies.axes import COLUMNS, Axis, T, change_axis, check_keys, read_at, shape_axis, workload_axis
-from attnsim.studies.study import Study
+from attnsim.studies.study import COLUMNS, Axis, Study, T, change_axis, check_keys, read_at, shape_axis, workload_axis
 
 MODEL_FIELDS = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask", "latent")
 """Fields of a workload that a model (:class:`attnsim.models.llm.model.Model`) sets."""

@@ -9,7 +9,7 @@ import pytest
 from attnsim import InputError, Operations, Workload, compare, predict, predict_table
 from attnsim.cli import main
 from attnsim.models.question.operations import ORDER
-from attnsim.studies.axes import workload_axis
+from attnsim.studies.study import workload_axis
 from tests.unit.answering import refusal
 
 A100 = "a100-sxm4-80gb"

@@ -12,7 +12,7 @@ import numpy as np
 from attnsim.errors import InputError
 from attnsim.kernels.lift.lifting import Nest, PtxLaunch, Resources, bytes_of, lift
 from attnsim.models.digest import version
-from attnsim.models.schedule.lifted import Lifted, LiftedCall, Origin
+from attnsim.models.schedule.instructions import Lifted, LiftedCall, Origin
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign.compilers import compile_kernel
