@@ -15,7 +15,7 @@ from attnsim.api.tables import Cells, answer_columns, one_line
 from attnsim.models.question.columns import ADDED_COLUMNS
 from attnsim.studies.closed_answers import Texts, closed_forms, uncertainty
 from attnsim.studies.closed_form import BOUNDS
-from attnsim.studies.points import KernelPoint, Point, counts, field_values, figures, kernel_point, point
+from attnsim.studies.points import Point, counts, field_values, figures, point
 from attnsim.studies.study import COLUMNS, Chunk, Points, Study, Values
 
 CLOSED_FORM, REPLAY = "closed-form", "replay"
@@ -41,9 +41,8 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     replayed = np.ones(points.count, dtype=bool)
     if study.method != REPLAY:
         replayed = _closed(study, points, answers, chunk.replays)
-    read = kernel_point if study.kernels else point
     for row in np.flatnonzero(replayed):
-        answers.put(int(row), replay(read(points, int(row)), study.cache, study.launch, study.own))
+        answers.put(int(row), replay(point(points, int(row)), study.cache, study.launch, study.own))
     columns: dict[str, pa.Array] = {"point": pa.array(np.arange(chunk.first, chunk.stop))}
     columns |= _question_columns(points)
     if not study.kernels:
@@ -54,10 +53,10 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     return pa.table(columns | answers.arrays())
 
 
-def replay(question: Point | KernelPoint, cache: str, launch: str, own: OwnTimings | None = None) -> Cells:
+def replay(question: Point, cache: str, launch: str, own: OwnTimings | None = None) -> Cells:
     """Answer a point by replay; never raises, but returns the error as text."""
     try:
-        if isinstance(question, KernelPoint):
+        if question.kernel is not None:
             return answer_columns(predict_kernel(question.kernel, question.gpu(), cache=cache, launch=launch))
         return answer_columns(answering.answer(question.ask(cache, launch, own)))
     except Exception as error:

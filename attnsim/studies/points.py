@@ -50,8 +50,8 @@ def changed(gpu: Gpu, changes: Changes) -> Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """The GPU of a point.
+class Point:
+    """The question of one point, with its GPU.
 
     Parameters
     ----------
@@ -59,32 +59,25 @@ class Changed:
         The unchanged GPU.
     changes : tuple
         Changed figures, see `changed`.
+    fields : dict
+        Fields of the workload that the study sets.
+    tile : str
+        "shipped", "retuned" or rows x keys.
+    kernel : LiftedCall, optional
+        A kernel file, which takes the place of algorithm and workload.
     """
 
     base: Gpu
     changes: Changes
+    fields: dict[str, Any]
+    algorithm: str = ""
+    implementation: str | None = None
+    tile: str = "shipped"
+    kernel: LiftedCall | None = None
 
     def gpu(self) -> Gpu:
         """Return the GPU with its changes."""
         return changed(self.base, self.changes)
-
-
-@dataclass(frozen=True, slots=True)
-class Point(Changed):
-    """The question of one point, with its GPU.
-
-    Parameters
-    ----------
-    tile : str
-        "shipped", "retuned" or rows x keys.
-    fields : dict
-        Fields of the workload that the study sets.
-    """
-
-    algorithm: str
-    implementation: str | None
-    tile: str
-    fields: dict[str, Any]
 
     def workload(self) -> Workload:
         """Return the workload; the default of `seq_q` is 1 for decode, else `seq_kv`."""
@@ -107,28 +100,8 @@ class Point(Changed):
         return ask(self.workload(), self.gpu(), self.algorithm, self.implementation, conditions)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelPoint(Changed):
-    """The question of one point of a kernel file, which replaces algorithm and workload."""
-
-    kernel: LiftedCall
-
-
 def point(points: Points, row: int) -> Point:
     """Return one of the points."""
-    changes, found = _values_of(points, row)
-    base, algorithm, tile = (found.pop(name) for name in ("gpu", "algorithm", "tile"))
-    return Point(base, changes, algorithm, found.pop("implementation", None), tile, found)
-
-
-def kernel_point(points: Points, row: int) -> KernelPoint:
-    """Return one of the points of a study of kernel files."""
-    changes, found = _values_of(points, row)
-    return KernelPoint(found["gpu"], changes, found["kernel"])
-
-
-def _values_of(points: Points, row: int) -> tuple[Changes, dict[str, Any]]:
-    """Return a point's changed figures, and its values of all other axes by name."""
     found: dict[str, Any] = {}
     changes = []
     for column in points.columns.values():
@@ -139,7 +112,8 @@ def _values_of(points: Points, row: int) -> tuple[Changes, dict[str, Any]]:
             found |= value
         else:
             found[axis.name] = int(value) if axis.name in COUNTS else value
-    return tuple(changes), found
+    named = {name: found.pop(name) for name in ("algorithm", "implementation", "tile", "kernel") if name in found}
+    return Point(found.pop("gpu"), tuple(changes), found, **named)
 
 
 def field_values(points: Points, name: str, default: Any) -> tuple[Values, Ints]:
