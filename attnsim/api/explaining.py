@@ -18,7 +18,7 @@ from attnsim.api.bounds import Bound, bounds_of
 from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.levers import KernelLever, Lever, Turn, kernel_levers, levers, turn
 from attnsim.api.comparing.ratios import Ratio
-from attnsim.api.playing import DoesNotFit, Played, play
+from attnsim.api.playing import Played, play
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import HBM, TENSOR
@@ -226,10 +226,7 @@ def explain(
     what = read_mechanism(mechanism)
     w = what.example if workload is None else workload
     asked = ask(w, gpu, what, implementation, read_conditions(**given))
-    try:
-        run = play(asked)
-    except DoesNotFit as why:
-        raise InputError(f"{why}; explain a smaller question") from None
+    run = play(asked, "explain a smaller question")
     return Explanation(
         **explained(run, answered(run)),
         mechanism=what.name,

@@ -41,19 +41,14 @@ REPLAYED_CANDIDATES = 12
 """Tiles that a retuning replays, after a simple estimate has sorted all that fit."""
 
 
+OF_A_REPLAY = ("mode", "budget", "cache", "launch", "within_s", "progress")
+"""Conditions that a replay takes; the others choose its schedule, or correct its time."""
+
+
 def replayed(schedule: Schedule, gpu: Gpu, numbers: Numbers, conditions: Conditions) -> Replay:
     """The replay of a schedule under the conditions."""
-    return replay(
-        schedule,
-        gpu,
-        numbers,
-        mode=conditions.mode,
-        budget=conditions.budget,
-        cache=conditions.cache,
-        launch=conditions.launch,
-        within_s=conditions.within_s,
-        progress=conditions.progress,
-    )
+    how: dict[str, Any] = {name: getattr(conditions, name) for name in OF_A_REPLAY}
+    return replay(schedule, gpu, numbers, **how)
 
 
 def retuned(
@@ -177,15 +172,17 @@ class DoesNotFit(InputError):
     peak_bytes : int
         Inputs, outputs and scratch alive together; without the schedule's scratch where the rest is too large already.
     gpu : Gpu
+    advice : str
+        What to do about it.
     """
 
-    def __init__(self, chosen: Chosen, peak_bytes: int, gpu: Gpu) -> None:
-        super().__init__(too_large(peak_bytes, gpu.hbm.capacity_bytes))
+    def __init__(self, chosen: Chosen, peak_bytes: int, gpu: Gpu, advice: str) -> None:
+        super().__init__("; ".join(filter(None, (too_large(peak_bytes, gpu.hbm.capacity_bytes), advice))))
         self.chosen, self.peak_bytes = chosen, peak_bytes
 
 
-def play(question: Question) -> Played[Question]:
-    """Play a question.
+def play(question: Question, advice: str = "") -> Played[Question]:
+    """Play a question; `advice` says what to do where the call does not fit the memory.
 
     Raises
     ------
@@ -197,10 +194,10 @@ def play(question: Question) -> Played[Question]:
     record, w, gpu = question.record, question.w, question.gpu
     chosen, peak = built(choose(record, gpu), record, w, gpu), peak_bytes(record, w)
     if peak > gpu.hbm.capacity_bytes:
-        raise DoesNotFit(chosen, peak, gpu)
+        raise DoesNotFit(chosen, peak, gpu, advice)
     schedule, replay = play_schedule(record, w, gpu, chosen.numbers, question.conditions)
     if schedule.peak_memory_bytes > gpu.hbm.capacity_bytes:
-        raise DoesNotFit(chosen, schedule.peak_memory_bytes, gpu)
+        raise DoesNotFit(chosen, schedule.peak_memory_bytes, gpu, advice)
     return Played(question, chosen, schedule, replay)
 
 

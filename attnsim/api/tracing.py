@@ -8,7 +8,7 @@ from typing import Unpack
 
 from attnsim.api.answering import answer, runs_of
 from attnsim.api.asking import Conditions, Given, Question, ask, read_algorithm, read_conditions
-from attnsim.api.playing import DoesNotFit, play
+from attnsim.api.playing import play
 from attnsim.errors import InputError
 from attnsim.models.calibrations.numbers import Numbers
 from attnsim.models.hardware.gpu import Gpu
@@ -91,10 +91,7 @@ def traces(
 
 
 def _traced(question: Question, sms: int) -> Trace:
-    try:
-        run = play(question)
-    except DoesNotFit as why:
-        raise InputError(f"{why}; take a smaller batch or length") from None
+    run = play(question, "take a smaller batch or length")
     found = trace_schedule(run.schedule, question.gpu, run.chosen.numbers, question.conditions, sms)
     return found if question.conditions.own is None else _longer(found, answer(question).correction)
 
