@@ -28,12 +28,12 @@ from attnsim.models.hardware.units import COUNTED
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
 from attnsim.models.implementations.fused.tile import KEYS, ROWS, FusedTiles, accumulators_that_fit
 from attnsim.models.implementations.implementation import Builder, Implementation, TileRequest
-from attnsim.models.implementations.surrounding import host_s
+from attnsim.models.implementations.options import host_s
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import with_borrowed_counts
 from attnsim.models.schedule.occupancy import occupancy
+from attnsim.models.schedule.row_tiles import padded
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.models.schedule.widths import padded
 from attnsim.simulator.replay import Replay, replay
 from attnsim.simulator.unit_costs import PS, unit_costs
 

@@ -15,9 +15,8 @@ from attnsim.kernels.device import Array, Device
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import attention, scores_bytes
-from attnsim.ptx.adversarial import fill
-from attnsim.ptx.formats import decode, encode
-from attnsim.ptx.outcome import Outcome
+from attnsim.ptx.counters import decode, encode
+from attnsim.ptx.outcome import Outcome, fill
 
 NO_LIMIT = 1 << 30
 """Kernels' value for an unlimited band: longer than any sequence, and small enough not to overflow when added to."""

@@ -15,8 +15,7 @@ from attnsim.kernels.device import Grid, check_launch, check_supported
 from attnsim.kernels.variant import Variant, compile_variant
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.schedule.schedule import Kernel, Schedule
-from attnsim.ptx.counters import Counters
-from attnsim.ptx.formats import POISON
+from attnsim.ptx.counters import POISON, Counters
 from attnsim.ptx.run import run
 from attnsim.ptx.shared import SWIZZLE_BYTES, TensorMap
 

@@ -34,7 +34,7 @@ from attnsim.models.hardware.clock_law import limit_felt, settled
 from attnsim.models.hardware.units import ASYNC_SHARE, CONCURRENT, COUNTED, UNITS
 from attnsim.models.schedule.gemm import library_counts
 from attnsim.simulator.memory import KNEE, L2_KEPT
-from attnsim.simulator.prepare import prepare
+from attnsim.simulator.program import prepare
 from attnsim.simulator.replay import LAUNCH_BOUND
 from attnsim.studies.plans import PER_FLOP, Plan
 

@@ -206,11 +206,11 @@ def test_a_short_all_reduce_norms_too(llama: StepAnswer) -> None:
 
 def test_in_fp8_the_kernel_before_converts_and_router_and_head_stay_wide() -> None:
     """TensorRT-LLM's norms, attention and activations write fp8; vLLM's attention does not."""
-    asked = {"lengths": "1:4096 x 16", "dtype": "fp8"}
-    parts = {
-        library: {part.name: part.time_s or 0.0 for _, part in step("llama-3-8b", H100, library=library, **asked).parts}
+    steps = {
+        library: step("llama-3-8b", H100, "1:4096 x 16", dtype="fp8", library=library)
         for library in ("vllm", "tensorrt-llm")
     }
+    parts = {library: {part.name: part.time_s or 0.0 for _, part in one.parts} for library, one in steps.items()}
     wide = {part.name: part.time_s or 0.0 for _, part in step("llama-3-8b", H100, "1:4096 x 16").parts}
     assert parts["vllm"]["LM head"] == parts["tensorrt-llm"]["LM head"] == wide["LM head"]
     assert parts["vllm"]["QKV projection"] < wide["QKV projection"]

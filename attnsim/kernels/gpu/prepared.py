@@ -12,7 +12,7 @@ from attnsim.kernels.device import Array, Device
 from attnsim.kernels.sparse import list_blocks
 from attnsim.models.implementations.own.linear_tiles import is_causal
 from attnsim.models.question.workload import Workload
-from attnsim.ptx.formats import encode
+from attnsim.ptx.counters import encode
 
 DRAWN = 1 << 20
 """Numbers drawn for an array; longer arrays repeat them."""

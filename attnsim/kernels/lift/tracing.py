@@ -19,8 +19,7 @@ from attnsim.ptx.foreign.compilers import compile_kernel
 from attnsim.ptx.foreign.launching import Ready
 from attnsim.ptx.foreign.run import block_of, check_grid, find_entry, fitted
 from attnsim.ptx.machine_code import Code, kernels_in
-from attnsim.ptx.nvrtc import Compiled
-from attnsim.ptx.ptxas import assemble
+from attnsim.ptx.nvrtc import Compiled, assemble
 from attnsim.ptx.run import sizes
 
 
