@@ -49,6 +49,7 @@ sizes: ## lines that hold code, by folder, beside their budget
 
 outputs: $(STAMP) ## write every output shown in a document, notebook or picture anew
 	$(BIN)/python benchmarks/architecture_picture.py
+	$(BIN)/python benchmarks/command_help.py
 	$(BIN)/python benchmarks/mechanism_pages.py
 	$(BIN)/python benchmarks/gallery.py
 	$(BIN)/python benchmarks/refresh_readme.py

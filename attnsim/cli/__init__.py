@@ -40,8 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise InputError("stdout is closed; send it to a file, a pipe or /dev/null")
-        with _notes():
-            code = app.app(args=given or ["--help"], prog_name="attnsim", standalone_mode=False)
+        code: object = 0
+        if text := help.stored(given):
+            print(text)
+        else:
+            with _notes():
+                code = app.app(args=given or ["--help"], prog_name="attnsim", standalone_mode=False)
         sys.stdout.flush()
     except InputError as error:
         return _refuse(_shortened(str(error), given))

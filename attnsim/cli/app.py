@@ -66,7 +66,7 @@ app = help.Commands(
     help="Predict how attention runs on a GPU: time, bytes, what bounds it, and how far to trust the answer.",
     add_completion=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": help.WIDTH},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": help.WIDTH - 2},
 )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Callable, Collection, Iterator
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -15,6 +18,10 @@ from attnsim.cli import given
 from attnsim.errors import InputError, nearest, shown
 
 WIDTH = 80
+"""Columns of the narrowest terminal whose help is not folded anew; two of them stay empty."""
+
+STORED = Path(__file__).with_name("help.json")
+"""The help of each command by its words, which `make outputs` writes."""
 
 PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
 """The groups of a command's flags in its help, in order; other flags stand below them."""
@@ -120,6 +127,16 @@ class Commands(typer.Typer):
         """Register a command as Typer does, with an `example` of how it is typed."""
         example = settings.pop("example", None)
         return super().command(name, cls=Command, epilog=example, **settings)
+
+
+def stored(words: Sequence[str]) -> str:
+    """The help that is asked for, as it was stored; "" for another request, or a terminal that is too narrow.
+
+    No command is loaded for it.
+    """
+    if words[-1:] not in (["--help"], ["-h"]) or shutil.get_terminal_size().columns < WIDTH:
+        return ""
+    return str(json.loads(STORED.read_text(encoding="utf-8")).get(" ".join(words[:-1]), ""))
 
 
 def summary(command: Any) -> str:

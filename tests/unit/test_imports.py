@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ import pytest
 import typer
 
 import attnsim.models
+from attnsim.cli import main
 from attnsim.cli.app import COMMANDS, app
-from attnsim.cli.help import summary
+from attnsim.cli.help import STORED, stored, summary
+from benchmarks.command_help import helps
 
 PACKAGE = Path(attnsim.models.__file__).parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -69,6 +72,7 @@ PREDICT = "from attnsim.cli import main; main('predict --gpu a100-sxm4-80gb --he
         ("import attnsim", set()),
         ("import attnsim.models.hardware.gpu", set()),
         ("from attnsim.cli import main; main(['--help'])", {"typer"}),
+        ("from attnsim.cli import main; main(['whatif', '--help'])", {"typer"}),
         ("from attnsim import load_gpu; load_gpu('h100-sxm5-80gb')", {"numpy", "yaml", "pydantic"}),
         ("import attnsim.models.question.case_file", {"numpy", "yaml"}),
         ("import attnsim.plots.roofline, attnsim.api.roofline", {"numpy", "yaml", "pydantic"}),
@@ -151,3 +155,17 @@ def test_the_help_lists_commands_as_they_describe_themselves() -> None:
     assert {name: one["summary"] for name, one in COMMANDS.items()} == {
         name: summary(loaded[name]) for name in COMMANDS
     }
+
+
+def test_the_stored_help_is_what_each_command_says() -> None:
+    """`make outputs` stores it."""
+    assert json.loads(STORED.read_text(encoding="utf-8")) == helps()
+
+
+def test_a_narrow_terminal_has_its_help_folded_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert stored(["gpus", "show", "--help"]) == ""
+    assert main(["gpus", "show", "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
