@@ -1,9 +1,8 @@
-"""Numbers for people: three significant digits, a suitable unit, never a power of ten; and tables of them."""
+"""Numbers for people: three significant digits, a suitable unit, never a power of ten."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from math import floor, log10
 
 NOTHING = "-"
@@ -115,16 +114,6 @@ def error_text(ratio: float | None) -> str:
 def times_text(ratio: float | None) -> str:
     """A speedup: "8.60x"."""
     return NOTHING if ratio is None else f"{number(ratio)}x"
-
-
-def html_table(title: str, rows: Sequence[Mapping[str, object]]) -> str:
-    """A table with a caption, one row per record; the columns are those of the first."""
-    heads = list(rows[0]) if rows else []
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(str(row.get(name, chr(45))))}</td>' for name in heads)}</tr>" for row in rows
-    )
-    return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def and_text(names: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ from attnsim.models.question.headings import frame_of
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.models.question.workload import Workload
-from attnsim.wording import html_table, interval_text, time_text, times_text
+from attnsim.tables import Table
+from attnsim.wording import interval_text, time_text, times_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +172,7 @@ class Reply(Generic[Q]):
 
     def _repr_html_(self: Reply[Question]) -> str:
         trust = cast("Outcome", self).trust
-        return html_table(str(self.workload), [self.shown()]) + f"<p>trust: {escape(trust.summary)}</p>"
+        return Table(str(self.workload), [self.shown()]).html + f"<p>trust: {escape(trust.summary)}</p>"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -588,4 +589,4 @@ class Answers(list[Outcome]):
 
     def _repr_html_(self) -> str:
         questions = dict.fromkeys(str(one.workload.without_window()) for one in self)
-        return html_table("; ".join(questions), [one.shown() for one in self])
+        return Table("; ".join(questions), [one.shown() for one in self]).html

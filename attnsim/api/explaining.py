@@ -28,7 +28,8 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import block_limits
 from attnsim.models.schedule.schedule import Buffers, Kernel, Schedule
 from attnsim.simulator.replay import KernelReplay
-from attnsim.wording import html_table, time_text, times_text
+from attnsim.tables import Table
+from attnsim.wording import time_text, times_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Explanation(Explained[Question]):
             for lever in self.levers
         ]
         nest = f"<details><summary>loop nest</summary><pre>{escape(self.loop_nest)}</pre></details>"
-        return f"{html_table(str(one.workload), [one.shown()])}{html_table('Levers', levers)}{nest}"
+        return f"{Table(str(one.workload), [one.shown()]).html}{Table('Levers', levers).html}{nest}"
 
 
 _NAMES = (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import attnsim
 from attnsim import wording
@@ -21,6 +22,7 @@ from attnsim.explore.state import calibration
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.headings import frame_of
 from attnsim.plots.errors import accuracy as picture
+from attnsim.tables import Block, Table, Unfolded, grouped, texts, written
 from attnsim.validation.checking.accuracy import Wanted, check_wanted, evidence, overview, sampled, sentence
 from attnsim.validation.checking.batches import batch_tables
 from attnsim.validation.checking.claims import (
@@ -39,93 +41,64 @@ from attnsim.validation.checking.validate import differences, sources_report
 from attnsim.validation.checking.validate import record as write_records
 from attnsim.validation.fitting.fit import fit as run
 from attnsim.validation.measured import aiconfigurator
+from attnsim.wording import share_text
 
 _Table = list[dict[str, Any]]
 
+SHARES = dict.fromkeys(("mean", "median", "p90", "worst", "committed", "now", "held"), share_text)
+SHARES |= {"bias": partial(share_text, signed=True)}
 
-def print_sources(json: bool) -> None:
-    """Print the report, or its lines as one JSON list, each with its `kind`."""
-    with busy("predicting"):
-        found = sources_report()
-    if json:
-        show.print_json([{"kind": kind, **row} for kind, rows in found.items() for row in rows])
-        if told := aiconfigurator.missing():
-            print(told, file=sys.stderr)
-        return
-    out = show.console()
-    show.print_rows(out, "Errors away from home: sources that their calibration has not seen", _shown(found["total"]))
+
+def percent(share: float) -> str:
+    """A share in percent, under a heading that says so."""
+    return f"{100 * share:.1f}"
+
+
+OF_LOGS: dict[str, Callable[[Any], object]] = dict.fromkeys(
+    ("within", "sd", "half_width", "needed", "held", "held_chip", "error"), percent
+)
+"""Formats of standard deviations and half-widths of log time or log ratio."""
+COMPONENT = {
+    **{name: name for name in ("component", "sources")},
+    **{"laboratories": "labs", "groups": "groups", "within": "within", "sd": "in trust", "half_width": "half-width"},
+    **{"needed": "needed", "ratio": "of it", "held": "held", "held_chip": "chip"},
+}
+RATIO = {"ratio": "speedup", "sd": "in trust", "half_width": "half-width"}
+
+
+def _sources(found: Mapping[str, _Table]) -> Iterator[Block]:
+    """The errors on sources that no fit has seen, and what ranges are made of."""
+    total = texts(found["total"], SHARES)
+    yield Table("Errors away from home: sources that their calibration has not seen", total)
     title = "By what is said of them, strangers apart from the others"
-    show.print_groups(out, title, _shown(found["group"]), ("use", "level"))
-    show.print_groups(out, "By source and GPU", _shown(found["source"]), ("laboratory", "source"))
-    show.print_rows(
-        out,
+    yield from grouped(title, texts(found["group"], SHARES), ("use", "level"))
+    yield from grouped("By source and GPU", texts(found["source"], SHARES), ("laboratory", "source"))
+    yield Table(
         "Components of ranges: standard deviations and half-widths of log time, in percent",
-        [_component(row) for row in found["component"]],
+        texts(found["component"], OF_LOGS | {"ratio": "{:.2f}".format}, COMPONENT),
     )
-    out.print(
+    yield (
         "needed: the half-width that holds 90 % of the rows whose farthest component it is; of it: the stated one over "
         "it; held: rows inside with their laboratory, and with their chip, left out of the widths.\n"
     )
-    _print_ratios(out, found)
-    if found["refused"]:
-        show.print_groups(out, "Rows without a prediction", found["refused"], ("source", "why"))
-    if told := aiconfigurator.missing():
-        out.print(told)
-
-
-def _print_ratios(out: Console, found: dict[str, list[dict[str, Any]]]) -> None:
-    """The ranges of ratios: their components, and what they hold pair by pair."""
-    title = "Ranges of ratios, one kernel on two GPUs: standard deviations and half-widths of log ratio, in percent"
-    show.print_rows(out, title, [_ratio(row) for row in found["ratio"]])
-    show.print_rows(
-        out, "By pair of GPUs, with the pair left out of the widths", [_ratio(row) for row in found["pair"]]
-    )
-    show.print_rows(
-        out,
-        "Two kernels on one GPU, with the laboratory left out of the widths",
-        [_ratio(row) for row in found["kernels"]],
-    )
-    out.print(
+    for kind, title in (
+        (
+            "ratio",
+            "Ranges of ratios, one kernel on two GPUs: standard deviations and half-widths of log ratio, in percent",
+        ),
+        ("pair", "By pair of GPUs, with the pair left out of the widths"),
+        ("kernels", "Two kernels on one GPU, with the laboratory left out of the widths"),
+    ):
+        heads = {key: RATIO.get(key, key) for row in found[kind] for key in row}
+        yield Table(title, texts(found[kind], OF_LOGS | {"ratio": wording.times_text}, heads))
+    yield (
         "numbers: each GPU's own, or the older one's carried over to the newer one's datasheet; speedup, error and "
         "half-width are medians; held: steps inside the stated range. change: times how far it moves the call.\n"
     )
-
-
-def _ratio(row: dict[str, Any]) -> dict[str, Any]:
-    """A line with its shares in percent."""
-    shares = {"sd": "in trust", "error": "error", "half_width": "half-width", "held": "held"}
-    texts = {shares[name]: "" if row[name] is None else f"{100 * row[name]:.1f}" for name in shares.keys() & row.keys()}
-    texts |= {"speedup": wording.times_text(row["ratio"])} if "ratio" in row else {}
-    names = {"ratio": "speedup", **shares}
-    return {name: texts.get(name, row.get(key)) for key in row for name in [names.get(key, key)]}
-
-
-def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with their shares in percent."""
-    shares = ("mean", "median", "p90", "bias", "held")
-    return [
-        {key: wording.share_text(value, signed=key == "bias") if key in shares else value for key, value in row.items()}
-        for row in rows
-    ]
-
-
-def _component(row: dict[str, Any]) -> dict[str, Any]:
-    def percent(name: str) -> str:
-        return "" if row[name] is None else f"{100 * row[name]:.1f}"
-
-    return {
-        "component": row["component"],
-        "sources": row["sources"],
-        "labs": row["laboratories"],
-        "groups": row["groups"],
-        "within": percent("within"),
-        "in trust": percent("sd"),
-        "half-width": percent("half_width"),
-        "needed": percent("needed"),
-        "of it": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-        "held": percent("held"),
-        "chip": percent("held_chip"),
-    }
+    if found["refused"]:
+        yield from grouped("Rows without a prediction", found["refused"], ("source", "why"))
+    if missing := aiconfigurator.missing():
+        yield missing
 
 
 ROWS = 6
@@ -172,17 +145,34 @@ def accuracy(
         _plot(plot, rows, look, json)
         return
     given.refuse(context, "is about the picture of --plot, which is not asked for", ("rows",))
-    if forecasts is not None:
-        _forecasts(forecasts, json)
-        return
-    for asked, told in ((batches, _batches), (steps, _steps), (claims, _claims), (sources, print_sources)):
-        if asked:
-            told(json)
-            return
     wanted = {"gpu": gpu, "implementation": implementation, "source": source}
-    _errors(
-        {kind: options.words([text], f"--{kind}") if text else [] for kind, text in wanted.items()}, out, verbose, json
-    )
+    named = {kind: options.words([text], f"--{kind}") if text else [] for kind, text in wanted.items()}
+    if forecasts is not None:
+        tables = score(forecasts)
+        show.give(json, _kinds(tables, "table"), _forecasts(tables))
+    elif batches:
+        tables = batch_tables()
+        show.give(json, _kinds(tables, "table"), _batches(tables))
+    elif steps:
+        with busy("predicting steps"):
+            tables = {"step": steps_table(interventions()), "share": shares_table()}
+        show.give(json, _kinds(tables, "table"), _steps(**tables))
+    elif claims:
+        tables = {"gpt2_medium": gpt2_medium(), "speedup": speedups(), "count": counts()}
+        show.give(json, _kinds(tables), _claims(**tables))
+    elif sources:
+        with busy("predicting"):
+            tables = sources_report()
+        show.give(json, _kinds(tables), _sources(tables))
+        if json and (missing := aiconfigurator.missing()):
+            print(missing, file=sys.stderr)
+    else:
+        _errors(named, out, verbose, json)
+
+
+def _kinds(tables: Mapping[str, _Table], key: str = "kind") -> Iterator[dict[str, Any]]:
+    """The rows of all tables, each with the name of its table."""
+    return ({key: name, **row} for name, rows in tables.items() for row in rows)
 
 
 def _errors(wanted: Wanted, path: Path | None, verbose: bool, json: bool) -> None:
@@ -192,112 +182,73 @@ def _errors(wanted: Wanted, path: Path | None, verbose: bool, json: bool) -> Non
     check_wanted(wanted)
     with busy("predicting measurements"):
         held, tables = evidence(wanted)
-    rows = [{"kind": kind, **row} for kind, some in tables.items() for row in some]
+    rows = list(_kinds(tables))
     if path is not None:
         write_table(frame_of(rows), path)
-    if json:
-        show.print_json(rows)
-        return
-    out = show.console()
+    show.give(json, rows, _overview(held, tables, path, verbose))
+
+
+def _overview(held: Any, tables: Mapping[str, _Table], path: Path | None, verbose: bool) -> Iterator[Block]:
     if held:
-        show.print_rows(out, "Errors on rows the fit did not see", [_overview(row) for row in overview(held)])
-        out.print(f"To cite: attnsim {attnsim.__version__} (calibration {calibration()}): {sentence(held)}.\n")
+        names = {"mean": "mean error", "p90": "9 in 10 below"}
+        heads = {key: names.get(key, key) for row in overview(held) for key in row}
+        yield Table("Errors on rows the fit did not see", texts(overview(held), SHARES, heads))
+        yield f"To cite: attnsim {attnsim.__version__} (calibration {calibration()}): {sentence(held)}.\n"
     if verbose or not held:
-        print_tables(out, *tables.values())
+        yield from every_error(*tables.values())
     if path is not None:
-        out.print(f"written: {path}")
+        yield f"written: {path}"
     elif not verbose:
-        out.print("-v prints every line and every constant, --out FILE.csv writes them.")
+        yield "-v prints every line and every constant, --out FILE.csv writes them."
 
 
 def _plot(plot: Path, rows: int, look: Look, json: bool) -> None:
     with busy("predicting held-out rows"):
         drawn = picture(sampled(rows), rows)
-    written = look.write(drawn, plot)
-    if json:
-        show.print_json(drawn.rows)
-        return
-    print(f"written: {', '.join(map(str, written))}")
+    show.give(json, drawn.rows, written(look.write(drawn, plot)))
 
 
-def _forecasts(path: Path, json: bool) -> None:
-    tables = score(path)
-    if json:
-        show.print_json([{"table": name, **row} for name, rows in tables.items() for row in rows])
-        return
-    out = show.console()
+def _forecasts(tables: Mapping[str, _Table]) -> Iterator[Block]:
     for name, title in (("time", "Forecast times"), ("ratio", "Forecast ratios over another chip")):
         if tables[name]:
-            show.print_groups(out, f"{title}, by release", _shown(tables[name]), ("release", "gpu"))
+            yield from grouped(f"{title}, by release", texts(tables[name], SHARES), ("release", "gpu"))
     if tables["not scored"]:
-        show.print_rows(out, "Rows that are not scored", tables["not scored"], whole=("why",))
+        yield Table("Rows that are not scored", tables["not scored"], whole=("why",))
 
 
-def _batches(json: bool) -> None:
-    tables = batch_tables()
-    if json:
-        show.print_json([{"table": name, **row} for name, rows in tables.items() for row in rows])
-        return
+def _batches(tables: Mapping[str, _Table]) -> Iterator[Block]:
     for name, rows in tables.items():
         title = f"{name.capitalize()}: errors on rows whose role is {rows[0]['role']!r}"
-        shown = [{key: value for key, value in row.items() if key != "role"} for row in rows]
-        show.print_rows(show.console(), title, [_percent(row) for row in shown])
+        yield Table(title, texts(rows, SHARES, without=("role",)))
 
 
-def _steps(json: bool) -> None:
-    with busy("predicting steps"):
-        steps, shares = steps_table(interventions()), shares_table()
-    if json:
-        show.print_json([{"table": "step", **row} for row in steps] + [{"table": "share", **row} for row in shares])
-        return
-    out = show.console()
+def _steps(step: _Table, share: _Table) -> Iterator[Block]:
+    formats = dict.fromkeys(("measured", "predicted"), wording.times_text)
+    formats |= dict.fromkeys(("error", "direction", "held"), partial(share_text, digits=0))
     title = "Measured steps in which one thing changed, by what the numbers that predict them have seen"
-    show.print_groups(out, title, [_step(row) for row in steps], ("kind", "step", "use"))
-    out.print(
+    yield from grouped(title, texts(step, formats), ("kind", "step", "use"))
+    yield (
         "held out: no number rests on both rows; left out: predicted by a fold without either; fit: seen. measured, "
         "predicted: medians of how many times faster the second is; error: mean size of the log of one over the other; "
         "direction: right, of steps of more than 5 %; held: inside the stated range.\n"
     )
-    show.print_rows(out, "Shares of pipes, as profilers read them and as played", [_shares(row) for row in shares])
-    if told := aiconfigurator.missing():
-        out.print(told)
+    floats = {name: share_text for row in share for name, value in row.items() if isinstance(value, float)}
+    yield Table("Shares of pipes, as profilers read them and as played", texts(share, floats))
+    if missing := aiconfigurator.missing():
+        yield missing
 
 
-def _step(row: dict[str, Any]) -> dict[str, Any]:
-    """A line with its steps as people read them and its shares in percent."""
-    ratios, shares = ("measured", "predicted"), ("error", "direction", "held")
-    texts = {name: wording.times_text(row[name]) for name in ratios}
-    return row | texts | {name: "" if row[name] is None else f"{100 * row[name]:.0f} %" for name in shares}
-
-
-def _shares(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: f"{100 * value:.1f} %" if isinstance(value, float) else value for name, value in row.items()}
-
-
-def print_tables(out: Console, summary: _Table, sparse: _Table, gated: _Table, errors: _Table, numbers: _Table) -> None:
+def every_error(summary: _Table, sparse: _Table, gated: _Table, errors: _Table, numbers: _Table) -> Iterator[Block]:
     """The errors by what is predicted, of sparse and linear attention by kernel, by measurements; and the constants."""
-    show.print_rows(out, "Errors on rows the fit did not see, by what is predicted", [_percent(r) for r in summary])
+    yield Table("Errors on rows the fit did not see, by what is predicted", texts(summary, SHARES))
     for chapter, rows in (("Sparse attention", sparse), ("Linear attention with gates", gated)):
         title = f"{chapter}: errors of each kernel, on rows that no fit has seen"
-        show.print_groups(out, title, [_percent(row) for row in rows], ("mechanism", "implementation"))
+        yield from grouped(title, texts(rows, SHARES), ("mechanism", "implementation"))
     by = ("source", "implementation", "gpu")
-    show.print_groups(out, "By measurements, implementation and GPU", [_percent(row) for row in errors], by)
-    title = "Constants that are neither datasheet nor public source"
-    show.print_groups(out, title, [_constant(row) for row in numbers], ("owner",))
-
-
-def _percent(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its errors in percent."""
-    return {
-        name: f"{100 * value:.1f} %" if name in ("mean", "median", "p90", "worst", "committed", "now") else value
-        for name, value in row.items()
-    }
-
-
-def _overview(row: dict[str, Any]) -> dict[str, Any]:
-    """A line of the first table, under heads that need no key."""
-    names = {"mean": "mean error", "p90": "9 in 10 below"}
-    return {names.get(name, name): cell for name, cell in _percent(row).items()}
+    yield from grouped("By measurements, implementation and GPU", texts(errors, SHARES), by)
+    yield from grouped(
+        "Constants that are neither datasheet nor public source", [_constant(row) for row in numbers], ("owner",)
+    )
 
 
 def _constant(row: dict[str, Any]) -> dict[str, Any]:
@@ -308,49 +259,28 @@ def _constant(row: dict[str, Any]) -> dict[str, Any]:
     return {"owner": row["owner"], **shown, "meaning": row["meaning"] + unit}
 
 
-def _claims(json: bool) -> None:
-    gpt2, stated, exact = gpt2_medium(), speedups(), counts()
-    if json:
-        kinds = (("gpt2_medium", gpt2), ("speedup", stated), ("count", exact))
-        show.print_json([{"kind": kind, **row} for kind, rows in kinds for row in rows])
-        return
-    out = show.console()
-    table = [
-        {
-            "algorithm": row["algorithm"],
-            "mask": row["mask"],
-            "": row["note"],
-            "assumed": "yes" if row["assumed"] else "",
-            "HBM": f"{row['hbm_bytes'] / 1e9:.1f} GB",
-            "paper": f"{row['published_bytes'] / 1e9:.1f} GB",
-            "ratio": f"{row['bytes_ratio']:.2f}",
-            "time": f"{row['time_s'] * 1e3:.1f} ms",
-            "stated": f"{row['published_s'] * 1e3:.1f} ms",
-            "of it": f"{row['time_ratio']:.2f}",
-        }
-        for row in gpt2
-    ]
-    show.print_rows(out, f"GPT-2 medium, forward + backward, {GPT2_GPU} ({PAPER}, figure 2)", table)
-    for setting in dict.fromkeys(row["setting"] for row in stated):
-        rows = [row for row in stated if row["setting"] == setting]
+def _claims(gpt2_medium: _Table, speedup: _Table, count: _Table) -> Iterator[Block]:
+    formats: dict[str, Callable[[Any], object]] = {
+        "assumed": lambda one: "yes" if one else "",
+        **dict.fromkeys(("hbm_bytes", "published_bytes"), lambda size: f"{size / 1e9:.1f} GB"),
+        **dict.fromkeys(("time_s", "published_s"), lambda time_s: f"{time_s * 1e3:.1f} ms"),
+        **dict.fromkeys(("bytes_ratio", "time_ratio"), "{:.2f}".format),
+    }
+    heads = {"algorithm": "algorithm", "mask": "mask", "note": "", "assumed": "assumed", "hbm_bytes": "HBM"}
+    heads |= {"published_bytes": "paper", "bytes_ratio": "ratio", "time_s": "time", "published_s": "stated"}
+    title = f"GPT-2 medium, forward + backward, {GPT2_GPU} ({PAPER}, figure 2)"
+    yield Table(title, texts(gpt2_medium, formats, heads | {"time_ratio": "of it"}))
+    for setting in dict.fromkeys(row["setting"] for row in speedup):
+        rows = [row for row in speedup if row["setting"] == setting]
         title = f"{rows[0]['claim']}, {rows[0]['gpu']}: {setting}\n({rows[0]['source']})"
-        show.print_rows(out, title, [_speedup(row) for row in rows], right=("paper", "full", "causal, dropout"))
-    out.print("full: without mask and dropout. The fused kernel is played without dropout's random numbers.\n")
-    show.print_rows(
-        out,
-        "What follows from shapes and datasheets",
-        [
-            {
-                "claim": row["claim"],
-                "stated": f"{row['stated']:,.10g}",
-                "ours": f"{row['ours']:,.10g}",
-                "error": f"{100 * row['error']:.1f} %",
-            }
-            for row in exact
-        ],
-        right=("stated", "ours", "error"),
-        whole=("claim",),
+        yield Table(title, [_speedup(row) for row in rows], right=("paper", "full", "causal, dropout"))
+    yield "full: without mask and dropout. The fused kernel is played without dropout's random numbers.\n"
+    shown = texts(
+        count,
+        dict.fromkeys(("stated", "ours"), "{:,.10g}".format) | {"error": share_text},
+        {name: name for name in ("claim", "stated", "ours", "error")},
     )
+    yield Table("What follows from shapes and datasheets", shown, ("stated", "ours", "error"), ("claim",))
 
 
 def _speedup(row: dict[str, Any]) -> dict[str, Any]:
@@ -397,16 +327,12 @@ def fit(
         print(line, file=sys.stderr)
 
     try:
-        written = [] if record else run(folder, names or [], progress)
+        files = [] if record else run(folder, names or [], progress)
         if record:
-            written = write_records(folder, progress)
+            files = write_records(folder, progress)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror or error}") from None
-    if json:
-        show.print_json({"written": str(path)} for path in written)
-        return
-    for path in written:
-        print(path)
+    show.give(json, ({"written": str(path)} for path in files), map(Unfolded, files))
 
 
 def _check(json: bool) -> None:
@@ -415,21 +341,19 @@ def _check(json: bool) -> None:
         rows = differences()
     with busy("holding measured rows against ceilings"):
         beyond = above(measured_rows())
-    if json:
-        show.print_json([*rows, *beyond])
-    else:
-        out = show.console()
-        table = [_percent(row | {"same": "yes" if row["same"] else "NO"}) for row in rows]
-        show.print_rows(out, "Committed calibrations, mean errors on held-out rows", table)
-        for row in beyond:
-            if not row["reason"]:
-                out.print(
-                    f"above a ceiling: {row['source']}, {row['implementation']} on {row['gpu']}, {row['question']}: "
-                    f"measured {wording.time_text(row['measured_s'])}, {row['unit']} alone needs "
-                    f"{wording.time_text(row['least_s'])}"
-                )
-        out.print(
-            f"{sum(bool(row['reason']) for row in beyond)} rows lie above a ceiling for a known reason (above.yaml)"
-        )
+    show.give(json, [*rows, *beyond], _checked(rows, beyond))
     if not all(row["same"] for row in rows) or not all(row["reason"] for row in beyond):
         raise typer.Exit(1)
+
+
+def _checked(rows: _Table, beyond: _Table) -> Iterator[Block]:
+    table = texts(rows, SHARES | {"same": lambda same: "yes" if same else "NO"})
+    yield Table("Committed calibrations, mean errors on held-out rows", table)
+    for row in beyond:
+        if not row["reason"]:
+            yield (
+                f"above a ceiling: {row['source']}, {row['implementation']} on {row['gpu']}, {row['question']}: "
+                f"measured {wording.time_text(row['measured_s'])}, {row['unit']} alone needs "
+                f"{wording.time_text(row['least_s'])}"
+            )
+    yield f"{sum(bool(row['reason']) for row in beyond)} rows lie above a ceiling for a known reason (above.yaml)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
+from attnsim.tables import Block, Table
 
 
 @asking(without=("save_map",))
@@ -70,16 +72,13 @@ def adapt(
     found = run(table, as_stated=as_stated, **said)
     if out is not None:
         found.write(out)
-    if json:
-        show.print_json(found.rows)
-    else:
-        _print(found, out)
+    show.give(json, found.rows, _blocks(found, out))
     if found.left_out:
         raise typer.Exit(1)
 
 
-def _print(found: Adapted, written: Path | None) -> None:
-    out, line = show.console(), found.check.line_name
+def _blocks(found: Adapted, out: Path | None) -> Iterator[Block]:
+    line = found.check.line_name
     rows = [
         {
             line: ", ".join(map(str, row["rows"])),
@@ -93,10 +92,9 @@ def _print(found: Adapted, written: Path | None) -> None:
         }
         for row in found.rows
     ]
-    show.print_rows(out, f"Timings on {found.own.gpu}", rows, right=rows[0].keys() - {"kernel", "question"})
-    for note in found.notes:
-        out.print(note)
+    yield Table(f"Timings on {found.own.gpu}", rows, right=rows[0].keys() - {"kernel", "question"})
+    yield from found.notes
     for reason, where in found.left_out.items():
-        out.print(f"{line} {', '.join(map(str, where))} not used: {reason}")
-    if written is not None:
-        out.print(f"written: {written}; give it to a question as --calibration {written}")
+        yield f"{line} {', '.join(map(str, where))} not used: {reason}"
+    if out is not None:
+        yield f"written: {out}; give it to a question as --calibration {out}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from attnsim.cli import options, show
@@ -13,6 +14,7 @@ from attnsim.models.implementations.choose import IMPLEMENTATIONS, runs_on
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.mechanisms import ALGORITHMS, MECHANISMS, Mechanism
 from attnsim.models.question.words import read_pass
+from attnsim.tables import Block, Table
 
 _GROUPS = {
     "dense": "Dense: softmax over all pairs that a diagonal band shows",
@@ -36,29 +38,38 @@ def algorithms(
     calibrated: dict[str, list[str]] = {}
     for name, architecture in calibrations():
         calibrated.setdefault(name, []).append(architecture)
-    if json:
-        gpus = [load_gpu(name) for name in builtin_gpu_ids()]
-        kernels = {
-            record.name: {
-                "implementation": record.name,
-                "algorithms": _algorithms_of(record),
-                "gpus": [gpu.id for gpu in gpus if runs_on(record, gpu)],
-                "compute_capability": list(record.compute_capability),
-                "dtypes": list(record.dtypes),
-                "calibrated": sorted(calibrated.get(record.name, [])),
-                "like": record.like or None,
-                "aliases": list(record.aliases),
-                "closed": record.closed,
-                "source": record.source,
-            }
-            for record in records
+    blocks = _blocks(records, known, calibrated, verbose)
+    show.give(json, _records(records, known, calibrated), blocks)
+
+
+def _records(
+    records: Sequence[Implementation], known: Sequence[Mechanism], calibrated: Mapping[str, list[str]]
+) -> Iterator[dict[str, object]]:
+    gpus = [load_gpu(name) for name in builtin_gpu_ids()]
+    kernels = {
+        record.name: {
+            "implementation": record.name,
+            "algorithms": _algorithms_of(record),
+            "gpus": [gpu.id for gpu in gpus if runs_on(record, gpu)],
+            "compute_capability": list(record.compute_capability),
+            "dtypes": list(record.dtypes),
+            "calibrated": sorted(calibrated.get(record.name, [])),
+            "like": record.like or None,
+            "aliases": list(record.aliases),
+            "closed": record.closed,
+            "source": record.source,
         }
-        show.print_json(
-            _described(item) | {"implementations": [kernels[r.name] for r in records if _runs(r, item)]}
-            for item in known
-        )
-        return
-    out, names = show.console(), {record.name for record in records}
+        for record in records
+    }
+    yield from (
+        _described(item) | {"implementations": [kernels[r.name] for r in records if _runs(r, item)]} for item in known
+    )
+
+
+def _blocks(
+    records: Sequence[Implementation], known: Sequence[Mechanism], calibrated: Mapping[str, list[str]], verbose: bool
+) -> Iterator[Block]:
+    names = {record.name for record in records}
     for group, title in _GROUPS.items():
         rows = [
             {
@@ -71,10 +82,9 @@ def algorithms(
             if item.group == group
         ]
         if rows:
-            show.print_rows(out, title, rows)
+            yield Table(title, rows)
     if verbose:
-        show.print_rows(
-            out,
+        yield Table(
             "Implementations (--implementation)",
             [
                 {
@@ -87,7 +97,7 @@ def algorithms(
                 for record in records
             ],
         )
-    out.print(
+    yield (
         "asked by: its name with --algorithm, or the flags of the question (--pass bwd, --dtype fp8, --kv-heads 8).\n"
         "attnsim explain NAME --gpu ID shows how one is run; docs/mechanisms has a page for each. "
         "Who runs them, and where that is calibrated: -v."

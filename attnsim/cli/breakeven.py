@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.density import breakeven as picture
+from attnsim.tables import Block, Remarks, grouped, written
 
 
 @asking(without=(*NOT_OF_DENSITIES, "caption"))
@@ -70,18 +72,11 @@ def breakeven(
     what = f"batch {w.batch}, heads {heads}, head_dim {w.head_dim}, {w.dtype}"
     band = "causal" if w.mask.is_causal else "full"
     title = f"{flags.title}{pattern} pattern, blocks of {block}, {what}, {band}"
-    if plot is not None:
-        look.write(picture(rows, title), plot)
-    if json:
-        show.print_json(row.to_dict() for row in rows)
-        return
-    _print(rows, title, verbose)
-    if plot is not None:
-        print(f"written: {plot}, {plot.with_suffix('.csv')}")
+    files = look.write(picture(rows, title), plot) if plot else []
+    show.give(json, (row.to_dict() for row in rows), _blocks(rows, title, files), verbose)
 
 
-def _print(rows: list[BreakEven], title: str, verbose: bool) -> None:
-    out = show.console()
+def _blocks(rows: list[BreakEven], title: str, files: Sequence[Path]) -> Iterator[Block]:
     table: list[dict[str, object]] = [
         {
             "gpu": row.at.machine,
@@ -95,9 +90,8 @@ def _print(rows: list[BreakEven], title: str, verbose: bool) -> None:
         }
         for row in rows
     ]
-    show.print_groups(out, f"Break-even density: {title}", table, by=("gpu", "against"))
-    for paragraph in verdict(rows):
-        out.print(paragraph)
+    yield from grouped(f"Break-even density: {title}", table, by=("gpu", "against"))
+    yield from verdict(rows)
     details = [
         "Pays below: visible pairs over those of dense attention at which both take equally long (in brackets: at "
         "which the ends of the speedup's 90 % range are 1). 100 %: even where every tile is visited, 0 %: not even "
@@ -106,4 +100,5 @@ def _print(rows: list[BreakEven], title: str, verbose: bool) -> None:
         *(f"trust: {row.trust}" for row in rows),
     ]
     short = "In brackets: where the ends of the speedup's 90 % range are 1. -v says how to read it, and why."
-    show.print_remarks(out, short, details, verbose)
+    yield Remarks(short, details)
+    yield from written(files)

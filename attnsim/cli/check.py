@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from attnsim import wording
 from attnsim.api.checking import Accuracy, Check
@@ -20,7 +21,7 @@ from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError, some
 from attnsim.models.question.case_file import write_table
 from attnsim.plots.check import check as picture
-from attnsim.tables import Table
+from attnsim.tables import Block, Table, texts, written
 
 
 @asking()
@@ -64,15 +65,16 @@ def check(
         cells=naming.cells,
         calibration=calibration,
     )
-    written = _written(found, out, plot, look)
+    files = []
+    if out is not None:
+        write_table(found.rows, out)
+        files.append(out)
+    files += look.write(picture(found), plot) if plot else []
     if apply is not None and found.audit.reasons:
         write_table(found.audit.mended(), apply)
-        written.append(apply)
-    written += columns.save(found.columns, naming)
-    if json:
-        show.print_json(found.to_dicts())
-    else:
-        _print(show.console(), found, written)
+        files.append(apply)
+    files += columns.save(found.columns, naming)
+    show.give(json, found.to_dicts(), chain(_blocks(found), written(files)))
     if apply is not None and not found.audit.reasons:
         print(f"--apply {apply}: not written, because no reason is named", file=sys.stderr)
         raise typer.Exit(1)
@@ -80,48 +82,39 @@ def check(
         raise typer.Exit(1)
 
 
-def _written(found: Check, out: Path | None, plot: Path | None, look: Look) -> list[Path]:
-    written = []
-    if out is not None:
-        write_table(found.rows, out)
-        written.append(out)
-    if plot is not None:
-        written += look.write(picture(found), plot)
-    return written
-
-
-def _print(out: Console, found: Check, written: list[Path]) -> None:
-    show.print_rows(out, "Columns", [_column(line) for line in found.columns.table()], whole=("column",))
+def _blocks(found: Check) -> Iterator[Block]:
+    heads = {"column": "column", "read_as": "read as", "unit": "unit"}
+    yield Table("Columns", texts(found.columns.table(), {}, heads), whole=("column",))
     same, questions = found.question
-    told = [f"{name} {cell}" for name, cell in same.items() if cell]
-    if told:
-        out.print(f"all rows: {', '.join(told)}\n")
+    shared = [f"{name} {cell}" for name, cell in same.items() if cell]
+    if shared:
+        yield f"all rows: {', '.join(shared)}\n"
     lines: list[dict[str, object]] = [{found.line_name: str(line)} for line, _ in found.lines]
     answers = [_answer(row) for row in found.answered]
-    table = [line | question | answer for line, question, answer in zip(lines, questions, answers, strict=True)]
-    if not show.fits(out, Table("", table)):  # what was answered stands in the first part
-        table = [line | answer | question for line, question, answer in zip(lines, questions, answers, strict=True)]
-    names = [one.theirs for one in found.columns.columns if one.is_name]
-    show.print_rows(out, "", table, right=table[0].keys() - {"inside", "trust", *names}, whole=table[0])
+    names = {one.theirs for one in found.columns.columns if one.is_name} | {"inside", "trust"}
+
+    def table(*parts: Sequence[Mapping[str, object]]) -> Table:
+        rows = [dict(chain.from_iterable(one.items() for one in row)) for row in zip(lines, *parts, strict=True)]
+        return Table("", rows, right=rows[0].keys() - names, whole=rows[0])
+
+    asked = table(questions, answers)  # what was answered stands in the first part where there are several
+    yield asked if show.fits(show.console(), asked) else table(answers, questions)
     if found.accuracy:
         several = any(one.gpu for one in found.accuracy)
         parts = [_accuracy(one, several) for one in found.accuracy]
-        show.print_rows(out, "Predicted against measured", parts, right=_NUMBERS)
+        yield Table("Predicted against measured", parts, right=_NUMBERS)
     if found.doubt:
-        out.print(found.doubt)
-    for line in found.audit.lines:
-        out.print(line)
+        yield found.doubt
+    yield from found.audit.lines
     if found.taken:
-        out.print(f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}")
-    for lines_of, texts in sorted(found.assumed.items(), key=lambda item: len(item[0])):
+        yield f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}"
+    for lines_of, of_them in sorted(found.assumed.items(), key=lambda item: len(item[0])):
         of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
-        out.print(f"{of_lines}left open: {'; '.join(texts)}")
+        yield f"{of_lines}left open: {'; '.join(of_them)}"
     for reason, where in (found.impossible | found.far).items():
-        out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))}, in no mean: {reason}")
+        yield f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))}, in no mean: {reason}"
     for reason, where in found.failed.items():
-        out.print(f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))} without an answer: {reason}")
-    for path in written:
-        out.print(f"written: {path}")
+        yield f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))} without an answer: {reason}"
 
 
 def _answer(row: AnsweredRow) -> dict[str, object]:
@@ -136,10 +129,6 @@ def _answer(row: AnsweredRow) -> dict[str, object]:
 
 
 _NUMBERS = ("rows", "mean |error|", "median", "median |error|", "bias", "inside", "inside the 90 % range")
-
-
-def _column(line: dict[str, object]) -> dict[str, object]:
-    return {"column": line["column"], "read as": line["read_as"], "unit": line["unit"]}
 
 
 def _accuracy(one: Accuracy, with_gpu: bool) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,13 +10,15 @@ from attnsim import wording
 from attnsim.api import predict
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.ratios import Ratio
-from attnsim.cli import options, outputs, predictions, question_flags, show
+from attnsim.cli import options, outputs, question_flags, show
 from attnsim.cli.options import flag
-from attnsim.cli.predictions import heading
 from attnsim.models.hardware.files import load_gpu
-from attnsim.models.hardware.units import UNITS, bound_text, unit_text
+from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.models.llm.files import load_model
+from attnsim.models.question.workload import Workload
 from attnsim.plots.roofline import roofline
+from attnsim.reports.predictions import cells, heading, trusted
+from attnsim.tables import Block, Table, Unfolded, written
 
 GPU, MODEL, CHANGES = "h100-sxm5-80gb", "llama-3-8b", ("hbm.bandwidth=6TB/s", "tensor.bf16=2x")
 """Decode reads K and V of every sequence once: faster memory helps it, faster tensor cores do not."""
@@ -37,35 +40,29 @@ def demo(
     base = load_gpu(GPU)
     machines = [base, *(question_flags.changed(base, [change]) for change in CHANGES)]
     before, *after = (predict(question, gpu, "flash", cache="cold") for gpu in machines)
-    ratios = [one.speedup_over(before) for one in after]
-    written = roofline([before, after[0]], machines[:2]).write(out / "roofline.png")
-    if json:
-        show.print_json(one.to_dict() for one in (before, *after))
-        return
-    console = show.console()
-    console.print(f"{MODEL} writes the next token of 16 texts (decode): {heading(question)}; cold L2\n")
-    rows = [_row("as it is", before, None), *map(_row, CHANGES, after, ratios)]
-    show.print_rows(console, f"flash on {GPU}, as it is and changed", rows, right=("time", "90 % range", "speedup"))
-    for change, one, ratio in zip(CHANGES, after, ratios, strict=True):
-        console.print(f"{change} {_reason(before, one, ratio)}")
-    console.print("")
-    predictions.print_trust(console, [before, *after], verbose)
-    console.print(
+    files = roofline([before, after[0]], machines[:2]).write(out / "roofline.png")
+    blocks = _blocks(question, [before, *after], files, verbose)
+    show.give(json, (one.to_dict() for one in (before, *after)), blocks, verbose)
+
+
+def _blocks(question: Workload, found: Sequence[Outcome], files: Sequence[Path], verbose: bool) -> Iterator[Block]:
+    yield f"{MODEL} writes the next token of 16 texts (decode): {heading(question)}; cold L2\n"
+    ratios = [one.speedup_over(found[0]) for one in found]
+    rows = [
+        {"GPU": name, **cells(one, "time", "90 % range"), "speedup": str(ratio), **cells(one, "HBM GB", "busiest")}
+        for name, one, ratio in zip(("as it is", *CHANGES), found, ratios, strict=True)
+    ]
+    yield Table(f"flash on {GPU}, as it is and changed", rows, right=("time", "90 % range", "speedup"))
+    for change, one, ratio in zip(CHANGES, found[1:], ratios[1:], strict=True):
+        yield f"{change} {_reason(found[0], one, ratio)}"
+    yield ""
+    yield from trusted(found, verbose)
+    yield (
         f"\nThe picture shows the call under the rooflines of both GPUs: with {CHANGES[0]} the memory's roof "
         "rises, and the call's point with it."
     )
-    console.print(f"written: {', '.join(map(str, written))}\n\n{NEXT}", soft_wrap=True)
-
-
-def _row(name: str, one: Outcome, ratio: Ratio | None) -> dict[str, object]:
-    return {
-        "GPU": name,
-        "time": wording.time_text(one.time_s),
-        "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
-        "speedup": str(ratio or "1.00x"),
-        "HBM GB": wording.number((one.hbm_bytes or 0) / 1e9),
-        "busiest": bound_text(one.busiest),
-    }
+    yield from written(files)
+    yield Unfolded(f"\n{NEXT}")
 
 
 def _reason(before: Outcome, after: Outcome, ratio: Ratio | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -17,6 +18,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel
 from attnsim.simulator import players
 from attnsim.simulator.program import Program, prepare
+from attnsim.tables import Block, Table, Unfolded
 
 
 def doctor(json: options.Json = False) -> None:
@@ -24,17 +26,13 @@ def doctor(json: options.Json = False) -> None:
     with progress.busy("examining"):
         packages, *others = examine()
         findings = [packages, player(), *others]
-    if json:
-        show.print_json(dataclasses.asdict(one) for one in findings)
-        return
-    out = show.console()
-    rows = [{"part": one.what, "state": one.status, "found": one.found} for one in findings]
-    show.print_rows(out, "", rows)
-    broken = [one for one in findings if one.status == "missing"]
-    for one in broken:
-        out.print(f"{one.what}: {one.fix}", soft_wrap=True)
-    if not broken:
-        out.print("nothing needs mending")
+    show.give(json, map(dataclasses.asdict, findings), _blocks(findings))
+
+
+def _blocks(findings: Sequence[Finding]) -> Iterator[Block]:
+    yield Table("", [{"part": one.what, "state": one.status, "found": one.found} for one in findings])
+    broken: list[Block] = [Unfolded(f"{one.what}: {one.fix}") for one in findings if one.status == "missing"]
+    yield from broken or ["nothing needs mending"]
 
 
 SLOWER = "the same answers, some thirty times slower"

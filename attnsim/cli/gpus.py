@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from attnsim.models.hardware.importing import import_hardware
 from attnsim.models.hardware.importing.nvidia_smi import import_attached
 from attnsim.models.hardware.names import VARIANTS
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.tables import Block, Table, Unfolded
 from attnsim.writing import write_whole
 
 app = help.Commands(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)
@@ -30,9 +32,10 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
             raise InputError("--json comes after the command: attnsim gpus show ID --json")
         return
 
-    if json:
-        show.print_json(_record(load_gpu(name)) for name in known_gpu_ids())
-        return
+    show.give(json, (_record(load_gpu(name)) for name in known_gpu_ids()), _list())
+
+
+def _list() -> Iterator[Block]:
     gpus = [load_gpu(name) for name in builtin_gpu_ids()]
     rows = [
         {
@@ -47,13 +50,11 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
         }
         for gpu in gpus
     ]
-    out = show.console()
-    show.print_rows(out, "GPUs", rows)
+    yield Table("GPUs", rows)
     for base in dict.fromkeys(one.extends for one in VARIANTS.values()):
-        out.print(f"like {base}: {', '.join(one.id for one in VARIANTS.values() if one.extends == base)}")
-    out.print("")
-    out.print("attnsim gpus show ID: every figure and its source")
-    out.print("attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU")
+        yield f"like {base}: {', '.join(one.id for one in VARIANTS.values() if one.extends == base)}"
+    yield "\nattnsim gpus show ID: every figure and its source"
+    yield "attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU"
 
 
 @app.command("show", example="attnsim gpus show h100-sxm5-80gb")
@@ -64,28 +65,26 @@ def show_gpu(
 ) -> None:
     """Show every figure of a GPU with its kind and source."""
     machine = question_flags.changed(load_gpu(gpu), changes, joined=True)
-    if json:
-        show.print_json([_record(machine)])
-        return
+    show.give(json, [_record(machine)], _show(machine))
 
-    rows = []
-    for key, field in FIELDS.items():
-        figure = machine.provenance.get(key)
-        value = field.show(machine.get(key))
-        rows.append(
+
+def _show(machine: Gpu) -> Iterator[Block]:
+    yield f"{machine.id}: {machine.name}, {machine.architecture}, {machine.sm_arch}"
+    yield from (f"changed: {change}" for change in machine.changes)
+    yield ""
+    figures = ((key, field, machine.provenance.get(key)) for key, field in FIELDS.items())
+    yield Table(
+        "",
+        [
             {
                 "key": key,
-                "value": value,
+                "value": field.show(machine.get(key)),
                 "kind": figure.kind if figure else "",
                 "source": figure.source if figure else "",
             }
-        )
-    out = show.console()
-    out.print(f"{machine.id}: {machine.name}, {machine.architecture}, {machine.sm_arch}")
-    for change in machine.changes:
-        out.print(f"changed: {change}")
-    out.print("")
-    show.print_rows(out, "", rows)
+            for key, field, figure in figures
+        ],
+    )
 
 
 def _record(gpu: Gpu) -> dict[str, object]:
@@ -123,10 +122,7 @@ def new_gpu(
     machine = question_flags.changed(original, changes, joined=True)
     machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
     write_whole(file, gpu_to_yaml(machine))
-    if json:
-        show.print_json([_record(machine)])
-    else:
-        print(f"{file} written: {machine.name}; use it with --gpu {file}")
+    show.give(json, [_record(machine)], [Unfolded(f"{file} written: {machine.name}; use it with --gpu {file}")])
 
 
 @app.command("import", example="attnsim gpus import A100.json --out my-gpu.yaml")
@@ -152,13 +148,11 @@ def import_gpu(
     base, changes = (found.like, found.gpu.changes) if known else (name, ())
     machine = dataclasses.replace(found.gpu, id=name, base_id=base, changes=changes)
     write_whole(out, gpu_to_yaml(machine))
-    if json:
-        show.print_json([_record(machine) | {"like": found.like, "lacking": found.lacking, "remarks": found.remarks}])
-        return
-    print(f"{out} written: {machine.name}, {machine.sm_arch}; use it with --gpu {out}")
+    record = {"like": found.like, "lacking": found.lacking, "remarks": found.remarks}
     kinds = [figure.kind for figure in machine.provenance.values()]
-    print(f"figures: {', '.join(f'{kinds.count(one)} {one}' for one in dict.fromkeys(kinds))}")
+    lines = [f"{out} written: {machine.name}, {machine.sm_arch}; use it with --gpu {out}"]
+    lines.append(f"figures: {', '.join(f'{kinds.count(one)} {one}' for one in dict.fromkeys(kinds))}")
     if found.lacking:
-        print(f"not in the file, assumed as on {found.like}: {', '.join(found.lacking)}")
-    for line in (*found.gpu.changes, *found.remarks):
-        print(line)
+        lines.append(f"not in the file, assumed as on {found.like}: {', '.join(found.lacking)}")
+    lines += map(str, (*found.gpu.changes, *found.remarks))
+    show.give(json, [_record(machine) | record], map(Unfolded, lines))

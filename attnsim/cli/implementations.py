@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 from attnsim import wording
 from attnsim.api.answer import plain
-from attnsim.api.libraries import TYPICAL, library_defaults
+from attnsim.api.libraries import TYPICAL, Default, library_defaults
 from attnsim.cli import options, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError, nearest, shown, some
@@ -18,6 +19,7 @@ from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.names import MEANINGS
 from attnsim.models.question.words import read_pass
 from attnsim.models.question.workload import PASSES
+from attnsim.tables import Block, Table, Unfolded
 
 USUAL = "a100-sxm4-80gb,h100-sxm5-80gb,b200-sxm-180gb"
 """GPUs that libraries are shown for, where none is named."""
@@ -40,24 +42,24 @@ def implementations(
         return
     found = _of_call(call) if call else list(IMPLEMENTATIONS.values())
     found = able(found, gpu, passes)
-    if json:
-        show.print_json(map(_described, found))
+    show.give(json, map(_described, found), _blocks(found, verbose))
+
+
+def _blocks(found: list[Implementation], verbose: bool) -> Iterator[Block]:
+    if len(found) <= IN_FULL:
+        width = show.console().width
+        yield from (Unfolded(line) for one in found for line in _lines(one, width))
         return
-    out = show.console()
-    if len(found) > IN_FULL:
-        rows = [
-            {"name": one.name, "runs": one.runs, "on": span(one)}
-            | ({"passes": _passes(one), "whose code": one.source} if verbose else {})
-            for one in found
-        ]
-        show.print_rows(out, "", rows)
-        out.print(
-            "--for CALL, --gpu ID and --pass PASS find the right one; up to 12 are described in full. Passes and "
-            "whose code: -v."
-        )
-        return
-    for one in found:
-        out.print("\n".join(_lines(one, out.width)) + "\n")
+    rows = [
+        {"name": one.name, "runs": one.runs, "on": span(one)}
+        | ({"passes": _passes(one), "whose code": one.source} if verbose else {})
+        for one in found
+    ]
+    yield Table("", rows)
+    yield (
+        "--for CALL, --gpu ID and --pass PASS find the right one; up to 12 are described in full. Passes and "
+        "whose code: -v."
+    )
 
 
 def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json: bool) -> None:
@@ -67,17 +69,17 @@ def _print_libraries(gpu: str | None, passes: str | None, call: str | None, json
     if passes is not None and passes not in TYPICAL:
         raise InputError(f"pass is {shown(passes)}; {nearest(passes, TYPICAL)}")
     found = library_defaults(options.words([gpu or USUAL], "--gpu"), (passes,) if passes else tuple(TYPICAL))
-    if json:
-        show.print_json(map(asdict, found))
-        return
-    out = show.console()
+    show.give(json, map(asdict, found), _libraries(found))
+
+
+def _libraries(found: Sequence[Default]) -> Iterator[Block]:
     for one in dict.fromkeys(item.passes for item in found):
         rows: dict[str, dict[str, object]] = {}
         for item in (item for item in found if item.passes == one):
             name = f"{item.implementation}{' *' * item.calibrated}" or wording.NOTHING
             rows.setdefault(item.library, {"library": item.library})[item.gpu] = name
-        show.print_rows(out, f"{one}: {TYPICAL[one]}", list(rows.values()))
-    out.print(
+        yield Table(f"{one}: {TYPICAL[one]}", list(rows.values()))
+    yield (
         "*: calibrated on that architecture, by measurements of it or of the kernels that it launches. -: the library "
         "has no kernel for it there, or none that is modelled. The names go with --implementation; another shape or "
         "version may run another kernel."
@@ -128,7 +130,7 @@ def able(found: list[Implementation], gpu: str | None, passes: str | None) -> li
     return found
 
 
-def _lines(one: Implementation, width: int) -> list[str]:
+def _lines(one: Implementation, width: int) -> Iterator[str]:
     """One implementation in full."""
     told = {
         "called by": "; ".join(one.calls) or "nobody: the fewest passes that can be made",
@@ -139,13 +141,13 @@ def _lines(one: Implementation, width: int) -> list[str]:
         "launches": one.launches and f"the kernels of {one.launches}{', changed' if one.changed else ''}",
         "also called": some(known_as(one), "names.csv"),
     }
-    lines = [one.name]
+    yield one.name
     for head, text in told.items():
         if text:
-            lines += textwrap.wrap(
+            yield from textwrap.wrap(
                 text, width, initial_indent=f"  {head:12}", subsequent_indent=" " * 14, break_on_hyphens=False
             )
-    return lines
+    yield ""
 
 
 def known_as(one: Implementation) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +17,7 @@ from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 from attnsim.kernels import cpu_device
 from attnsim.kernels.catalog import Operation, find_operation
+from attnsim.kernels.cpu_device import Count
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
 from attnsim.models.question.workload import Workload
 from attnsim.ptx import outcome
@@ -28,18 +28,13 @@ from attnsim.ptx.foreign.arguments import load_named
 from attnsim.ptx.foreign.launching import summary_of
 from attnsim.ptx.foreign.run import PtxRun
 from attnsim.ptx.outcome import Difference, Outcome, check_kind
-
-if TYPE_CHECKING:
-    from attnsim.kernels.cpu_device import Count
+from attnsim.tables import Block, Table, Unfolded, texts
 
 
-"""Exit code where the command ran and what it checked is not as it should be."""
-
-
-def run_any(
+def _run_any(
     kernel: KernelFlags, inputs: str, seed: int, check: str, tolerance: float | None, out: Path | None, json: bool
 ) -> None:
-    """Run it, compare its outputs if asked to, and print."""
+    """Run a kernel that is not ours, compare its outputs if asked to, and print."""
     if tolerance is not None and not check:
         raise InputError("--tolerance is for --check WHERE:NAME, which is not given")
     reference = load_named(check) if check else None
@@ -52,52 +47,36 @@ def run_any(
     except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
         if json:
             show.print_json([{**about, "faults": launching.faults_of(fault)}])
-        _fail("\n".join(launching.faults_in_words(fault)))
+        on_gpu.fail("\n".join(launching.faults_in_words(fault)))
     differences: list[Difference] = []
     allowed = outcome.tolerance_of(ready.arguments) if tolerance is None else tolerance
     if reference is not None:
         differences = outcome.differences(ran.outputs, outcome.expected_of(reference, before, ran.outputs))
     if out is not None:
         launching.save(out, ran.outputs)
-    if json:
-        show.print_json([{**about, **launching.answer(ran, differences, allowed)}])
-    else:
-        _print(ran, about, differences, allowed, out)
+    record = {**about, **launching.answer(ran, differences, allowed)}
+    show.give(json, [record], _ran(ran, inputs, seed, differences, allowed, out))
     off = [one for one in differences if one.max_rel > allowed]
-    wrong = [f"{one.output} is off by {one.max_rel:.1e}, allowed {allowed:.1e}" for one in off]
-    if wrong:
-        _fail(f"{ran.entry}: {'; '.join(wrong)}")
+    if off:
+        wrong = (f"{one.output} is off by {one.max_rel:.1e}, allowed {allowed:.1e}" for one in off)
+        on_gpu.fail(f"{ran.entry}: {'; '.join(wrong)}")
 
 
-def _fail(message: str) -> None:
-    sys.stdout.flush()
-    print(f"error: {message}", file=sys.stderr)
-    raise typer.Exit(on_gpu.FAILED)
-
-
-def _print(
-    ran: PtxRun, about: Mapping[str, Any], found: Sequence[Difference], allowed: float, kept: Path | None
-) -> None:
-    console = show.console()
+def _ran(
+    ran: PtxRun, inputs: str, seed: int, found: Sequence[Difference], allowed: float, kept: Path | None
+) -> Iterator[Block]:
     shapes = f"grid {_by(ran.grid)}, block {_by(ran.block)}, {ran.shared_memory_bytes:,} B of dynamic shared memory"
-    console.print(f"{ran.entry} in the interpreter\n{shapes}, {about['inputs']} inputs, seed {about['seed']}\n")
-    outputs = [{"output": name, **summary_of(array)} for name, array in ran.outputs.items()]
-    if outputs:
-        show.print_rows(console, "Outputs", outputs)
+    yield f"{ran.entry} in the interpreter\n{shapes}, {inputs} inputs, seed {seed}\n"
+    if ran.outputs:
+        yield Table("Outputs", [{"output": name, **summary_of(array)} for name, array in ran.outputs.items()])
     else:
-        console.print("the kernel stored to none of its arguments\n")
+        yield "the kernel stored to none of its arguments\n"
     if found:
-        rows = [
-            {
-                "output": one.output,
-                "max abs": f"{one.max_abs:.1e}",
-                "max rel": f"{one.max_rel:.1e}",
-                "allowed": f"{allowed:.1e}",
-                "": "ok" if one.max_rel <= allowed else "WRONG",
-            }
-            for one in found
-        ]
-        show.print_rows(console, "Difference from the reference; relative to its largest value", rows)
+        formats = dict.fromkeys(("max_abs", "max_rel", "allowed"), "{:.1e}".format)
+        rows = [{**asdict(one), "allowed": allowed, "": "ok" if one.max_rel <= allowed else "WRONG"} for one in found]
+        heads = {"output": "output", "max_abs": "max abs", "max_rel": "max rel", "allowed": "allowed", "": ""}
+        title = "Difference from the reference; relative to its largest value"
+        yield Table(title, texts(rows, formats, heads))
     traffic = [
         {
             "argument": one.argument,
@@ -110,16 +89,16 @@ def _print(
     ]
     if traffic:
         title = "Global memory by argument: what threads request (L1), and the sectors that hold it (L2)"
-        show.print_rows(console, title, traffic, right=("requested B", "sectors", "sectors x 32 B"))
+        yield Table(title, traffic, right=("requested B", "sectors", "sectors x 32 B"))
     counts = [{"what": name.replace("_", " "), "count": f"{count:,}"} for name, count in ran.counts().items()]
-    show.print_rows(console, "Counts", counts, right=("count",))
+    yield Table("Counts", counts, right=("count",))
     pipes = [
         {"pipe": pipe, "warp instructions": f"{count:,}", "of it": PIPES[pipe]} for pipe, count in ran.pipes.items()
     ]
-    show.print_rows(console, "Instructions of the PTX by pipe", pipes, right=("warp instructions",))
-    console.print("no race, missing wait, bad access or read of unwritten shared memory in this run")
+    yield Table("Instructions of the PTX by pipe", pipes, right=("warp instructions",))
+    yield "no race, missing wait, bad access or read of unwritten shared memory in this run"
     if kept is not None:
-        console.print(f"outputs: {kept}", soft_wrap=True)
+        yield Unfolded(f"outputs: {kept}")
 
 
 def _by(sizes: Iterable[int]) -> str:
@@ -154,7 +133,7 @@ def run(
     check_kind(inputs)
     kernel.refuse_mixed(context, own=("cpu", "gpu"), others=("check", "tolerance", "out"))
     if kernel.given:
-        run_any(kernel, inputs, seed, check, tolerance, out, json)
+        _run_any(kernel, inputs, seed, check, tolerance, out, json)
         return
     operation = find_operation(kernel.name)
     question = own.workload(operation)
@@ -162,14 +141,10 @@ def run(
         _on_cpu(operation, question, gpu, seed, inputs) if cpu else _on_gpu(operation, question, seed, inputs)
     )
     faults = _faults(outcome, operation.tolerance(question.dtype), counts)
-    if json:
-        show.print_json([_answer(operation, question, where, seed, outcome, counts) | {"inputs": inputs}])
-    else:
-        _print_run(operation, question, where, outcome, counts)
+    record = _answer(operation, question, where, seed, outcome, counts) | {"inputs": inputs}
+    show.give(json, [record], _blocks(operation, question, where, outcome, counts))
     if faults:
-        sys.stdout.flush()
-        print(f"error: {operation.name} on {where}: {'; '.join(faults)}", file=sys.stderr)
-        raise typer.Exit(on_gpu.FAILED)
+        on_gpu.fail(f"{operation.name} on {where}: {'; '.join(faults)}")
 
 
 def _on_cpu(
@@ -178,12 +153,9 @@ def _on_cpu(
     device = cpu_device.CpuDevice(gpu or operation.example_gpu)
     schedule = operation.schedule(question, device.gpu)
     blocks = sum(kernel.blocks for kernel in schedule.kernels)
-    try:
-        with progress.interpreting(f"{operation.name} of {blocks:,} blocks in the interpreter"):
-            outcome = operation.exercise(device, question, seed, inputs)
-    except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
-        print(f"error: {fault}", file=sys.stderr)
-        raise typer.Exit(on_gpu.FAILED) from None
+    # A fault is a bug of the kernel, which is what the interpreter is there to find.
+    with on_gpu.told(Fault), progress.interpreting(f"{operation.name} of {blocks:,} blocks in the interpreter"):
+        outcome = operation.exercise(device, question, seed, inputs)
     return f"the interpreter, tiles of {device.gpu.id}", outcome, cpu_device.compare(device.launches, schedule)
 
 
@@ -192,11 +164,8 @@ def _on_gpu(operation: Operation, question: Workload, seed: int, inputs: str) ->
         device = CudaDevice(poison=True, synchronous=True)
     except InputError as error:
         raise InputError(f"{str(error).partition(', or run on the CPU')[0]}; or add --cpu") from None
-    try:
+    with on_gpu.told(CudaError):
         outcome = operation.exercise(device, question, seed, inputs)
-    except CudaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(on_gpu.FAILED) from None
     return device.gpu.id, outcome, []
 
 
@@ -226,14 +195,15 @@ def _answer(
         "seed": seed,
         "errors": errors,
         "tolerance": operation.tolerance(question.dtype),
-        "counts": [{**dataclasses.asdict(one), "agrees": one.agrees} for one in counts],
+        "counts": [{**asdict(one), "agrees": one.agrees} for one in counts],
     }
 
 
-def _print_run(operation: Operation, question: Workload, where: str, outcome: Outcome, counts: Sequence[Count]) -> None:
-    out = show.console()
+def _blocks(
+    operation: Operation, question: Workload, where: str, outcome: Outcome, counts: Sequence[Count]
+) -> Iterator[Block]:
     allowed = operation.tolerance(question.dtype)
-    out.print(f"{operation.name} on {where}\n{question}\n")
+    yield f"{operation.name} on {where}\n{question}\n"
     errors = [
         {
             "output": name,
@@ -243,7 +213,7 @@ def _print_run(operation: Operation, question: Workload, where: str, outcome: Ou
         }
         for name, error in outcome.errors().items()
     ]
-    show.print_rows(out, "Largest difference from float64 over the largest value", errors)
+    yield Table("Largest difference from float64 over the largest value", errors)
     if not counts:
         return
     rows = [
@@ -259,6 +229,6 @@ def _print_run(operation: Operation, question: Workload, where: str, outcome: Ou
         if one.counted or one.planned or one.quantity == "bank conflicts"
     ]
     title = "Counted by the interpreter, and in the schedule that the simulator plays"
-    show.print_rows(out, title, rows, right=("counted", "schedule"))
+    yield Table(title, rows, right=("counted", "schedule"))
     if any(one.agrees is False and not one.must_agree for one in counts):
-        out.print("blocks and bytes must agree; FLOPs and exponentials the schedule charges by the tile")
+        yield ("blocks and bytes must agree; FLOPs and exponentials the schedule charges by the tile")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,7 @@ from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.outcome import check_kind
+from attnsim.tables import Block, Table, Unfolded, written
 
 
 @asking(arg=[], option=[], seq=1024)
@@ -57,10 +60,7 @@ def trace(
         found = _lifted(kernel, gpu, inputs, registers, like, own, counted)
     if out is not None:
         write_kernels(out, found)
-    if json:
-        show.print_json([to_dict(found)])
-    else:
-        _print(found, out)
+    show.give(json, [to_dict(found)], chain(_blocks(found), written([out])))
 
 
 def _lifted(
@@ -81,14 +81,10 @@ def _lifted(
         raise InputError(str(fault)) from None
 
 
-def _print(found: LiftedCall, out: Path | None) -> None:
-    console = show.console()
-    for one in found.kernels:
-        origin = one.origin
-        console.print(f"{origin.entry} from {origin.source}, sm_{origin.arch}, {origin.inputs} inputs")
-    console.print("")
-    console.print(str(found.schedule), soft_wrap=True)
-    console.print("")
+def _blocks(found: LiftedCall) -> Iterator[Block]:
+    for one in (one.origin for one in found.kernels):
+        yield f"{one.entry} from {one.source}, sm_{one.arch}, {one.inputs} inputs"
+    yield Unfolded(f"\n{found.schedule}\n")
     rows = [
         {
             "kernel": one.kernel.name,
@@ -101,8 +97,6 @@ def _print(found: LiftedCall, out: Path | None) -> None:
         }
         for one in found.kernels
     ]
-    show.print_rows(console, "Kernels", rows, whole=("kernel",))
-    console.print(f"registers by {', '.join(dict.fromkeys(one.origin.resources for one in found.kernels))}")
-    console.print(f"fitted latencies: {found.like or 'none, priors'}")
-    if out is not None:
-        console.print(f"written: {out}", soft_wrap=True)
+    yield Table("Kernels", rows, whole=("kernel",))
+    yield f"registers by {', '.join(dict.fromkeys(one.origin.resources for one in found.kernels))}"
+    yield f"fitted latencies: {found.like or 'none, priors'}"

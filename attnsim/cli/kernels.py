@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from attnsim.cli import help, kernel_run, kernel_trace, on_gpu, options, progress, show
 from attnsim.cli.options import flag, switch
@@ -27,6 +26,7 @@ from attnsim.kernels.resources import (
 from attnsim.models.hardware.files import builtin_gpu_ids, load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.ptx import compile_cache
+from attnsim.tables import Block, Table, written
 from attnsim.writing import write_whole
 
 app = help.Commands(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
@@ -46,10 +46,10 @@ def kernels(context: typer.Context, json: options.Json = False) -> None:
 @app.command("list", example="attnsim kernels list")
 def list_kernels(json: options.Json = False) -> None:
     """List the operations that have kernels."""
-    if json:
-        show.print_json(_record(operation) for operation in OPERATIONS.values())
-        return
-    out = show.console()
+    show.give(json, map(_record, OPERATIONS.values()), _list())
+
+
+def _list() -> Iterator[Block]:
     rows = [
         {
             "name": one.name,
@@ -59,10 +59,10 @@ def list_kernels(json: options.Json = False) -> None:
         }
         for one in OPERATIONS.values()
     ]
-    show.print_rows(out, "Kernels", rows)
-    out.print("attnsim kernels check: registers, spills, shared memory and resident blocks of each")
-    out.print("attnsim kernels run NAME --cpu: one of them in the interpreter, its counts beside the schedule's")
-    out.print("attnsim kernels trace NAME --out FILE: its schedule from its PTX, for attnsim predict --kernel FILE")
+    yield Table("Kernels", rows)
+    yield "attnsim kernels check: registers, spills, shared memory and resident blocks of each"
+    yield "attnsim kernels run NAME --cpu: one of them in the interpreter, its counts beside the schedule's"
+    yield "attnsim kernels trace NAME --out FILE: its schedule from its PTX, for attnsim predict --kernel FILE"
 
 
 def _record(operation: Operation) -> dict[str, Any]:
@@ -112,23 +112,16 @@ def check(
         write_whole(GOLDEN, to_csv(rows))
 
     gpus = [load_gpu(name) for name in builtin_gpu_ids()]
-    if json:
-        show.print_json(_with_blocks(row, gpus) for row in rows)
-    else:
-        _print_resources(rows, gpus)
-        if write:
-            show.console().print(f"written: {GOLDEN}", soft_wrap=True)
+    records = (_with_blocks(row, gpus) for row in rows)
+    show.give(json, records, chain(_resources(rows, gpus), written([GOLDEN] if write else [])))
     slow = [row for row in rows if row.spill_bytes or row.stack_bytes]
     if slow:
-        sys.stdout.flush()
         worst = max(slow, key=lambda row: row.spill_bytes + row.stack_bytes)
-        print(
-            f"error: {len(slow)} of {len(rows)} compilations use local memory, the most {worst.kernel} on "
+        on_gpu.fail(
+            f"{len(slow)} of {len(rows)} compilations use local memory, the most {worst.kernel} on "
             f"sm_{worst.arch}: {worst.spill_bytes} bytes a thread spilled, {worst.stack_bytes} on the stack; take a "
-            "smaller tile, or index its register arrays by constants",
-            file=sys.stderr,
+            "smaller tile, or index its register arrays by constants"
         )
-        raise typer.Exit(on_gpu.FAILED)
 
 
 def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:
@@ -136,7 +129,7 @@ def _with_blocks(row: ResourceRow, gpus: Sequence[Gpu]) -> dict[str, Any]:
     return {**dataclasses.asdict(row), "blocks_per_sm": blocks}
 
 
-def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
+def _resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> Iterator[Block]:
     """One line for each kernel, and another for architectures on which it takes something else."""
     lines: dict[tuple[Any, ...], list[str]] = {}
     for row in rows:
@@ -163,13 +156,7 @@ def _print_resources(rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
         }
         for (kernel, registers, spill, stack, shared, threads, blocks), names in lines.items()
     ]
-    out = show.console()
-    show.print_rows(out, "", table, right=("blocks/SM",), whole=("kernel",))
-    _print_notes(out, rows, gpus)
-
-
-def _print_notes(out: Console, rows: Sequence[ResourceRow], gpus: Sequence[Gpu]) -> None:
-    """The GPUs of each architecture, and how to read the columns."""
+    yield Table("", table, right=("blocks/SM",), whole=("kernel",))
     named: dict[str, list[str]] = {}
     for gpu in gpus:
         for arch in dict.fromkeys(row.arch for row in rows if runs_on(row, gpu)):
@@ -177,10 +164,10 @@ def _print_notes(out: Console, rows: Sequence[ResourceRow], gpus: Sequence[Gpu])
             as_compiled = "" if number == arch.rstrip("a") else f"* (as compiled for sm_{arch})"
             named.setdefault(f"sm_{number if as_compiled else arch}{as_compiled}", []).append(gpu.id)
     for arch, names in sorted(named.items(), key=lambda item: (len(item[0]), item[0])):
-        out.print(f"{arch}: {', '.join(names)}")
+        yield f"{arch}: {', '.join(names)}"
     slow = sum(row.spill_bytes + row.stack_bytes > 0 for row in rows)
-    out.print(f"{len(rows)} compilations of {len({row.kernel for row in rows})} kernels, {slow} with local memory")
-    out.print("spill, stack: bytes a thread; smem: KiB a block; blocks/SM: resident blocks, none if not one fits")
+    yield f"{len(rows)} compilations of {len({row.kernel for row in rows})} kernels, {slow} with local memory"
+    yield "spill, stack: bytes a thread; smem: KiB a block; blocks/SM: resident blocks, none if not one fits"
 
 
 def _runs(names: list[str], order: list[str]) -> str:

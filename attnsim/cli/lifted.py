@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from attnsim import wording
 from attnsim.api.answer import Answer
 from attnsim.api.asking import KernelQuestion
 from attnsim.api.lifted import KernelExplanation, explain_kernel, predict_kernel
-from attnsim.cli import fit_tables, given, progress, question_flags, show
+from attnsim.cli import given, progress, question_flags, show
 from attnsim.cli.help import MACHINE
 from attnsim.cli.options import flag
-from attnsim.models.hardware.units import bound_text
 from attnsim.models.schedule.kernel_file import read_kernels
+from attnsim.reports.explanations import COLUMNS, LEVERS, bytes_table, kernels_table, levers_table
+from attnsim.reports.predictions import cells
+from attnsim.tables import Block, Remarks, Table
 
 File = Annotated[
     Path | None,
@@ -60,36 +61,34 @@ def predict(
             predict_kernel(kernels, one, progress=report, **conditions)
             for one in question_flags.beside_unchanged(list(gpu), changes)
         ]
-    if json:
-        show.print_json(one.to_dict() for one in found)
-        return
-    out = show.console()
     first = kernels.kernels[0].origin
-    out.print(f"{kernels.name} from {first.source}, sm_{first.arch}, {first.inputs} inputs\n")
-    show.print_rows(out, "", [_row(one, found[0]) for one in found], right=("time", "vs first", "blocks/SM"))
-    _print_trust(out, found, verbose)
+
+    def blocks() -> Iterator[Block]:
+        yield f"{kernels.name} from {first.source}, sm_{first.arch}, {first.inputs} inputs\n"
+        rows = [_row(one, found[0]) for one in found]
+        yield Table("", rows, ("time", "vs first", "blocks/SM"))
+        yield _trust(found)
+
+    show.give(json, (one.to_dict() for one in found), blocks(), verbose)
 
 
 def _row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str, object]:
     return {
         "gpu": one.machine,
-        "time": wording.time_text(one.time_s),
-        "90 % range": wording.interval_text(one.time_low_s, one.time_high_s, one.time_s),
+        **cells(one, "time", "90 % range"),
         "vs first": str(one.speedup_over(first)),
-        "busiest": bound_text(one.busiest),
+        **cells(one, "busiest"),
         "HBM MB": wording.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
         "blocks/SM": one.blocks_per_sm,
     }
 
 
-def _print_trust(
-    out: Console, found: Sequence[Answer[KernelQuestion]], verbose: bool, more: Iterable[str] = ()
-) -> None:
-    """Level and range of predictions of a kernel file; why, and what `more` there is to say, with `verbose`."""
+def _trust(found: Sequence[Answer[KernelQuestion]], more: Iterable[str] = ()) -> Remarks:
+    """Level and range of predictions of a kernel file; why, and what `more` there is to say, where it is asked for."""
     trusts = [one.trust for one in found]
     spread = wording.spread_text(min(one.low for one in trusts), max(one.high for one in trusts))
     reasons = [f"trust: {reason}" for one in trusts for reason in one.reasons]
-    show.print_remarks(out, f"{trusts[0].level}: {spread}. -v says why.", [*more, *reasons], verbose)
+    return Remarks(f"{trusts[0].level}: {spread}. -v says why.", [*more, *reasons])
 
 
 def explain(
@@ -107,32 +106,19 @@ def explain(
     machine = question_flags.beside_unchanged([gpu], changes)[-1]
     with progress.plays() as report:
         found = explain_kernel(file, machine, progress=report, **conditions)
-    if json:
-        show.print_json([found.to_dict()])
-    else:
-        _print(found, verbose)
+    show.give(json, [found.to_dict()], _explanation(found), verbose)
 
 
-def _print(found: KernelExplanation, verbose: bool) -> None:
-    out, asked = show.console(), found.prediction
-    out.print(f"{asked.implementation} on {asked.machine}\n")
-    out.print(f"{found.loop_nest}\n")
-    fit_tables.print_kernels(out, found.kernels)
-    tensors = [
-        {
-            "kernel": row.kernel,
-            "tensor": row.tensor,
-            "": row.direction,
-            "L2": wording.number(row.l2_bytes / 1e6, 4),
-            "HBM": wording.number(row.hbm_bytes / 1e6, 4),
-        }
-        for row in found.tensors
-    ]
-    show.print_rows(out, "Bytes, MB: asked of the L2, passed on to HBM", tensors, right=("L2", "HBM"))
-    fit_tables.print_levers(out, found.levers, bounded=found.turn is not None)
+def _explanation(found: KernelExplanation) -> Iterator[Block]:
+    asked = found.prediction
+    yield f"{asked.implementation} on {asked.machine}\n"
+    yield f"{found.loop_nest}\n"
+    yield kernels_table(found.kernels)
+    yield bytes_table(found.tensors)
+    yield levers_table(found.levers, LEVERS, as_busy=True, bounded=found.turn is not None)
     if found.turn is not None:
         one = found.turn
-        out.print(f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x")
-    ranged = wording.interval_text(asked.time_low_s, asked.time_high_s, asked.time_s)
-    out.print(f"Time {wording.time_text(asked.time_s)} ({ranged}), bound by {found.bound.words}.")
-    _print_trust(out, [asked], verbose, ("Speedups are of replays, without a range.", *fit_tables.COLUMNS))
+        yield f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x"
+    time, ranged = cells(asked, "time", "90 % range").values()
+    yield f"Time {time} ({ranged}), bound by {found.bound.words}."
+    yield _trust([asked], ("Speedups are of replays, without a range.", COLUMNS))

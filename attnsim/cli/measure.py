@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
-
-import typer
 
 from attnsim.cli import on_gpu, options, outputs, progress, show
 from attnsim.cli.options import flag, switch
@@ -15,14 +14,8 @@ from attnsim.errors import InputError
 from attnsim.kernels.gpu.measuring import attached_bench
 from attnsim.kernels.gpu.records import FILE_NAME, Records
 from attnsim.models.question.case_file import write_table
-from attnsim.validation.measured.own_runs import (
-    OWN,
-    machines_of,
-    measured_frame,
-    measured_rows,
-    summary,
-    wrong_kernels,
-)
+from attnsim.tables import Block, Table, Unfolded
+from attnsim.validation.measured.own_runs import OWN, machines_of, measured_frame, measured_rows, summary, wrong_kernels
 from attnsim.validation.measured.own_runs import keep as keep_rows
 from attnsim.validation.measuring.measure import Finished, chosen
 from attnsim.validation.measuring.measure import measure as run
@@ -64,20 +57,16 @@ def measure(
     for line in left_out:
         print(line, file=sys.stderr)
     if (finished.wrong and not keep_going) or finished.stopped:
-        raise _failed(finished)
+        _fail(finished)
     _finish(records, finished, out, json, keep)
     if finished.wrong:
-        raise _failed(finished)
+        _fail(finished)
 
 
-def _failed(finished: Finished) -> typer.Exit:
+def _fail(finished: Finished) -> None:
     """Say what is wrong, on one line each."""
-    sys.stdout.flush()
-    for name, complaint in finished.wrong.items():
-        print(f"error: {name} is wrong: {complaint}", file=sys.stderr)
-    if finished.stopped:
-        print(f"error: {finished.stopped}", file=sys.stderr)
-    return typer.Exit(on_gpu.FAILED)
+    wrong = [f"{name} is wrong: {complaint}" for name, complaint in finished.wrong.items()]
+    on_gpu.fail(*wrong, *filter(None, [finished.stopped]))
 
 
 def _finish(records: Records, finished: Finished | None, out: Path, json: bool, keep: bool) -> None:
@@ -94,33 +83,30 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool, 
         for (name, version), first in wrong_kernels(everything).items()
     ]
     null = [record for record in everything if record.get("kind") == "null" and "error" not in record]
-    if json:
-        kinds = [("machine", list(machines.values())), ("null", null), ("kernel", kernels), ("time", rows)]
-        kinds.append(("wrong", wrong))
-        show.print_json([{**row, "kind": kind} for kind, items in kinds for row in items])
-        return
-    shown = show.console()
-    machine = list(machines.values())[-1]
-    shown.print(f"{machine['gpu']} ({machine['gpu_id']}), driver {machine['driver'] or 'unknown'}, {machine['date']}\n")
-    show.print_rows(shown, "Timed", [_line(row) for row in kernels])
-    if machine["clocks_missing"]:
-        shown.print(f"clocks and throttling were not read: {machine['clocks_missing']}")
-    for record in null:
-        if record["session"] == machine["session"]:
-            shown.print(
-                f"a kernel that does nothing, {record['launch']}, {record['cache']}: {record['median_s'] * 1e6:.2f} us"
-            )
-    for one in wrong:
-        told = f"left out, as its outputs are wrong: {one['operation']} {one['version']}, first at {one['first']}"
-        shown.print(told, soft_wrap=True)
-    for record in everything:
-        if record.get("kind") == "time" and "error" in record:
-            shown.print(f"failed: {record['key']}: {record['error'].splitlines()[0]}", soft_wrap=True)
-    shown.print(f"written: {table}, {len(rows)} rows, for attnsim predict --cases", soft_wrap=True)
-    for path in kept:
-        shown.print(f"kept: {path}; now: attnsim fit, attnsim accuracy", soft_wrap=True)
-    if finished is not None and finished.left:
-        shown.print(f"{finished.left} points are left; the same command goes on with them")
+    kinds = (("machine", machines.values()), ("null", null), ("kernel", kernels), ("time", rows), ("wrong", wrong))
+
+    def blocks() -> Iterator[Block]:
+        machine = list(machines.values())[-1]
+        yield f"{machine['gpu']} ({machine['gpu_id']}), driver {machine['driver'] or 'unknown'}, {machine['date']}\n"
+        yield Table("Timed", [_line(row) for row in kernels])
+        if machine["clocks_missing"]:
+            yield f"clocks and throttling were not read: {machine['clocks_missing']}"
+        for record in null:
+            if record["session"] == machine["session"]:
+                what = f"a kernel that does nothing, {record['launch']}, {record['cache']}"
+                yield f"{what}: {record['median_s'] * 1e6:.2f} us"
+        for one in wrong:
+            where = f"{one['operation']} {one['version']}, first at {one['first']}"
+            yield Unfolded(f"left out, as its outputs are wrong: {where}")
+        for record in everything:
+            if record.get("kind") == "time" and "error" in record:
+                yield Unfolded(f"failed: {record['key']}: {record['error'].splitlines()[0]}")
+        yield Unfolded(f"written: {table}, {len(rows)} rows, for attnsim predict --cases")
+        yield from (Unfolded(f"kept: {path}; now: attnsim fit, attnsim accuracy") for path in kept)
+        if finished is not None and finished.left:
+            yield f"{finished.left} points are left; the same command goes on with them"
+
+    show.give(json, ({**row, "kind": kind} for kind, items in kinds for row in items), blocks())
 
 
 def _kept(records: list[dict[str, Any]]) -> list[Path]:

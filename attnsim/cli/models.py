@@ -18,6 +18,7 @@ from attnsim.models.llm.files import builtin_model_ids, check_new_file, load_mod
 from attnsim.models.llm.huggingface import import_config
 from attnsim.models.llm.model import SHARINGS, Model
 from attnsim.models.question.workload import DTYPE_BYTES
+from attnsim.tables import Block, Table, Unfolded
 from attnsim.writing import write_whole
 
 app = help.Commands(help="List models, show one, or import one from Hugging Face.", invoke_without_command=True)
@@ -40,9 +41,10 @@ def list_models(
     if dtype not in DTYPE_BYTES:
         raise InputError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
     models = [load_model(name) for name in builtin_model_ids()]
-    if json:
-        show.print_json(_record(model, dtype) for model in models)
-        return
+    show.give(json, (_record(model, dtype) for model in models), _list(models, dtype))
+
+
+def _list(models: Sequence[Model], dtype: str) -> Iterator[Block]:
     rows: list[dict[str, object]] = []
     for model in models:
         row: dict[str, object] = {
@@ -56,12 +58,11 @@ def list_models(
             own = "*" if sharing == model.sharing and size else ""
             row[sharing] = wording.NOTHING if size is None else f"{size:,}{own}"
         rows.append(row)
-    out = show.console()
     title = f"Models; bytes that a token adds to the KV cache of all layers ({dtype}), * as the model shares"
-    show.print_rows(out, title, rows, right=SHARINGS)
-    out.print("MHA: G = H; MQA: G = 1; GQA and MLA where the model has them; encoders keep no cache.")
-    out.print("attnsim models show ID: every figure and its source")
-    out.print("attnsim models import config.json --out FILE: a model from Hugging Face")
+    yield Table(title, rows, right=SHARINGS)
+    yield "MHA: G = H; MQA: G = 1; GQA and MLA where the model has them; encoders keep no cache."
+    yield "attnsim models show ID: every figure and its source"
+    yield "attnsim models import config.json --out FILE: a model from Hugging Face"
 
 
 def _pair(one: int, other: int) -> str:
@@ -80,11 +81,11 @@ def show_model(
     """Show every figure of a model, its layers, parameters and KV cache, whether they fit a GPU, and the source."""
     found = load_model(model)
     memory = _memory(found, load_gpu(gpu) if gpu else None, batch, seq or found.max_length, dtype)
-    if json:
-        show.print_json([_record(found, "fp16") | memory])
-        return
-    out = show.console()
-    out.print(f"{found.id}: {found.name}, {found.sharing}\n")
+    show.give(json, [_record(found, "fp16") | memory], _show(found, memory))
+
+
+def _show(found: Model, memory: dict[str, Any]) -> Iterator[Block]:
+    yield (f"{found.id}: {found.name}, {found.sharing}\n")
     rows: list[dict[str, object]] = [
         {"figure": name, "value": str(value)}
         for name, value in _figures(found).items()
@@ -99,14 +100,13 @@ def show_model(
             rows.append({"figure": f"KV cache per token, {sharing}", "value": f"{size:,} bytes{own}"})
     counted = {"parameters": found.parameters(), "active parameters": found.parameters(active=True)}
     rows += [{"figure": name, "value": f"{many:,}"} for name, many in counted.items() if many]
-    show.print_rows(out, "", rows, whole=("figure",))
-    for text in _memory_lines(memory):
-        out.print(text)
+    yield Table("", rows, whole=("figure",))
+    yield from _memory_lines(memory)
     if found.left_out:
-        out.print(f"not modelled: {'; '.join(found.left_out)}")
+        yield f"not modelled: {'; '.join(found.left_out)}"
     if any(kind.mask is None for kind in found.kinds):
-        out.print("Layers of what is no attention are counted among parameters alone.")
-    out.print(f"source: {found.source}")
+        yield "Layers of what is no attention are counted among parameters alone."
+    yield f"source: {found.source}"
 
 
 def _memory(model: Model, gpu: Gpu | None, batch: int, seq: int, dtype: str) -> dict[str, object]:
@@ -162,10 +162,8 @@ def import_model(
         raise InputError(f"{out} exists; give another name, or --force to replace it")
     model = import_config(config)
     write_whole(out, model_to_yaml(model))
-    if json:
-        show.print_json([_record(model, "fp16") | {"id": name}])
-    else:
-        print(f"{out} written: {model.name}, {model.sharing}; use it with --model {out}")
+    done = [Unfolded(f"{out} written: {model.name}, {model.sharing}; use it with --model {out}")]
+    show.give(json, [_record(model, "fp16") | {"id": name}], done)
 
 
 def _figures(model: Model) -> dict[str, object]:

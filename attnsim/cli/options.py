@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -208,3 +208,13 @@ def pairs(texts: Iterable[str], flag: str, form: str, example: str) -> dict[str,
             raise InputError(f"{flag} {name} is given twice; keep one")
         found[name] = value
     return found
+
+
+SplitChanges = Annotated[bool, switch("What each of several --set brings: alone, last, on average.", "--split")]
+
+
+def check_split(settings: Sequence[str]) -> None:
+    """Refuse a split of fewer than two changes."""
+    if len(settings) < 2:
+        given = f"one, {settings[0]}" if settings else "none"
+        raise InputError(f"--split shares out several changes and there is {given}; give --set KEY=VALUE twice or more")

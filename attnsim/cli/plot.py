@@ -15,7 +15,6 @@ from attnsim.cli import help, options, progress
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import Asked
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, asking
-from attnsim.cli.split import check as check_changes
 from attnsim.errors import InputError
 from attnsim.plots.changes import split as draw_split
 from attnsim.plots.changes import tornado as draw_tornado
@@ -148,7 +147,7 @@ def density(
 @asking(algorithm="flash", out=[Path("split.png")])
 def split(asked: Asked) -> None:
     """Draw what each of several --set brings: steps from the unchanged GPU to the changed one."""
-    check_changes(asked.changes)
+    options.check_split(asked.changes)
     changed = [(gpu, one) for gpu, one in asked.answers([asked.question()]) if gpu.changes]
     answers = [(gpu, one) for gpu, one in changed if one.fits] or changed[:1]  # whose split says why it has none
     with progress.steps("splitting", len(answers)) as done:

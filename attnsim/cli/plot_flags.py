@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, Any
 
 from attnsim.api import compare
@@ -17,6 +18,7 @@ from attnsim.models.mechanisms import comparable_unfused
 from attnsim.models.question.words import listed, whole
 from attnsim.models.question.workload import Workload
 from attnsim.plots.sheet import Picture
+from attnsim.tables import written
 
 MOST = 512
 """Points of a range."""
@@ -114,14 +116,9 @@ class Asked:
 
     def finish(self, picture: Picture) -> None:
         """Write the picture and its table, and say so."""
-        written = self.look.write(picture, *self.out)
-        if self.json:
-            show.print_json(picture.rows)
-            return
-        out = show.console()
-        told = filter(None, (f"{self.flags.title}{picture.title}", picture.subtitle, picture.caption))
-        out.print("\n\n".join(told) + "\n")
-        out.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+        files = self.look.write(picture, *self.out)
+        about = filter(None, (f"{self.flags.title}{picture.title}", picture.subtitle, picture.caption))
+        show.give(self.json, picture.rows, chain(["\n\n".join(about) + "\n"], written(files)))
 
 
 def numbers_of(text: str, flag: str) -> list[int]:

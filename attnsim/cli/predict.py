@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,10 @@ from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.comparing.splitting import Split
 from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.tables import predict_rows, read, with_answers
-from attnsim.cli import given, lifted, options, predictions, progress, question_flags, show, split, table_flags
+from attnsim.cli import given, lifted, options, progress, question_flags, show, table_flags
 from attnsim.cli.help import MACHINE
 from attnsim.cli.look import Look
 from attnsim.cli.options import flag, switch
-from attnsim.cli.predictions import caption, heading
 from attnsim.cli.question_flags import ConditionFlags, QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
@@ -35,6 +34,9 @@ from attnsim.models.mechanisms import comparable_unfused, only_for, playing, run
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.columns import Naming
 from attnsim.models.question.workload import Workload
+from attnsim.reports.comparisons import of_call, split_table
+from attnsim.reports.predictions import caption, heading, predicted, trusted, why_fastest
+from attnsim.tables import Block
 
 
 @asking()
@@ -60,7 +62,7 @@ def predict(
     ep: options.ExpertGpus = None,
     seq: options.Seqs = None,
     changes: options.Changes = [],  # noqa: B006
-    split_changes: split.Flag = False,
+    split_changes: options.SplitChanges = False,
     tiles: Annotated[str | None, flag(None, "shipped or retuned; default: shipped, and both with --set.")] = None,
     tile: options.Tile = None,
     how: ConditionFlags,
@@ -99,7 +101,7 @@ def predict(
     if len(lengths) > 1:
         raise InputError(f"--seq {seq} has several lengths, which go with --layer; give one, or a table with --cases")
     if split_changes:
-        split.check(changes)
+        options.check_split(changes)
         left_out = ("baseline",) if json else ()
         given.refuse(context, "is about the table of times, which --split --json leaves out", left_out)
     question = flags.workload(seq=lengths[0])
@@ -143,7 +145,7 @@ def predict(
         ]
         show.print_json(rows)
         return
-    _print(question, groups, over, flags.title, splits, verbose)
+    show.print_blocks(show.console(), _blocks(question, groups, over, flags.title, splits, verbose), verbose)
 
 
 def _check_picture(context: typer.Context, look: Look, plot: Path | None, *, of_step: bool) -> None:
@@ -284,37 +286,33 @@ def _way(way: str) -> str:
     return "" if way == "shipped" else f", {way} tiles"
 
 
-def _print(
+def _blocks(
     question: Workload,
     groups: list[_Group],
     over: list[list[Ratios]],
     model: str,
     splits: list[Split[Answer[Question]]],
     verbose: bool,
-) -> None:
-    out = show.console()
+) -> Iterator[Block]:
     names = [item.algorithm for group in groups for item in group.predictions]
-    out.print(f"{model}{heading(question, names)}\n")
+    yield f"{model}{heading(question, names)}\n"
     for group, columns in zip(groups, over, strict=True):
-        if group.refusal:
-            out.print(f"{group.title}\n{group.refusal}\n")
-        elif group.same:
-            out.print(f"{group.title}\n")
-        else:
-            predictions.print_predictions(out, group.title, group.predictions, columns, verbose, group.refused)
-            predictions.print_why(out, group.predictions)
-            for one in group.alike:
-                if one.changed.tiles == "retuned":
-                    out.print(f"{one.changed.algorithm}: {one.sentence}.\n")
+        if group.refusal or group.same:
+            yield "\n".join(filter(None, (group.title, group.refusal))) + "\n"
+            continue
+        yield predicted(group.title, group.predictions, columns, verbose, group.refused)
+        yield from why_fastest(group.predictions)
+        for one in group.alike:
+            if one.changed.tiles == "retuned":
+                yield f"{one.changed.algorithm}: {one.sentence}.\n"
     for split_up in splits:
-        split.print_split(out, split_up, split.of_call(split_up.changed))
+        yield split_table(split_up, of_call(split_up.changed))
     shown = [one for columns in over for one in columns if any(one.ratios)]
-    for note in dict.fromkeys(one.note for one in shown if one.note):
-        out.print(note)
+    yield from dict.fromkeys(one.note for one in shown if one.note)
     everything = [item for group in groups if not group.same for item in group.predictions]
     alike = any(group.alike for group in groups)
-    told = [caption(question, [one.over for one in shown], names, retuned=alike)]
-    predictions.print_trust(out, everything, verbose, told)
+    details = [caption(question, [one.over for one in shown], names, retuned=alike)]
+    yield from trusted(everything, verbose, details)
 
 
 def _run_by(implementations: list[str]) -> tuple[str, ...]:

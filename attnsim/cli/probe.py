@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from attnsim.kernels.gpu.records import Records, now
 from attnsim.models.hardware.files import gpu_to_yaml
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.sections import FIELDS
+from attnsim.tables import Block, Table, Unfolded
 from attnsim.validation.measuring.probe_file import (
     Measured,
     Probed,
@@ -50,10 +52,7 @@ def probe(
     refuse_implausible(measured)
     gpu = probed_gpu(probed, measured, gpu_id, f"attnsim probe --out {out.name}")
     write_whole(out, gpu_to_yaml(gpu))
-    if json:
-        show.print_json(_record(one, gpu) for one in measured)
-        return
-    _print(out, probed, measured, gpu)
+    show.give(json, (_record(one, gpu) for one in measured), _blocks(out, probed, measured, gpu))
 
 
 def _probe(path: Path | None) -> Probed:
@@ -88,9 +87,8 @@ def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> None:
-    shown = show.console()
-    shown.print(f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n")
+def _blocks(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> Iterator[Block]:
+    yield f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n"
     rows = []
     for one in measured:
         written = one.key or wording.NOTHING
@@ -106,13 +104,9 @@ def _print(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> Non
                 "written as": written,
             }
         )
-    show.print_rows(
-        shown, "", rows, right=("value", "of", "share", "spread"), whole=("measured", "value", "of", "written as")
-    )
+    yield Table("", rows, ("value", "of", "share", "spread"), ("measured", "value", "of", "written as"))
     throttled = sum(one.throttled for one in measured)
     if throttled:
-        shown.print(f"{throttled} samples were throttled and dropped")
-    for one in measured:
-        if one.note and not one.note.startswith("at "):
-            shown.print(f"{one.name}: {one.note}")
-    shown.print(f"written: {out}; use it with --gpu, see it with attnsim gpus show", soft_wrap=True)
+        yield f"{throttled} samples were throttled and dropped"
+    yield from (f"{one.name}: {one.note}" for one in measured if one.note and not one.note.startswith("at "))
+    yield Unfolded(f"written: {out}; use it with --gpu, see it with attnsim gpus show")

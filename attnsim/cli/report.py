@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from attnsim.reports.headline import changes, headline
 from attnsim.reports.page import document_of, draw, parts
 from attnsim.reports.sentences import short_answer
 from attnsim.reports.writing import check_out, write_document
+from attnsim.tables import WIDTH, Block, folded, written
 
 
 def report(
@@ -38,18 +40,16 @@ def report(
     with progress.steps("drawing", len(found.cases)) as advance:
         drawn = draw(found, advance)
     documents = [document_of(found, drawn, path.name) for path in out]
-    written = [file for path, document in zip(out, documents, strict=True) for file in write_document(document, path)]
-    if json:
-        show.print_json([*parts(found), {"part": "files", "written": [str(path) for path in written]}])
-        return
+    files = [file for path, document in zip(out, documents, strict=True) for file in write_document(document, path)]
+    last = {"part": "files", "written": [str(path) for path in files]}
 
-    print(f"{asked.title}\n")
-    for line in (*headline(found), *changes(found)):
-        print(textwrap.fill(line, show.WIDTH))
-    print()
-    for case in found.cases:
-        print(case.case.label)
-        for line in short_answer(case):
-            print(textwrap.fill(line, show.WIDTH, initial_indent="  ", subsequent_indent="  "))
-        print()
-    print(f"written: {', '.join(map(str, written))}")
+    def blocks() -> Iterator[Block]:
+        yield f"{asked.title}\n"
+        yield from (*headline(found), *changes(found), "")
+        for case in found.cases:
+            yield case.case.label
+            yield from (textwrap.indent(folded(line, WIDTH - 2), "  ") for line in short_answer(case))
+            yield ""
+        yield from written(files)
+
+    show.give(json, [*parts(found), last], blocks())

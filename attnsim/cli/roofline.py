@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,14 @@ from attnsim.cli import given, options, plot_flags, question_flags, show, table_
 from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import Tiles
-from attnsim.cli.predictions import heading, print_predictions, print_trust
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.columns import Naming
 from attnsim.plots.roofline import roofline as picture
+from attnsim.reports.predictions import heading, predicted, trusted
+from attnsim.tables import Block, Table, written
 from attnsim.validation.measured.own_runs import rows_of
 
 
@@ -63,8 +64,9 @@ def roofline(
         unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
         found, times = _measured(measured, columns.naming(), unchanged)
-        written = look.write(roofs(found, unchanged, measured=times), *out)
-        _print_measured(found, times, written, json)
+        files = look.write(roofs(found, unchanged, measured=times), *out)
+        records = ({**one.to_dict(), "measured_s": time_s} for one, time_s in zip(found, times, strict=True))
+        show.give(json, records, _measured_blocks(found, times, files))
         return
     columns.check_without("--measured")
     if flags.model is None:
@@ -76,17 +78,17 @@ def roofline(
     conditions: dict[str, Any] = {"tiles": tiles, "cache": flags.l2, "launch": launch, "calibration": calibration}
     groups = [(one, compare(question, one, names, implementation=imitated, **conditions)) for one in machines]
     predictions = [item for _, found in groups for item in found]
-    written = look.write(roofs(predictions, machines), *out)
-    if json:
-        show.print_json(item.to_dict() for item in predictions)
-        return
-    console = show.console()
-    console.print(f"{flags.title}{heading(question, names)}\n")
-    for machine, found in groups:
-        over = ratios_over_unchanged(found, predictions) if machine.changes else ratios_over(found)
-        print_predictions(console, machine.described, found, [over], verbose)
-    print_trust(console, predictions, verbose)
-    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+    files = look.write(roofs(predictions, machines), *out)
+
+    def blocks() -> Iterator[Block]:
+        yield f"{flags.title}{heading(question, names)}\n"
+        for machine, found in groups:
+            over = ratios_over_unchanged(found, predictions) if machine.changes else ratios_over(found)
+            yield predicted(machine.described, found, [over], verbose)
+        yield from trusted(predictions, verbose)
+        yield from written(files)
+
+    show.give(json, (item.to_dict() for item in predictions), blocks(), verbose)
 
 
 _WITH_MEASURED = {
@@ -129,11 +131,7 @@ def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Ou
     return found, [row.measured_s for row in rows]
 
 
-def _print_measured(found: Sequence[Outcome], times: Sequence[float], written: Sequence[Path], json: bool) -> None:
-    if json:
-        show.print_json({**one.to_dict(), "measured_s": time_s} for one, time_s in zip(found, times, strict=True))
-        return
-    console = show.console()
+def _measured_blocks(found: Sequence[Outcome], times: Sequence[float], files: Sequence[Path]) -> Iterator[Block]:
     lines = [
         {
             "": str(number),
@@ -146,5 +144,5 @@ def _print_measured(found: Sequence[Outcome], times: Sequence[float], written: S
         }
         for number, (one, time_s) in enumerate(zip(found, times, strict=True), 1)
     ]
-    show.print_rows(console, "Measured calls", lines)
-    console.print(f"written: {', '.join(map(str, written))}")
+    yield Table("Measured calls", lines)
+    yield from written(files)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,16 +17,16 @@ from attnsim.cli.cases import cases_of
 from attnsim.cli.look import Look
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.cli.search_hardware import print_best, print_search
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.files import write_csv
-from attnsim.reports.front import front
+from attnsim.reports.search import best_block, front, search_blocks
 from attnsim.studies.hardware_case import described
 from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
 from attnsim.studies.hardware_space import Prices, Space
 from attnsim.studies.search import MeasuredTiles, TileSearch, measure_tiles, search_tiles
+from attnsim.tables import Block, Remarks, Table, written
 
 app = help.Commands(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)
 
@@ -56,15 +58,15 @@ def tile(
         measured = measure_tiles(w)
     except InputError as error:
         reason = str(error)
-    if json:
-        show.print_json([_tiles_record(found, measured, reason)])
-        return
-    out = show.console()
-    out.print(f"{flags.title}{w}\n\n{machine.described}, {found.implementation}\n")
-    _print_tiles(out, found, top, verbose)
-    if found.own:
-        out.print(f"all times {found.own}")
-    _print_measured(out, measured, reason if verbose else "")
+
+    def blocks() -> Iterator[Block]:
+        yield f"{flags.title}{w}\n\n{machine.described}, {found.implementation}\n"
+        yield from _tiles(found, top, verbose)
+        if found.own:
+            yield f"all times {found.own}"
+        yield from _measured(measured, reason if verbose else "")
+
+    show.give(json, [_tiles_record(found, measured, reason)], blocks(), verbose)
 
 
 @app.command(
@@ -141,14 +143,10 @@ def hardware(
     if plot is not None:
         look.write(front(found, "; ".join(questions)), plot)
     best = split_best(found) if split else None
-    if json:
-        show.print_json([best.to_dict()] if best else rows)
-    else:
-        print_search(found, rows, questions, cost, verbose)
-        if split:
-            print_best(best)
-        files = dict.fromkeys(filter(None, (out, plot, plot and plot.with_suffix(".csv"))))
-        print(f"written: {', '.join(map(str, files))}" if files else "", end="\n" * bool(files))
+    table = search_blocks(found, rows, questions, cost)
+    parts = [best_block(best)] if split else []
+    files = written((out, plot, plot and plot.with_suffix(".csv")))
+    show.give(json, [best.to_dict()] if best else rows, chain(table, parts, files), verbose)
     if not found.feasible:
         raise typer.Exit(1)
 
@@ -166,7 +164,7 @@ def _tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str
     }
 
 
-def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
+def _tiles(found: TileSearch, top: int, verbose: bool) -> Iterator[Block]:
     shown = list(found.tiles[:top])
     if found.shipped is not None and found.shipped not in shown:
         shown.append(found.shipped)
@@ -183,7 +181,7 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
         }
         for one in shown
     ]
-    show.print_rows(out, "", rows, right=("time", "over best", "waves"), whole=("tile",))
+    yield Table("", rows, ("time", "over best", "waves"), ("tile",))
 
     own = sum(one.own_stages for one in found.tiles)
     played = min(REPLAYED_CANDIDATES, own)
@@ -196,17 +194,18 @@ def _print_tiles(out: Any, found: TileSearch, top: int, verbose: bool) -> None:
         *([best] if best else []),
         "other stages: a number of K and V buffers that the implementation does not have; no such kernel was measured.",
     )
-    show.print_remarks(out, f"{best} -v says what --tiles retuned loses.".strip(), details, verbose)
+    yield Remarks(f"{best} -v says what --tiles retuned loses.".strip(), details)
 
 
-def _print_measured(out: Any, measured: MeasuredTiles | None, reason: str) -> None:
+def _measured(measured: MeasuredTiles | None, reason: str) -> Iterator[Block]:
     if measured is None:
         if reason:
-            out.print(f"not measured: {reason}")
+            yield f"not measured: {reason}"
         return
     rows: list[dict[str, object]] = [
         {"tile": one.tile, "measured": wording.time_text(one.measured_s), "model": wording.time_text(one.predicted_s)}
         for one in measured.tiles
     ]
-    show.print_rows(out, f"\nown flash kernel measured on {measured.gpu}", rows, right=("measured", "model"))
-    out.print(f"the model takes {measured.choice.tile}: regret {100 * measured.regret:.1f} % against the fastest")
+    regret = f"the model takes {measured.choice.tile}: regret {100 * measured.regret:.1f} % against the fastest"
+    title = f"\nown flash kernel measured on {measured.gpu}"
+    yield Table(title, rows, right=("measured", "model"), remarks=[regret])

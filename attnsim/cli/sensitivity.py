@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,6 +18,7 @@ from attnsim.models.hardware.sections import FIELDS
 from attnsim.reports.sentences import timed_text
 from attnsim.studies.sensitivity import Elasticity, Index, elasticities
 from attnsim.studies.sensitivity import sobol as indices
+from attnsim.tables import Block, Remarks, Table
 
 
 @asking()
@@ -48,24 +50,23 @@ def sensitivity(
         found = elasticities(asked, step)
         shares = [] if sobol is None else indices(asked, sobol, seed, spread)
     base = answer(asked)
-    if json:
-        kinds = (("elasticity", found), ("sobol", shares))
-        answers = [{"kind": kind, **asdict(item)} for kind, items in kinds for item in items]
-        show.print_json([{"kind": "prediction", **base.to_dict()}, *answers])
-        return
-    out = show.console()
-    out.print(f"{flags.title}{w}\n")
-    out.print(f"{changed.described}, {algorithm}: {timed_text(base)}, {base.trust.level}\n")
-    _print(out, found, step, verbose)
-    if shares:
-        _print_indices(out, shares, sobol or 0, spread)
+    kinds = (("prediction", [base.to_dict()]), ("elasticity", map(asdict, found)), ("sobol", map(asdict, shares)))
+
+    def blocks() -> Iterator[Block]:
+        yield f"{flags.title}{w}\n"
+        yield f"{changed.described}, {algorithm}: {timed_text(base)}, {base.trust.level}\n"
+        yield from _elasticities(found, step)
+        if shares:
+            yield from _indices(shares, sobol or 0, spread)
+
+    show.give(json, ({"kind": kind, **item} for kind, items in kinds for item in items), blocks(), verbose)
 
 
 SMALL = 0.005
 """Elasticities below are not told apart from 0."""
 
 
-def _print(out: Any, found: list[Elasticity], step: float, verbose: bool) -> None:
+def _elasticities(found: list[Elasticity], step: float) -> Iterator[Block]:
     timed = any(item.timing for item in found)
     rows = [
         {
@@ -80,7 +81,7 @@ def _print(out: Any, found: list[Elasticity], step: float, verbose: bool) -> Non
         for item in found
         if abs(item.elasticity) >= SMALL or item.kink
     ]
-    show.print_rows(out, "", rows, right=("elasticity", "down", "up", "10 % more"))
+    yield Table("", rows, right=("elasticity", "down", "up", "10 % more"))
     idle = [item.figure for item in found if abs(item.elasticity) < SMALL and not item.kink]
     details = [f"no effect: {', '.join(idle)}"] if idle else []
     details.append(
@@ -92,16 +93,16 @@ def _print(out: Any, found: list[Elasticity], step: float, verbose: bool) -> Non
         + (" +-: how far it moves as resident blocks fall into step or not." if timed else "")
     )
     short = "-1: the figure alone decides the time; 0: it does not matter. -v says how it is taken, and which are 0."
-    show.print_remarks(out, short, details, verbose)
+    yield Remarks(short, details)
 
 
-def _print_indices(out: Any, shares: list[Index], samples: int, spread: float) -> None:
+def _indices(shares: list[Index], samples: int, spread: float) -> Iterator[Block]:
     rows = [
         {"figure": item.figure, "first order": f"{item.first:.2f}", "total": f"{item.total:.2f}"} for item in shares
     ]
-    out.print("")
-    show.print_rows(out, f"Sobol indices of log time, {samples} samples", rows, right=("first order", "total"))
-    out.print(
+    yield ""
+    yield Table(f"Sobol indices of log time, {samples} samples", rows, right=("first order", "total"))
+    yield (
         f"shares of the variance when every figure varies from 1/{spread:g} to {spread:g} times its value "
         "(log-uniform, independent): first order alone, total with interactions. Times in closed form."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.headings import frame_of
 from attnsim.plots.step import serving as picture
+from attnsim.tables import Block, Remarks, Table, Unfolded, written
 
 STEPS = "Steps"
 _NOT_OF_STEPS = (
@@ -106,29 +109,21 @@ def serving(
             rest_s=1e-3 * rest,
             stride=stride,
         )
-    written = _written(served, out, plot, look)
-    if json:
-        show.print_json(served.rows())
-        return
-    _print(served, flags, ep or 0, len(found), written, verbose)
-
-
-def _written(served: Served, out: Path | None, plot: Path | None, look: Look) -> list[Path]:
-    written = []
+    files = []
     if out is not None:
         write_table(frame_of(served.rows()), out)
-        written.append(out)
-    if plot is not None:
-        written += look.write(picture(served), plot)
-    return written
+        files.append(out)
+    files += look.write(picture(served), plot) if plot else []
+    blocks = chain(_blocks(served, flags, ep or 0, len(found)), written(files))
+    show.give(json, served.rows(), blocks, verbose)
 
 
-def _print(served: Served, flags: QuestionFlags, ep: int, requests: int, written: list[Path], verbose: bool) -> None:
-    out, attention = show.console(), served.of == "attention"
+def _blocks(served: Served, flags: QuestionFlags, ep: int, requests: int) -> Iterator[Block]:
+    attention = served.of == "attention"
     shared = [f"{flags.tp} GPUs share each layer"] * (flags.tp > 1) + [f"{ep} the experts"] * (ep > 1)
     title = f"{', '.join([flags.whole.id, *shared])}: " if flags.model else ""
     what = "attention of a layer" if attention else "attention"
-    out.print(f"{title}{requests} requests on {served.gpu}, {what} as {served.implementation}\n", soft_wrap=True)
+    yield Unfolded(f"{title}{requests} requests on {served.gpu}, {what} as {served.implementation}\n")
     rows = [
         {
             "steps": row["kind"],
@@ -142,13 +137,11 @@ def _print(served: Served, flags: QuestionFlags, ep: int, requests: int, written
         for row in served.by_kind()
     ]
     title = "Attention by kind of step" if attention else "Steps by kind"
-    show.print_rows(out, title, rows, right=("number", "tokens", "time", "share", "attention", "longest"))
+    yield Table(title, rows, right=("number", "tokens", "time", "share", "attention", "longest"))
     total, end = wording.time_text(served.time_s), wording.time_text(served.end_s)
     total += f" (90 % range {wording.interval_text(*served.range_s, served.time_s)})"
     counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
     found = f"{total} {'of attention ' * attention}in {counted}; the trace ends at {end}."
     cold = "cold, since the other layers have run" if flags.model else "cold where sequences decode, as in a model"
     l2 = f"L2 before each layer: {flags.cache or cold}."
-    show.print_remarks(out, f"{found} -v says what is left out.", (found, l2, served.left_out), verbose)
-    for path in written:
-        out.print(f"wrote {path}")
+    yield Remarks(f"{found} -v says what is left out.", (found, l2, served.left_out))

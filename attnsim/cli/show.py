@@ -5,21 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import rich.table
 from rich import box
 from rich.console import Console
 
-from attnsim.tables import Table
-
-WIDTH = 80
-"""Columns of a table in a pipe, and of sentences anywhere."""
-
-REMARKS = 2
-"""Lines below a table at most, without `-v`."""
+from attnsim.tables import REMARKS, WIDTH, Block, Remarks, Table, Unfolded, folded
 
 _SHORT = 26
 """Longest cell that is never folded."""
@@ -50,38 +43,42 @@ def console() -> Paper:
     return Paper()
 
 
-def folded(text: str, width: int = WIDTH) -> str:
-    """A text in lines of at most `WIDTH` columns, or fewer; words are never cut, its own line ends stay."""
-    lines = (
-        textwrap.wrap(line, min(width, WIDTH), break_long_words=False, break_on_hyphens=False) or [""]
-        for line in text.split("\n")
-    )
-    return "\n".join(itertools.chain.from_iterable(lines))
-
-
 def print_json(items: Iterable[object]) -> None:
     """A list of objects on stdout and nothing else."""
     json.dump(list(items), sys.stdout, indent=2, allow_nan=False, ensure_ascii=False)
     sys.stdout.write("\n")
 
 
-def print_remarks(out: Console, short: str, details: Iterable[str], verbose: bool = False) -> None:
+def give(json: bool, records: Iterable[object], blocks: Iterable[Block], verbose: bool = False) -> None:
+    """Print an answer: its records where JSON is asked for, and its texts, tables and remarks elsewhere.
+
+    Neither of the two is computed where the other is printed.
+    """
+    if json:
+        print_json(records)
+    else:
+        print_blocks(console(), blocks, verbose)
+
+
+def print_blocks(out: Console, blocks: Iterable[Block], verbose: bool = False) -> None:
+    """Print texts, tables and remarks in their order."""
+    for one in blocks:
+        match one:
+            case Table():
+                print_table(out, one)
+            case Remarks():
+                print_remarks(out, one, verbose)
+            case Unfolded():
+                out.print(str(one), soft_wrap=True)
+            case _:
+                out.print(one)
+
+
+def print_remarks(out: Console, remarks: Remarks, verbose: bool = False) -> None:
     """Print the remarks below tables: level and range in at most two lines, or with `verbose` all there is to say."""
-    lines = dict.fromkeys(details) if verbose else folded(short, out.width).splitlines()[:REMARKS]
-    for line in lines:
+    short = folded(remarks.short, out.width).splitlines()[:REMARKS]
+    for line in dict.fromkeys(remarks.details) if verbose else short:
         out.print(line)
-
-
-def print_rows(
-    out: Console,
-    heading: str,
-    rows: Sequence[Mapping[str, object]],
-    *,
-    right: Collection[str] = (),
-    whole: Collection[str] = (),
-) -> None:
-    """Print rows as a table."""
-    print_table(out, Table(heading, rows, right, whole))
 
 
 def print_table(out: Console, table: Table) -> None:
@@ -108,6 +105,8 @@ def print_table(out: Console, table: Table) -> None:
         for cells in zip(*(columns[name] for name in part), strict=True):
             shown.add_row(*cells)
         _print_shown(out, shown, max(out.width, sum(widths[name] + 1 for name in part)))
+    for line in table.remarks:
+        out.print(line)
 
 
 def fits(out: Console, table: Table) -> bool:
@@ -115,20 +114,6 @@ def fits(out: Console, table: Table) -> bool:
     cells = map(list, zip(*table.cells, strict=True))
     widths = map(_least_width, table.columns, cells, itertools.repeat(True))
     return getattr(out, "is_piped", False) or sum(width + 1 for width in widths) <= out.width
-
-
-def print_groups(out: Console, title: str, rows: Sequence[Mapping[str, object]], by: Sequence[str]) -> None:
-    """A table for each run of rows that agree in the columns `by`, whose values are its heading.
-
-    Columns that are empty in all rows of a table are left out of it.
-    """
-    if title:
-        out.print(f"{title}\n")
-    for values, some in itertools.groupby(rows, key=lambda row: [row[name] for name in by]):
-        mine = list(some)
-        empty = {name for name in mine[0] if all(row[name] in (None, "") for row in mine)}
-        heading = ", ".join(str(value) for value in values if value)
-        print_rows(out, heading, [{k: v for k, v in row.items() if k not in empty and k not in by} for row in mine])
 
 
 def _least_width(name: str, cells: Sequence[str], whole: bool) -> int:

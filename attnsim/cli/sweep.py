@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from attnsim.studies.folder import SUFFIXES, dataset
 from attnsim.studies.folder import export as write
 from attnsim.studies.running import run
 from attnsim.studies.study_file import read_study
+from attnsim.tables import Block, Table, Unfolded
 
 
 def sweep(
@@ -53,10 +55,7 @@ def sweep(
     for path in export:
         write(out, path)
     summary["exported"] = [str(path) for path in export]
-    if json:
-        show.print_json([summary])
-    else:
-        _print(summary)
+    show.give(json, [summary], _blocks(summary))
     _tell_missing(summary)
     if not summary["answered"]:
         raise typer.Exit(1)
@@ -95,21 +94,18 @@ def _summary(study: Study, out: Path, found: int, seconds: float) -> dict[str, A
     }
 
 
-def _print(summary: dict[str, Any]) -> None:
-    out = show.console()
+def _blocks(summary: dict[str, Any]) -> Iterator[Block]:
     axes = ", ".join(f"{name} ({count})" for name, count in summary["axes"].items()) or "nothing varies"
-    out.print(
+    yield Unfolded(
         f"{summary['title'] or 'study'}: {summary['points']:,} points, {summary['combine']} of {axes}; "
-        f"{summary['cache']} L2\n",
-        soft_wrap=True,
+        f"{summary['cache']} L2\n"
     )
-    rows = [{"answered by": name, "points": number} for name, number in sorted(summary["methods"].items())]
-    show.print_rows(out, "", rows)
+    yield Table("", [{"answered by": name, "points": number} for name, number in sorted(summary["methods"].items())])
     busiest = sorted(summary["busiest"].items(), key=lambda pair: -pair[1])
-    show.print_rows(out, "", [{"busiest": name, "points": number} for name, number in busiest])
+    yield Table("", [{"busiest": name, "points": number} for name, number in busiest])
     found = f", {summary['chunks_found']} of them by an earlier run" if summary["chunks_found"] else ""
     where = ", ".join([f"{summary['out']}/points", *summary["exported"]])
-    out.print(f"{summary['chunks']} chunks{found}, {summary['seconds']:.1f} s; written: {where}", soft_wrap=True)
+    yield Unfolded(f"{summary['chunks']} chunks{found}, {summary['seconds']:.1f} s; written: {where}")
 
 
 def _tell_missing(summary: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +15,14 @@ from attnsim.api.tracing import traces
 from attnsim.cli import given, lifted, options, outputs, question_flags, show
 from attnsim.cli.look import Look
 from attnsim.cli.options import flag
-from attnsim.cli.predictions import check_window, heading
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.schedule.kernel_file import read_kernels
 from attnsim.plots.timeline import check_trace, timeline, timeline_of, write_trace
+from attnsim.reports.predictions import check_window, heading
+from attnsim.tables import Block, Table, texts, written
 
 
 @asking()
@@ -69,53 +71,44 @@ def trace(
             for machine in machines
             for name, one in traces(question, machine, names, implementation=imitated, conditions=conditions, sms=sms)
         ]
-    written: list[Path] = []
+    files: list[Path] = []
     asked = f"{flags.title}{question}"
     if out is not None:
         about = {"workload": asked, "gpu": machines[-1].described}
-        written.append(write_trace(found[-1][2], out, about))
+        files.append(write_trace(found[-1][2], out, about))
     if picture is not None:
-        written += look.write(timeline_of(found, asked), picture)
+        files += look.write(timeline_of(found, asked), picture)
     kernels = [
         (machine, name, one.schedule.implementation, kernel) for machine, name, one in found for kernel in one.kernels
     ]
-    if json:
-        show.print_json(
-            {
-                "gpu": machine.described,
-                "algorithm": name,
-                "implementation": implementation,
-                "kernel": kernel.name,
-                "start_s": kernel.start_s,
-                "time_s": kernel.time_s,
-                "sms": kernel.sms,
-                "slices": len(kernel.slices),
-                "shown": kernel.shown or "everything",
-            }
-            for machine, name, implementation, kernel in kernels
-        )
-        return
-    console = show.console()
-    console.print(f"{flags.title}{heading(question, names)}\n")
-    for machine in machines:
-        lines = [
-            {
-                "algorithm": name,
-                "implementation": implementation,
-                "kernel": kernel.name,
-                "start": wording.time_text(kernel.start_s),
-                "time": wording.time_text(kernel.time_s),
-                "slices": f"{len(kernel.slices):,}",
-                "shown": kernel.shown or "everything",
-            }
-            for owner, name, implementation, kernel in kernels
-            if owner == machine
-        ]
-        show.print_rows(console, machine.described, lines)
-    console.print(lifted.WITHOUT_RANGE)
-    if calibration is not None:
-        console.print(f"times of a call all multiplied alike, as {calibration} corrects it: attnsim predict says how")
-    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+    records = [
+        {
+            "gpu": machine.described,
+            "algorithm": name,
+            "implementation": implementation,
+            "kernel": kernel.name,
+            "start_s": kernel.start_s,
+            "time_s": kernel.time_s,
+            "sms": kernel.sms,
+            "slices": len(kernel.slices),
+            "shown": kernel.shown or "everything",
+        }
+        for machine, name, implementation, kernel in kernels
+    ]
+    formats = dict.fromkeys(("start_s", "time_s"), wording.time_text) | {"slices": "{:,}".format}
+    heads = {key: key.removesuffix("_s") for key in records[0] if key not in ("gpu", "sms")}
+
+    def blocks() -> Iterator[Block]:
+        yield f"{flags.title}{heading(question, names)}\n"
+        for machine in machines:
+            mine = [row for row, one in zip(records, kernels, strict=True) if one[0] == machine]
+            yield Table(machine.described, texts(mine, formats, heads))
+        yield lifted.WITHOUT_RANGE
+        if calibration is not None:
+            yield f"times of a call all multiplied alike, as {calibration} corrects it: attnsim predict says how"
+        yield from written(files)
+
+    show.give(json, records, blocks())
 
 
 def _check(out: Path | None, picture: Path | None, runs: int) -> None:
@@ -147,23 +140,17 @@ def _trace_kernel(
     chosen = found if picture is not None else found[-1:]
     with busy("replaying"):
         traces = [trace_kernel(kernels, machine, **conditions) for machine in chosen]
-    written: list[Path] = []
+    files: list[Path] = []
     if out is not None:
-        written.append(write_trace(traces[-1], out, {"kernel": kernels.name, "gpu": chosen[-1].described}))
+        files.append(write_trace(traces[-1], out, {"kernel": kernels.name, "gpu": chosen[-1].described}))
     if picture is not None:
         titles = ["; ".join((one.id, *(change.setting for change in one.changes))) for one in chosen]
         drawn = timeline(traces, titles, f"{kernels.name}, lifted from PTX")
-        written += look.write(drawn, picture)
+        files += look.write(drawn, picture)
     rows = [
         {"gpu": machine.described, "kernel": kernel.name, "time_s": kernel.time_s, "slices": len(kernel.slices)}
         for machine, one in zip(chosen, traces, strict=True)
         for kernel in one.kernels
     ]
-    if json:
-        show.print_json(rows)
-        return
-    console = show.console()
-    shown = [row | {"time_s": wording.time_text(float(str(row["time_s"])))} for row in rows]
-    show.print_rows(console, "Kernels", shown, right=("time_s", "slices"))
-    console.print(lifted.WITHOUT_RANGE)
-    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+    table = Table("Kernels", texts(rows, {"time_s": wording.time_text}), right=("time_s", "slices"))
+    show.give(json, rows, [table, lifted.WITHOUT_RANGE, *written(files)])

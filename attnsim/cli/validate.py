@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from attnsim import wording
 from attnsim.cli import on_gpu, options, outputs, show, table_flags
@@ -17,11 +16,12 @@ from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.models.question.case_file import read_cases
-from attnsim.reports.validating import write_report
+from attnsim.reports.validating import hypothetical_tables, table_of, write_report
+from attnsim.tables import Block, Table, Unfolded
 from attnsim.validation.checking.hypothetical import errors, outcomes
 from attnsim.validation.checking.io_errors import compare_io
 from attnsim.validation.checking.ratio_steps import step_errors
-from attnsim.validation.checking.validate import SHARES, STEPS, TITLES, Report
+from attnsim.validation.checking.validate import STEPS, TITLES, Report
 from attnsim.validation.checking.validate import validate as run
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row
@@ -30,7 +30,6 @@ from attnsim.validation.measuring.counters import count, profiler, read_counters
 
 SAMPLE = 24
 MINUTES = 3.0
-_RATIOS = ("over", "bias")
 
 
 @asking(without=("save_map",))
@@ -73,17 +72,15 @@ def validate(
 
     naming = columns.naming()
     given = [row for table in measured for row in rows_of(table, naming, table_flags.print_columns)]
-    own, told = _own(minutes)
+    own, missing = _own(minutes)
     with steps("validating", STEPS) as advance:
         report = run(sample, advance, own, given)
-    written = []
+    files: list[Path] = []
     if out is not None:
         with busy("drawing"):
-            written = write_report(report, out)
-    if json:
-        show.print_json([{"table": name, **row} for name, rows in report.tables.items() for row in rows])
-    else:
-        _print(show.console(), report, told, written)
+            files = write_report(report, out)
+    records = ({"table": name, **row} for name, rows in report.tables.items() for row in rows)
+    show.give(json, records, _blocks(report, missing, files))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -111,8 +108,8 @@ def _own(minutes: float) -> tuple[list[Row], str]:
     if minutes == 0:
         return rows, ""
     with on_gpu.told(), budget("measuring", 60 * minutes) as shown:
-        here, told = measure_here(minutes, shown)
-    return rows + here, told
+        here, missing = measure_here(minutes, shown)
+    return rows + here, missing
 
 
 def _io(counters: Path | None, cases: Path | None, json: bool) -> None:
@@ -127,11 +124,8 @@ def _io(counters: Path | None, cases: Path | None, json: bool) -> None:
             for one, case in asked:
                 found += compare_io(count(one, case), [case])
                 advance()
-    if json:
-        show.print_json(found)
-        return
     title = "Predicted and counted bytes, each kernel from a cold L2"
-    show.print_rows(show.console(), title, [line for row in found for line in _bytes(row)])
+    show.give(json, found, [Table(title, [line for row in found for line in _bytes(row)])])
 
 
 def _bytes(row: Mapping[str, Any]) -> Iterator[dict[str, object]]:
@@ -151,15 +145,10 @@ def _bytes(row: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 def _hypothetical(sample: int, json: bool) -> None:
     with busy("predicting GPUs as if they did not exist"):
-        rows, steps = errors(outcomes(sample=sample)), step_errors()
-    if json:
-        show.print_json([{"kind": "time", **row} for row in rows] + [{"kind": "step", **row} for row in steps])
-        return
-    out = show.console()
-    _print_hypothetical(out, rows)
-    show.print_rows(out, "Steps of which the measured speedup alone is known", [_step(row) for row in steps])
-    if aiconfigurator.missing():
-        out.print(aiconfigurator.missing())
+        tables = {"time": errors(outcomes(sample=sample)), "step": step_errors()}
+    records = ({"kind": kind, **row} for kind, rows in tables.items() for row in rows)
+    steps = Table("Steps of which the measured speedup alone is known", [_step(row) for row in tables["step"]])
+    show.give(json, records, [*hypothetical_tables(tables["time"]), steps, *filter(None, [aiconfigurator.missing()])])
 
 
 def _step(row: Mapping[str, Any]) -> dict[str, object]:
@@ -178,52 +167,21 @@ def _step(row: Mapping[str, Any]) -> dict[str, object]:
     )
 
 
-def _print_hypothetical(out: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    for older, newer in dict.fromkeys((row["older"], row["newer"]) for row in rows):
-        mine = [row for row in rows if (row["older"], row["newer"]) == (older, newer)]
-        leave = ("older", "newer", "numbers", "pairs")
-        title = f"{newer} as if it did not exist, from {older}"
-        show.print_rows(out, title, [_shown(row, leave) for row in mine])
-
-
-def _shown(row: Mapping[str, Any], leave: Sequence[str] = ()) -> dict[str, object]:
-    """A record with its shares in percent."""
-    return {name.replace("_", " "): _text(name, value) for name, value in row.items() if name not in leave}
-
-
-def _text(name: str, value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-
-    if isinstance(value, float) and name in SHARES:
-        return f"{100 * value:.1f} %"
-    if isinstance(value, float) and name in _RATIOS:
-        return f"{value:.2f}"
-    return value
-
-
 _PRINTED = (
     *("undetermined", "dataset", "serving", "own", "given", "hypothetical", "trust", "stated", "calibration", "error"),
     *("assumed", "noise"),
 )
 """The tables in the order in which they are printed; those of hypothetical GPUs have a title each."""
-_COUNTED = ("undetermined", "dataset", "assumed")
-_LEFT_OUT = {"serving": ("numbers",)}
 
 
-def _print(out: Console, report: Report, told: str, written: Sequence[Path]) -> None:
+def _blocks(report: Report, missing: str, files: Sequence[Path]) -> Iterator[Block]:
     for name in _PRINTED:
-        rows, title = report.tables[name], TITLES[name]
+        rows = report.tables[name]
         if name == "hypothetical":
-            _print_hypothetical(out, rows)
+            yield from hypothetical_tables(rows)
         elif rows:
-            show.print_rows(
-                out, title, rows if name in _COUNTED else [_shown(row, _LEFT_OUT.get(name, ())) for row in rows]
-            )
-    for line in (report.missing, told):
-        if line:
-            out.print(line, soft_wrap=True)
-    for path in written:
-        out.print(f"written: {path}")
+            yield table_of(TITLES[name], rows, ("numbers",) if name == "serving" else ())
+    yield from map(Unfolded, filter(None, (report.missing, missing)))
+    yield from (f"written: {path}" for path in files)
     if not report.ok:
-        out.print("a committed calibration no longer gives its committed errors; see `attnsim fit --record`")
+        yield "a committed calibration no longer gives its committed errors; see `attnsim fit --record`"

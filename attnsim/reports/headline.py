@@ -8,6 +8,7 @@ from attnsim.api.comparing.ratios import Ratio
 from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.reports.answers import Answer, Answered, Gain, Report, compared_with, fastest
+from attnsim.reports.predictions import cells
 from attnsim.reports.sentences import SAME
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, interval_text, ratio_text, time_text
@@ -107,7 +108,7 @@ def ratio(found: Ratio | None) -> str:
 
 def answer_table(report: Report) -> Table:
     """Every call on every GPU, on the tile that was asked for: times, ratios and trust."""
-    rows: list[dict[str, str]] = []
+    rows: list[dict[str, object]] = []
     based = several = False
     for case in report.cases:
         shown = [one for one in case.answers if one.question.tile != "retuned"] or list(case.answers)
@@ -129,7 +130,7 @@ def _call(one: Answer) -> tuple[object, ...]:
     return one.question.algorithm, one.question.implementation, one.question.tile
 
 
-def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mapping[Gpu, str]) -> dict[str, str]:
+def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mapping[Gpu, str]) -> dict[str, object]:
     found = one.prediction
     if found is None:
         nothing = dict.fromkeys(("90 % range", "speedup", "over the first", "trust"), NOTHING)
@@ -137,9 +138,8 @@ def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mappin
     ratios = [found.speedup_over(other.prediction) if other and other.prediction else None for other in (base, first)]
     return {
         "GPU": _name(one, names),
-        "time": time_text(found.time_s) if found.fits else "too large",
-        "90 % range": interval_text(found.time_low_s, found.time_high_s, found.time_s),
+        **cells(found, "time", "90 % range"),
         "speedup": ratio(ratios[0]),
         "over the first": ratio(ratios[1]),
-        "trust": found.trust.level,
+        **cells(found, "trust"),
     }

@@ -10,19 +10,19 @@ from typing import Any
 import attnsim
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.levers import BETTER
-from attnsim.api.explaining import Explanation
 from attnsim.models.hardware.gpu import changes_text
-from attnsim.models.hardware.units import bound_text
 from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section
 from attnsim.reports import pictures
 from attnsim.reports.answers import Answer, Answered, Report, base_of
 from attnsim.reports.evidence import error_blocks, repeat_blocks
+from attnsim.reports.explanations import levers_table
 from attnsim.reports.hardware import FigureLine, figure_lines
 from attnsim.reports.headline import answer_table, changes, headline
+from attnsim.reports.predictions import TEXTS, cells
 from attnsim.reports.sentences import anew_sentences, bound_sentences, short_answer
 from attnsim.reports.trusting import applying, calibrations_used, files_used, residuals, uses
 from attnsim.tables import Table
-from attnsim.wording import NOTHING, interval_text, number, ratio_text, time_text, times_text
+from attnsim.wording import NOTHING, ratio_text
 
 Progress = Callable[[], None]
 Blocks = list[Block | Section]
@@ -178,7 +178,7 @@ def _predictions(case: Answered) -> list[Block]:
         Table(
             "Predicted times, and the range in which nine of ten are expected",
             rows,
-            right=rows[0].keys() - {"GPU", "algorithm", "busiest", "trust"},
+            right=rows[0].keys() - set(TEXTS),
             heads=3,
         ),
         Paragraph(
@@ -198,23 +198,17 @@ def _predictions(case: Answered) -> list[Block]:
     return blocks
 
 
-def _row(one: Answer, found: Outcome, case: Answered, changed: bool) -> dict[str, str]:
+def _row(one: Answer, found: Outcome, case: Answered, changed: bool) -> dict[str, object]:
     base = base_of(one, case.answers)
     ratio = found.speedup_over(base.prediction) if base and base.prediction else None
-    flops, moved = found.useful_flops_per_s, found.hbm_bytes
-    naive = ratio_text(found.speedup_vs_naive, found.speedup_vs_naive_low, found.speedup_vs_naive_high)
     return {
         "no.": str(one.number),
         "GPU": case.names[one.gpu] if one.gpu else "",
         "algorithm": f"{found.algorithm}{'' if found.tiles == 'shipped' else f', {found.tiles}'}",
-        "time": time_text(found.time_s) if found.fits else "too large",
-        "90 % range": interval_text(found.time_low_s, found.time_high_s, found.time_s),
-        "vs naive": naive,
+        **cells(found, "time", "90 % range"),
+        "vs naive": ratio_text(found.speedup_vs_naive, found.speedup_vs_naive_low, found.speedup_vs_naive_high),
         **({"vs unchanged": str(ratio or NOTHING)} if changed else {}),
-        "HBM GB": number(None if moved is None else moved / 1e9),
-        "TFLOP/s": number(None if flops is None else flops / 1e12),
-        "busiest": bound_text(found.busiest),
-        "trust": found.trust.level,
+        **cells(found, "HBM GB", "TFLOP/s", "busiest", "trust"),
     }
 
 
@@ -228,24 +222,8 @@ def _bounds(case: Answered) -> list[Block]:
     for found in case.explanations:
         one = found.prediction
         what = f"{one.algorithm} ({one.implementation}) on {case.machine(one)}"
-        table = _levers(found, what)
+        title = f"{what}: units, and the speedup with each figure {BETTER:g} times as good (a latency half as long)"
+        table = levers_table(found.levers, title)
         blocks.append(Paragraph(f"{what}. {' '.join((*bound_sentences(found), *anew_sentences(found)))}"))
         blocks.append(Details("Figure by figure", (table,)) if one.changes else table)
     return blocks or [Paragraph("Nothing fits the memory.")]
-
-
-def _levers(found: Explanation, what: str) -> Table:
-    rows = [
-        {
-            "unit": lever.unit.replace("_", " "),
-            "busy": time_text(lever.busy_s),
-            "of the time": NOTHING if lever.share is None else f"{100 * lever.share:.0f} %",
-            "figure": lever.figure,
-            "now": lever.value,
-            "speedup": times_text(lever.speedup),
-            "busiest then": bound_text(lever.busiest),
-        }
-        for lever in found.levers
-    ]
-    caption = f"{what}: units, and the speedup with each figure {BETTER:g} times as good (a latency half as long)"
-    return Table(caption, rows, right=("busy", "of the time", "now", "speedup"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from attnsim.plots.errors import validation
 from attnsim.reports.pictures import on_page
 from attnsim.tables import Table
 from attnsim.validation.checking.validate import SHARES, TITLES, Report
+from attnsim.wording import share_text
 from attnsim.writing import write_whole
 
 
@@ -46,30 +47,35 @@ def html_page(report: Report) -> str:
     shown = on_page(validation(report.points), "validation", "", alt)
     sections = [Section("picture", "Predicted over measured time", (shown,))]
     sections += [
-        Section(name.replace("_", "-"), title, (_table(title, report.tables[name]),))
+        Section(name.replace("_", "-"), title, (table_of(title, report.tables[name]),))
         for name, title in TITLES.items()
         if report.tables[name]
     ]
     return html_text(Document("attnsim: predictions against measurements", tuple(lead), tuple(sections)))
 
 
-def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    names = {name: name.replace("_", " ") for row in rows for name in row}
-    numeric = [shown for name, shown in names.items() if all(_is_number(row.get(name)) for row in rows)]
-    return Table(
-        caption, [{shown: _cell(name, row.get(name)) for name, shown in names.items()} for row in rows], right=numeric
-    )
+def hypothetical_tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """A table for each GPU that is predicted from an older one."""
+    for older, newer in dict.fromkeys((row["older"], row["newer"]) for row in rows):
+        mine = [row for row in rows if (row["older"], row["newer"]) == (older, newer)]
+        title = f"{newer} as if it did not exist, from {older}"
+        yield table_of(title, mine, ("older", "newer", "numbers", "pairs"))
+
+
+def table_of(title: str, rows: Sequence[Mapping[str, Any]], without: Collection[str] = ()) -> Table:
+    """Rows of the validation with their shares in percent, columns of numbers on the right."""
+    heads = {name: name.replace("_", " ") for row in rows for name in row if name not in without}
+    right = [head for name, head in heads.items() if all(_is_number(row.get(name)) for row in rows)]
+    return Table(title, [{head: _cell(name, row.get(name)) for name, head in heads.items()} for row in rows], right)
 
 
 def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
-def _cell(name: str, value: object) -> str:
+def _cell(name: str, value: object) -> object:
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{100 * value:.1f} %" if name in SHARES else f"{value:.4g}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "" if value is None else str(value)
+        return "yes" if value else "NO"
+    if isinstance(value, float) and name in SHARES:
+        return share_text(value)
+    return f"{value:.2f}" if isinstance(value, float) and name in ("over", "bias") else value

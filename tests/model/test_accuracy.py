@@ -11,7 +11,8 @@ from rich.console import Console
 
 import attnsim.models
 from attnsim.arrays import Floats
-from attnsim.cli.accuracy import print_tables
+from attnsim.cli.accuracy import every_error
+from attnsim.cli.show import print_blocks
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.components import COMPONENTS
@@ -331,7 +332,7 @@ def test_the_tables_are_whole_at_every_width(
     summary, table, numbers = targets_table(held), accuracy_table(held), constants()
     cell = {"mechanism": "dsa-topk", "implementation": "sgl-kernel.topk", "pass": "decode", "left_out": LEFT_OUT}
     sparse = [cell | {"gpus": 2, "rows": 3, **dict.fromkeys(("mean", "median", "p90", "worst"), 0.0123)}]
-    print_tables(Console(width=width, highlight=False), summary, sparse, sparse, table, numbers)
+    print_blocks(Console(width=width, highlight=False), every_error(summary, sparse, sparse, table, numbers))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     words = set(" ".join(lines).replace(",", "").split())

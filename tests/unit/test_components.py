@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from attnsim.cli import accuracy, main
+from attnsim.cli import main
 from attnsim.models.calibrations.components import COMPONENTS, NORMAL_90, RATIOS, Widths, widths
 from attnsim.validation.checking.components import HOME, Group, components_table, left_out, measured, needed
 from attnsim.validation.checking.evidence import Refused
@@ -178,6 +178,6 @@ def test_accuracy_says_what_is_not_checked_without_the_package(
     quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("attnsim.validation.measured.aiconfigurator.missing", lambda: "not checked: serving")
-    accuracy.print_sources(False)
+    assert main(["accuracy", "--sources"]) == 0
     assert "not checked: serving" in capsys.readouterr().out
     assert main(["accuracy", "--sources", "--claims"]) == 2

@@ -14,7 +14,6 @@ from attnsim.api.asking import read_mechanism
 from attnsim.api.comparing.levers import BETTER, as_busy_text
 from attnsim.api.explaining import Explanation, explain
 from attnsim.cli import main
-from attnsim.cli.explain import verdict
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import UNITS, unit_text
@@ -24,6 +23,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
+from attnsim.reports.explanations import verdict
 from attnsim.reports.sentences import bound_sentences
 from benchmarks.mechanism_pages import GPUS
 

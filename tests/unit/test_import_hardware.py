@@ -15,8 +15,9 @@ import attnsim
 from attnsim.cli import main
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import gpu_to_yaml, load_gpu
-from attnsim.models.hardware.importing import Imported, import_hardware
+from attnsim.models.hardware.importing import import_hardware
 from attnsim.models.hardware.importing.nvidia_smi import import_attached
+from attnsim.models.hardware.importing.sections import Imported
 from attnsim.models.question.workload import Workload
 from tests.unit.answering import refusal
 

@@ -11,7 +11,8 @@ import pytest
 import attnsim
 from attnsim.models.question.lengths import parse_lengths
 from attnsim.models.question.workload import Tree
-from attnsim.wording import beyond_text, html_table, spread_text
+from attnsim.tables import Table
+from attnsim.wording import beyond_text, spread_text
 
 QUESTION = attnsim.Workload(heads_q=8, heads_kv=2, seq_q=1024, head_dim=64, mask=attnsim.Mask.causal())
 
@@ -65,7 +66,7 @@ def test_tables_in_notebooks_hold_the_figures_and_escape_text(found: attnsim.Ans
     rows = re.findall(r"<td>(.*?)</td>", found._repr_html_())
     assert rows[:2] == ["naive", "torch.baddbmm"] and "4078 GB/s" in rows[2]
     assert html.escape(explained.loop_nest) in explained._repr_html_()
-    assert "<b>" not in html_table("a <b>", [{"<b>": "<b>"}])
+    assert "<b>" not in Table("a <b>", [{"<b>": "<b>"}], remarks=["<b>"]).html
 
 
 def test_studies_are_asked_at_the_top() -> None:

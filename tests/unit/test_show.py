@@ -7,8 +7,10 @@ from rich.console import Console
 
 import attnsim
 from attnsim.api.comparing.baselines import ratios_over_unchanged
-from attnsim.cli import main, predictions, show
-from attnsim.cli.show import REMARKS, console, print_remarks
+from attnsim.cli import main
+from attnsim.cli.show import console, print_remarks, print_table
+from attnsim.reports.predictions import predicted
+from attnsim.tables import REMARKS, Remarks, Table
 from attnsim.wording import NOTHING
 
 WINDOWED = attnsim.Workload(1, 32, 8192, 128, heads_kv=8, mask=attnsim.Mask.sliding_window(1024))
@@ -26,7 +28,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_predictions_fit_the_terminal_and_no_cell_is_cut(width: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = attnsim.compare(WINDOWED, "h100-sxm5-80gb", ["naive", "flash", "sliding-window"])
     over = [ratios_over_unchanged(found, found)]
-    predictions.print_predictions(Console(width=width, highlight=False), "a title", found, over, verbose=True)
+    print_table(Console(width=width, highlight=False), predicted("a title", found, over, verbose=True))
     lines = printed(capsys)
     assert max(map(len, lines)) <= width
     words = [word for line in lines for word in line.split()]
@@ -38,7 +40,7 @@ def test_predictions_fit_the_terminal_and_no_cell_is_cut(width: int, capsys: pyt
 
 @pytest.mark.parametrize("width", [48, 60, 80])
 def test_long_texts_are_folded_between_words(width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_rows(Console(width=width, highlight=False), "", ROWS)
+    print_table(Console(width=width, highlight=False), Table("", ROWS))
     lines = printed(capsys)
     assert max(map(len, lines)) <= width
     words = [word for line in lines for word in line.split()]
@@ -48,14 +50,14 @@ def test_long_texts_are_folded_between_words(width: int, capsys: pytest.CaptureF
 
 def test_rows_that_differ_in_their_second_column_keep_it_in_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"gpu": "a", "pass": one, **{f"column {n}": "x" * 20 for n in range(4)}} for one in ("fwd", "bwd")]
-    show.print_rows(Console(width=60, highlight=False), "", rows)
+    print_table(Console(width=60, highlight=False), Table("", rows))
     lines = printed(capsys)
     assert sum(line.startswith("a  bwd") or line.startswith("a    bwd") for line in lines) == 2
 
 
 def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{f"column {n}": "x" * 20 for n in range(8)}]
-    show.print_rows(console(), "", rows)
+    print_table(console(), Table("", rows))
     heads, rule, cells, _ = printed(capsys)
     assert heads.split("  ")[0] == "column 0" and "column 7" in heads and cells.count("x" * 20) == 8
     assert len(rule) == len(cells) > 160
@@ -63,12 +65,12 @@ def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_cell_wider_than_the_terminal_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
     kernel = f"flash_forward({'Bfloat16,' * 9})"
-    show.print_rows(Console(width=60, highlight=False), "", [{"kernel": kernel, "time": "3 us"}], whole=("kernel",))
+    print_table(Console(width=60, highlight=False), Table("", [{"kernel": kernel, "time": "3 us"}], whole=["kernel"]))
     assert kernel in "\n".join(printed(capsys))
 
 
 def test_an_empty_table_is_its_title(capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_rows(Console(width=60, highlight=False), "nothing found", [])
+    print_table(Console(width=60, highlight=False), Table("nothing found", []))
     assert printed(capsys)[0] == "nothing found"
 
 
@@ -154,7 +156,7 @@ def test_a_speedup_by_another_function_says_so_without_v(capsys: pytest.CaptureF
 
 
 def test_no_remark_is_longer_than_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    print_remarks(console(), "word " * 100, ["one", "two", "three", "one"])
+    print_remarks(console(), Remarks("word " * 100, ["one", "two", "three", "one"]))
     assert len(capsys.readouterr().out.splitlines()) == REMARKS
-    print_remarks(console(), "word " * 100, ["one", "two", "three", "one"], verbose=True)
+    print_remarks(console(), Remarks("word " * 100, ["one", "two", "three", "one"]), verbose=True)
     assert capsys.readouterr().out.splitlines() == ["one", "two", "three"]

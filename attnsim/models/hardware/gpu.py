@@ -34,7 +34,7 @@ from attnsim.models.hardware.sections import (
     field_of,
     show,
 )
-from attnsim.wording import html_table
+from attnsim.tables import Table
 
 FAR = by_hand(
     4.0,
@@ -241,7 +241,7 @@ class Gpu:
             {"figure": key, "value": FIELDS[key].show(one.value), "kind": one.kind, "source": one.source}
             for key, one in self.provenance.items()
         ]
-        return html_table(f"{self.name}: {self.described}", rows)
+        return Table(f"{self.name}: {self.described}", rows).html
 
     def content(self) -> str:
         """Text of all figures that answers depend on; its hash distinguishes two GPUs."""

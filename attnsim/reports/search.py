@@ -1,26 +1,23 @@
-"""Tables of `attnsim search hardware`: the best machines or the front, and how far to believe them."""
+"""A search over hardware for people: the best machines or the front, how far to believe them, and a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnsim import wording
 from attnsim.api.comparing.splitting import Split
-from attnsim.cli import show
-from attnsim.cli.split import print_split
-from attnsim.errors import InputError
-from attnsim.models.hardware.area import beyond_reticle, die_of, table, typical_shares, without_area
-from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.merits import column
+from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import bound_text
+from attnsim.plots.pareto import pareto
+from attnsim.plots.sheet import Picture
+from attnsim.reports.comparisons import area_lines, split_table
 from attnsim.studies.hardware_machines import Design
-from attnsim.studies.hardware_search import HardwareSearch, MixAnswer
+from attnsim.studies.hardware_search import HardwareSearch, MixAnswer, rows_of
 from attnsim.studies.hardware_space import with_figures
+from attnsim.tables import Block, Remarks, Table, Unfolded
 from attnsim.wording import ratio_text
-
-_PARTS = {"sms": "SMs", "memory": "memory interface", "l2": "L2 cells", "crossbar": "crossbar", "links": "links"}
 
 
 def _least_die(found: HardwareSearch, shown: Sequence[Design], rivals: Sequence[Design]) -> str:
@@ -37,36 +34,7 @@ def _least_die(found: HardwareSearch, shown: Sequence[Design], rivals: Sequence[
     return f"least die among the machines as fast as machine 1 within the model's error: {name}, {area_mm2:.0f} mm2"
 
 
-def told_of_area(base: Gpu, machines: Sequence[Gpu], names: Sequence[str] = ()) -> list[str]:
-    """Lines on the die of the unchanged machine, and on those of others, by their names or else their numbers."""
-    try:
-        name, die = die_of(base)
-    except InputError as error:
-        return [f"area: {error}"]
-    shares = typical_shares(die)
-    made = ", ".join(f"{word} {100 * shares[part]:.0f} %" for part, word in _PARTS.items())
-    rest = table().parts["rest"]
-    lines = [
-        f"area: {name} has {die.area.typical:g} mm2 ({die.area.kind}): {made}; {100 * shares['rest']:.0f} % "
-        f"({100 * rest.low:.0f}-{100 * rest.high:.0f}) is not modelled and stays. Shares by published constants, "
-        "within an SM assumed"
-    ]
-    free = dict.fromkeys(key for machine in machines for key in without_area(machine))
-    if free:
-        lines.append(f"no area is known of {', '.join(free)}, whose change looks free here")
-    called = names or list(map(str, range(len(machines))))
-    large = [
-        name for name, machine in zip(called, machines, strict=True) if machine != base and beyond_reticle(machine)
-    ]
-    if large:
-        reticle = f"{table().reticle_mm2.typical:g} mm2"
-        lines.append(
-            f"larger than the reticle, {reticle}, so not made in one piece: {('; ' if names else ', ').join(large)}"
-        )
-    return lines
-
-
-def told_of_cost(prices: str) -> str:
+def cost_line(prices: str) -> str:
     """The meaning of a cost."""
     if prices:
         return f"cost: {prices}"
@@ -80,23 +48,21 @@ SHOWN = 10
 """Machines printed at most."""
 
 
-def print_search(
-    found: HardwareSearch, rows: list[dict[str, Any]], questions: Sequence[str], prices: str, verbose: bool = False
-) -> None:
+def search_blocks(
+    found: HardwareSearch, rows: list[dict[str, Any]], questions: Sequence[str], prices: str
+) -> Iterator[Block]:
     """The best machines or the front, and how far to believe them."""
-    out = show.console()
     space = found.space
-    out.print("".join(f"{one}\n" for one in questions), soft_wrap=True)
+    yield Unfolded("".join(f"{one}\n" for one in questions))
     how = "all" if found.exhaustive else f"{len(found.machines)} of"
     ranges = ", ".join(one.key for one in space.ranges)
-    out.print(
+    yield Unfolded(
         f"{space.gpu.described}: {how} {space.size} machines over {ranges}"
-        f"{'; ' if space.limits else ''}{'; '.join(one.text for one in space.limits)}\n",
-        soft_wrap=True,
+        f"{'; ' if space.limits else ''}{'; '.join(one.text for one in space.limits)}\n"
     )
     if not found.feasible:
         nearest = min(found.machines, key=lambda one: sum(one.excess))
-        out.print(f"no machine keeps the limits; the nearest breaks {'; '.join(nearest.broken)}")
+        yield f"no machine keeps the limits; the nearest breaks {'; '.join(nearest.broken)}"
         return
     two = len(found.objectives) == 2
     chosen = found.front if two else found.feasible
@@ -108,15 +74,14 @@ def print_search(
     tiles = {row.pop("tile") for row in lines} if len({row["tile"] for row in lines}) == 1 else set()
     right = tuple(name for name in lines[0] if name not in ("busiest", "tile"))
     title = f"Pareto front, {' against '.join(found.objectives)}" if two else f"least {found.objectives[0]} first"
-    show.print_rows(out, title, lines, right=right, whole=("", "vs base", "tile"))
+    yield Table(title, lines, right=right, whole=("", "vs base", "tile"))
     layers = any(case.layer for case in found.mix.cases)
-    for tile in tiles:
-        out.print(f"{'tile of the attention of all' if layers else 'tile of all'}: {tile}")
+    yield from (f"{'tile of the attention of all' if layers else 'tile of all'}: {tile}" for tile in tiles)
     if found.unchanged.broken:
-        out.print(f"the unchanged machine breaks {'; '.join(found.unchanged.broken)}")
+        yield f"the unchanged machine breaks {'; '.join(found.unchanged.broken)}"
     if len(chosen) > SHOWN and two:
-        out.print(f"{len(chosen) - SHOWN} more on the front: --out FILE has all")
-    _print_uncertainty(out, found, shown, told_of_cost(prices) if "cost" in asked else "", verbose)
+        yield f"{len(chosen) - SHOWN} more on the front: --out FILE has all"
+    yield from _uncertainty(found, shown, cost_line(prices) if "cost" in asked else "")
 
 
 def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str]) -> dict[str, object]:
@@ -138,16 +103,12 @@ def _line(found: HardwareSearch, row: Mapping[str, Any], asked: Collection[str])
     }
 
 
-def print_best(found: Split[MixAnswer] | None) -> None:
+def best_block(found: Split[MixAnswer] | None) -> Block:
     """The gain of each figure of the best machine."""
-    out = show.console()
     if found is None:
-        out.print(
-            "\n--split: the best machine within the limits changes no two figures, so there is nothing to share out"
-        )
-        return
+        return "\n--split: the best machine within the limits changes no two figures, so there is nothing to share out"
     mixed = ", times of calls that take the unchanged machine one second in all" * (len(found.changed.mix.cases) > 1)
-    print_split(out, found, f"\nmachine 1 on shipped tiles{mixed}")
+    return split_table(found, f"\nmachine 1 on shipped tiles{mixed}")
 
 
 _HEADS = {"power": "power W", "area": "area mm2", "energy": "energy J", "cost": "cost"}
@@ -168,22 +129,19 @@ def _short(text: str, key: str, value: float) -> str:
     return text if exact else FIELDS[key].show(float(f"{value:.4g}"))
 
 
-def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design], cost: str, verbose: bool) -> None:
+def _uncertainty(found: HardwareSearch, shown: Sequence[Design], cost: str) -> Iterator[Block]:
     best = shown[0]
     rivals = [one for one in found.feasible if found.alike(best, one)]
     answer = best.answer
     assert answer is not None
     machines = [found.space.gpu, *(with_figures(found.space.gpu, one.figures) for one in shown)]
-    counted, *dies = told_of_area(found.space.gpu, machines)
-    for line in dies:
-        out.print(line)
+    counted, *dies = area_lines(found.space.gpu, machines)
+    yield from dies
     left = [one for one in found.machines if one.broken]
     if left:
         nearest = min(left, key=lambda one: sum(one.excess))
         figures = ", ".join(f"{key} {FIELDS[key].show(value)}" for key, value in nearest.figures.items())
-        out.print(
-            f"left out: {len(left)} that break a limit; the nearest, {figures}, breaks {'; '.join(nearest.broken)}"
-        )
+        yield (f"left out: {len(left)} that break a limit; the nearest, {figures}, breaks {'; '.join(nearest.broken)}")
     spans = []
     for one in found.space.ranges:
         ends = sorted({machine.figures[one.key] for machine in rivals})
@@ -210,7 +168,7 @@ def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design],
         *([cost] if cost else []),
     ]
     if answer.predictions[0].cache == "warm" and any(one.key == "l2.capacity" for one in found.space.ranges):
-        out.print(
+        yield (
             "L2 warm: it holds what the same call left there, and a larger one holds more; between two runs of a layer "
             "the model's other layers run: --cache cold"
         )
@@ -222,6 +180,26 @@ def _print_uncertainty(out: Any, found: HardwareSearch, shown: Sequence[Design],
     alike = f"{len(rivals) - 1} other{'s' * (len(rivals) > 2)}" if len(rivals) > 1 else "no other"
     verb = "are" if len(rivals) > 2 else "is"
     if len(found.objectives) == 1 and (text := _least_die(found, shown, rivals)):
-        out.print(text)
+        yield text
     short = f"{levels}: within the model's error {alike} of those within the limits {verb} as fast as machine 1."
-    show.print_remarks(out, f"{short} -v says why, and what is assumed.", lines, verbose)
+    yield Remarks(f"{short} -v says why, and what is assumed.", lines)
+
+
+def front(found: HardwareSearch, question: str) -> Picture:
+    """Two objectives, or one against the first result that is limited (power where none is)."""
+    first = found.objectives[0]
+    limited = [limit.name for limit in found.space.limits if limit.name in RESULTS and limit.name != first]
+    usual = "power" if first != "power" else "time"
+    second = found.objectives[1] if len(found.objectives) == 2 else (*limited, usual)[0]
+    caption = (
+        f"Every machine that was answered, and {found.space.gpu.id} unchanged; what varies: "
+        f"{', '.join(one.key for one in found.space.ranges)}"
+        f"{'. Limits: ' if found.space.limits else ''}{'; '.join(one.text for one in found.space.limits)}. "
+        "Power, energy, area and cost by published constants, off by a tenth to a third; the table has every range."
+    )
+    title = f"Hardware from {found.space.gpu.id}: {first} against {second}"
+    limits = {limit.name: limit.value for limit in found.space.limits}
+    rows = rows_of(found)
+    keys = [one.key for one in found.space.ranges]
+    mixed = len(found.mix.cases) > 1
+    return pareto(rows, (first, second), title, question, caption, keys=keys, limits=limits, mixed=mixed)

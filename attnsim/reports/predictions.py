@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from rich.console import Console
-
-from attnsim.api.answer import Outcome
+from attnsim.api.answer import Answer, Outcome
+from attnsim.api.asking import KernelQuestion
 from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED, Ratios
 from attnsim.api.comparing.levers import why
-from attnsim.cli.show import REMARKS, folded, print_remarks, print_rows
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Change
 from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import MECHANISMS, find_mechanism, only_for
 from attnsim.models.question.workload import Workload
+from attnsim.tables import REMARKS, Block, Remarks, Table, folded
 from attnsim.wording import (
     NOTHING,
     and_text,
@@ -67,76 +66,73 @@ def caption(question: Workload, over: Collection[str], shown: Collection[str] = 
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the table of predictions: its head, what it says of one, and whether only `-v` shows it."""
+COLUMNS: Mapping[str, Callable[[Any], object]] = {
+    "time": lambda one: time_text(one.time_s) if one.fits else "too large",
+    "90 % range": lambda one: interval_text(one.time_low_s, one.time_high_s, one.time_s),
+    "HBM GB": lambda one: number(None if one.hbm_bytes is None else one.hbm_bytes / 1e9),
+    "TFLOP/s": lambda one: number(one.useful_flops_per_s and one.useful_flops_per_s / 1e12),
+    "busiest": lambda one: bound_text(one.busiest),
+    "blocks /SM": lambda one: one.blocks_per_sm,
+    "waves": lambda one: number(one.waves),
+    "floor": lambda one: time_text(one.floor_s),
+    "trust": lambda one: one.trust.level,
+    "bound": lambda one: str(one.bound or NOTHING),
+    "SM clock": lambda one: clock_text(one.clock_hz, one.clock_by) if one.clock_hz and one.clock_by else NOTHING,
+}
+"""The cells that every table has of a prediction, by the heads of their columns."""
 
-    head: str
-    cell: Callable[[Outcome], object]
-    right: bool = True
-    detail: bool = False
+TEXTS = ("GPU", "algorithm", "busiest", "trust")
+"""Columns that are no numbers."""
 
 
-def print_predictions(
-    out: Console,
+def cells(one: Outcome | Answer[KernelQuestion], *heads: str) -> dict[str, object]:
+    """Cells of a prediction; a head may be folded."""
+    return {head: COLUMNS[head.replace("\n", " ")](one) for head in heads}
+
+
+def predicted(
     title: str,
     predictions: Sequence[Outcome],
     over: Sequence[Ratios] = (),
     verbose: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+) -> Table:
     """A table of predictions, one a line, with a column for each kind of ratios that any of them has.
 
     Names that are `refused` have a line without figures, and their reason below.
     """
-    names = dict(zip(map(id, predictions), _names(predictions), strict=True))
-
-    def ratios(one: Ratios) -> Column:
-        of = dict(zip(map(id, predictions), one.ratios, strict=True))
-        return Column(f"vs {one.over}", lambda item: str(of[id(item)] or NOTHING))
-
-    columns = [
-        Column("algorithm", lambda item: names[id(item)], right=False),
-        Column("time", lambda item: time_text(item.time_s) if item.fits else "too large"),
-        Column("90 % range", lambda item: interval_text(item.time_low_s, item.time_high_s, item.time_s)),
-        *(ratios(one) for one in over if any(one.ratios)),
-        Column("HBM\nGB", lambda item: number(None if item.hbm_bytes is None else item.hbm_bytes / 1e9)),
-        Column("TFLOP/s", lambda item: number(item.useful_flops_per_s and item.useful_flops_per_s / 1e12)),
-        Column("busiest", lambda item: bound_text(item.busiest), right=False),
-        Column("blocks\n/SM", lambda item: item.blocks_per_sm, detail=True),
-        Column("waves", lambda item: number(item.waves), detail=True),
-        Column("floor", lambda item: time_text(item.floor_s), detail=True),
-        Column("trust", lambda item: item.trust.level, right=False, detail=True),
+    ratios = {f"vs {one.over}": one.ratios for one in over if any(one.ratios)}
+    more = ("blocks\n/SM", "waves", "floor", "trust") if verbose else ()
+    heads = ["algorithm", "time", "90 % range", *ratios, "HBM\nGB", "TFLOP/s", "busiest", *more]
+    rows: list[dict[str, object]] = [
+        {"algorithm": name, **{head: str(found[place] or NOTHING) for head, found in ratios.items()}}
+        | cells(item, *(head for head in heads[1:] if head not in ratios))
+        for place, (name, item) in enumerate(zip(_names(predictions), predictions, strict=True))
     ]
-    shown = [one for one in columns if verbose or not one.detail]
-    rows: list[dict[str, object]] = [{one.head: one.cell(item) for one in shown} for item in predictions]
-    nothing: dict[str, object] = {one.head: NOTHING for one in shown}
-    rows += [nothing | {shown[0].head: name} for name in refused]
-    print_rows(out, title, rows, right=[one.head for one in shown if one.right], whole=[one.head for one in shown])
-    for name, reason in refused.items():
-        out.print(f"{reason if reason.startswith(name) else f'{name}: {reason}'}\n")
+    rows += [{**dict.fromkeys(heads, NOTHING), "algorithm": name} for name in refused]
+    reasons = [f"{reason if reason.startswith(name) else f'{name}: {reason}'}\n" for name, reason in refused.items()]
+    ordered = [{head: row[head] for head in heads} for row in rows]
+    return Table(title, ordered, [head for head in heads if head not in TEXTS], heads, remarks=reasons)
 
 
-def print_why(out: Console, predictions: Sequence[Outcome]) -> None:
-    """Print what bounds the fastest of a table, and which change would move the bound."""
+def why_fastest(predictions: Sequence[Outcome]) -> Iterator[str]:
+    """The line on what bounds the fastest of a table, and which change would move the bound."""
     timed = [one for one in predictions if one.time_s is not None]
     if timed:
-        out.print(f"{why(min(timed, key=lambda one: one.time_s or 0.0))}\n")
+        yield f"{why(min(timed, key=lambda one: one.time_s or 0.0))}\n"
 
 
-def print_trust(
-    out: Console, predictions: Sequence[Outcome], verbose: bool = False, details: Iterable[str] = ()
-) -> None:
-    """Print how far to trust a table of predictions, and the `details` where `verbose` asks for them.
+def trusted(predictions: Sequence[Outcome], verbose: bool = False, details: Iterable[str] = ()) -> Iterator[Block]:
+    """How far to trust a table of predictions, and the `details` where `verbose` asks for them.
 
     What was found about the question itself, such as queries that see no key, is said always, and how far those that
     compute another function than softmax attention are from it.
     """
     names = _names(predictions)
-    found = () if verbose else _said([one.findings if one.fits else () for one in predictions], names)
-    for line in (*found, *_approximations(predictions, names)):
-        out.print(line)
-    print_remarks(out, _levels(predictions, names), (*_details(predictions, names), *details), verbose)
+    if not verbose:
+        yield from _said([one.findings if one.fits else () for one in predictions], names)
+    yield from _approximations(predictions, names)
+    yield Remarks(_levels(predictions, names), (*_details(predictions, names), *details))
 
 
 def _levels(predictions: Sequence[Outcome], names: Sequence[str]) -> str:
