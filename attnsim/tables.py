@@ -74,7 +74,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Remarks:
-    """What is said below all tables of an answer.
+    """Sentences below the tables of an answer.
 
     Parameters
     ----------

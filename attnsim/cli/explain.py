@@ -15,9 +15,8 @@ from attnsim.cli import given, lifted, options, progress, question_flags, show
 from attnsim.cli.question_flags import OF_THE_CALL, ConditionFlags, QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
-from attnsim.reports.comparisons import of_call, split_table
 from attnsim.reports.explanations import explanation
-from attnsim.reports.predictions import check_window
+from attnsim.reports.predictions import check_window, of_call, split_table
 from attnsim.tables import Block, Table
 
 

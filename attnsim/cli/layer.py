@@ -21,8 +21,8 @@ from attnsim.models.llm.asked import title_of
 from attnsim.models.question.lengths import read_lengths
 from attnsim.models.question.words import KERNEL_OPTIONS
 from attnsim.plots.step import step as draw_step
-from attnsim.reports.comparisons import split_table
 from attnsim.reports.layers import Layer, layers, steps, tokens_text
+from attnsim.reports.predictions import split_table
 from attnsim.tables import written
 
 NOT_OF_LAYERS = ("operations", "lengths", "page_size", "prefix", "tree", "selection", *KERNEL_OPTIONS)

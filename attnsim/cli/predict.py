@@ -34,8 +34,7 @@ from attnsim.models.mechanisms import comparable_unfused, only_for, playing, run
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.columns import Naming
 from attnsim.models.question.workload import Workload
-from attnsim.reports.comparisons import of_call, split_table
-from attnsim.reports.predictions import caption, heading, predicted, trusted, why_fastest
+from attnsim.reports.predictions import caption, heading, of_call, predicted, split_table, trusted, why_fastest
 from attnsim.tables import Block
 
 

@@ -15,7 +15,7 @@ from attnsim.cli import given, options, progress, question_flags, show
 from attnsim.cli.question_flags import QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.reports.sentences import timed_text
+from attnsim.reports.explanations import timed_text
 from attnsim.studies.sensitivity import Elasticity, Index, elasticities
 from attnsim.studies.sensitivity import sobol as indices
 from attnsim.tables import Block, Remarks, Table

@@ -25,7 +25,7 @@ from attnsim.models.mechanisms import ALGORITHMS, running
 from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.plots import styles
 from attnsim.plots.styles import STYLES
-from attnsim.reports.sentences import timed_text
+from attnsim.reports.explanations import timed_text
 
 Answer = dict[str, object]
 

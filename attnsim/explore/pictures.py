@@ -32,8 +32,8 @@ from attnsim.plots.sheet import Picture
 from attnsim.plots.styles import STEPS
 from attnsim.plots.timeline import timeline_of
 from attnsim.plots.units import units
+from attnsim.reports.explanations import anew_sentences, bound_sentences
 from attnsim.reports.search import front
-from attnsim.reports.sentences import anew_sentences, bound_sentences
 from attnsim.studies.hardware_case import described
 from attnsim.studies.hardware_search import search_hardware
 from attnsim.studies.hardware_space import Space

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attnsim import wording
 from attnsim.api.answer import Outcome
-from attnsim.api.bounds import fastest
-from attnsim.api.comparing.levers import KernelLever, Lever
+from attnsim.api.comparing.levers import KernelLever, Lever, as_busy_text, busy_text, unturned
 from attnsim.api.explaining import Explanation, KernelFit
 from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.units import unit_text
 from attnsim.reports.predictions import cells
-from attnsim.reports.sentences import anew_sentences, bound_sentences, timed_text
 from attnsim.tables import Block, Remarks, Table, texts
+from attnsim.wording import interval_text, number, share_text, time_text, times_text
 
 WITHOUT_RANGE = (
     "Speedups of levers have no 90 % range; predict with --set, --tile or --implementation prints the range of one."
@@ -20,6 +19,8 @@ WITHOUT_RANGE = (
 COLUMNS = "share: of the time; as busy at: how much faster the busiest unit has to be for this one to be as busy."
 """Remark on the columns of the units."""
 LEVERS = "Units, and the call with each figure twice as good (a latency or a launch half as long)"
+SAME = 1.005
+"""Ratio of times below which two are said to be equal."""
 BAR = 12
 """Characters of a bar that is as long as the call."""
 
@@ -39,8 +40,8 @@ def explanation(found: Explanation, gpu: Gpu, model: str) -> Iterator[Block]:
         right=("count",),
     )
     if asked.floor_s and asked.time_s:
-        times = wording.times_text(asked.time_s / asked.floor_s)
-        yield f"Floor: {wording.time_text(asked.floor_s)}, which no schedule undercuts; the call takes {times}."
+        times = times_text(asked.time_s / asked.floor_s)
+        yield f"Floor: {time_text(asked.floor_s)}, which no schedule undercuts; the call takes {times}."
         if nearest := fastest(gpu, asked.workload.passes):
             share = asked.floor_s / asked.time_s
             yield f"It reaches {share:.2f} of its floor; on {gpu.base_id} in this pass {nearest}."
@@ -68,8 +69,8 @@ def kernels_table(kernels: Sequence[KernelFit]) -> Table:
             "smem KiB": f"{kernel.shared_memory_bytes / 1024:g}",
             "blocks/SM": kernel.blocks_per_sm,
             "limited by": kernel.limited_by,
-            "waves": wording.number(kernel.waves),
-            "time": wording.time_text(kernel.time_s),
+            "waves": number(kernel.waves),
+            "time": time_text(kernel.time_s),
             "bound": str(kernel.bound),
         }
         for kernel in kernels
@@ -80,7 +81,7 @@ def kernels_table(kernels: Sequence[KernelFit]) -> Table:
 def bytes_table(tensors: Sequence[object], first: str = "asked", more: dict[str, str] | None = None) -> Table:
     """A line for each tensor of a kernel: its bytes of each level in MB."""
     sizes = {**(more or {}), "l2_bytes": "L2", "hbm_bytes": "HBM"}
-    megabytes = dict.fromkeys(sizes, lambda size: wording.number(size / 1e6, 4))
+    megabytes = dict.fromkeys(sizes, lambda size: number(size / 1e6, 4))
     heads = {"kernel": "kernel", "tensor": "tensor", "direction": "", **sizes}
     rows = texts([{key: getattr(one, key) for key in heads} for one in tensors], megabytes, heads)
     return Table(
@@ -103,8 +104,8 @@ def levers_table(levers: Sequence[Lever], title: str, *, as_busy: bool = False, 
     rows = [
         {
             "unit": lever.unit.replace("_", " "),
-            "busy": "" if lever.busy_s is None else wording.time_text(lever.busy_s),
-            "share": "" if lever.share is None else wording.share_text(lever.share, 0),
+            "busy": "" if lever.busy_s is None else time_text(lever.busy_s),
+            "share": "" if lever.share is None else share_text(lever.share, 0),
             **({"as busy at": _as_busy_at(lever.takes_over_at if bounded else None)} if as_busy else {}),
             "figure": lever.figure,
             "now": lever.value,
@@ -118,7 +119,7 @@ def levers_table(levers: Sequence[Lever], title: str, *, as_busy: bool = False, 
 
 def _as_busy_at(factor: float | None) -> str:
     """The factor by which the busiest unit would have to be faster."""
-    return "" if factor is None else "now" if factor == 1.0 else wording.times_text(factor)
+    return "" if factor is None else "now" if factor == 1.0 else times_text(factor)
 
 
 def _kernel_levers(levers: Sequence[KernelLever]) -> Table:
@@ -126,7 +127,7 @@ def _kernel_levers(levers: Sequence[KernelLever]) -> Table:
         {
             "lever": lever.lever,
             "change": lever.change,
-            "time": wording.time_text(lever.time_s),
+            "time": time_text(lever.time_s),
             "speedup": f"{lever.speedup:.2f}x",
             "busiest then": lever.busiest.replace("_", " "),
         }
@@ -188,5 +189,56 @@ def _column(one: Outcome) -> dict[str, object]:
     for unit, busy in one.units_s.items():
         share = busy / (one.time_s or 1.0)
         bar = "█" * round(BAR * min(1.0, share))
-        column[unit.replace("_", " ")] = f"{bar:{BAR}} {100 * share:3.0f} %  {wording.time_text(busy)}"
+        column[unit.replace("_", " ")] = f"{bar:{BAR}} {100 * share:3.0f} %  {time_text(busy)}"
     return column
+
+
+def timed_text(one: Outcome) -> str:
+    """Time with its interval: "4.33 ms (90 % range 3.9-4.8)"."""
+    return f"{time_text(one.time_s)} (90 % range {interval_text(one.time_low_s, one.time_high_s, one.time_s)})"
+
+
+def bound_sentences(found: Explanation) -> list[str]:
+    """Sentences on how long a call waits, what bounds it, and when another unit is as busy as the busiest."""
+    one, turn = found.prediction, found.turn
+    whole = one.time_s or 1.0
+    waits, launches = (100 * (part or 0.0) / whole for part in (one.exposed_s, one.launch_s))
+    lines = [
+        f"Warpgroups wait for data {number(waits, 2)} % of the time on average; launches take {number(launches, 2)} %."
+    ]
+    lines += [
+        f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind in ("timing", "host"))
+    ]
+    lines.append(f"Bound by {found.bound.words}.")
+    if turn is None:
+        return [*lines, unturned(one.busiest), _best(found)]
+    still = "still " if turn.busiest == turn.unit else ""
+    return [
+        *lines,
+        busy_text(one.run.replay),
+        f"{as_busy_text(turn.figure, turn.factor, turn.next_unit)} and the call takes "
+        f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that the busiest is {still}"
+        f"{unit_text(turn.busiest)}.",
+        _best(found),
+    ]
+
+
+def anew_sentences(found: Explanation) -> list[str]:
+    """A line for each other tile that the implementation would choose on a GPU with such a figure."""
+    tiles: dict[str, list[str]] = {}
+    for lever in found.levers:
+        if lever.anew:
+            tiles.setdefault(lever.anew, []).append(f"{lever.figure} {times_text(lever.speedup_anew)}")
+    return [f"All on the same tile; with it chosen anew, {tile}: {', '.join(each)}." for tile, each in tiles.items()]
+
+
+def _best(found: Explanation) -> str:
+    """The figure that gains most: not always that of the busiest unit, where work overlaps."""
+    whole = [lever for lever in found.levers if lever.unit in ("clock", "SMs")]
+    best = max((lever for lever in found.levers if lever not in whole), key=lambda lever: lever.speedup)
+    if best.speedup < SAME:
+        return "No single figure of the GPU makes the call faster."
+    names = {"clock": "the clock", "SMs": "the SMs"}
+    most = sorted((best, *whole), key=lambda lever: -lever.speedup)
+    told = (f"{names.get(lever.unit, lever.figure)} {times_text(lever.speedup)}" for lever in most)
+    return f"Gains with one of them twice as good: {', '.join(told)}."

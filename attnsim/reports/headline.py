@@ -8,8 +8,8 @@ from attnsim.api.comparing.ratios import Ratio
 from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.reports.answers import Answer, Answered, Gain, Report, compared_with, fastest
+from attnsim.reports.explanations import SAME
 from attnsim.reports.predictions import cells
-from attnsim.reports.sentences import SAME
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, interval_text, ratio_text, time_text
 

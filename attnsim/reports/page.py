@@ -15,11 +15,11 @@ from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph,
 from attnsim.reports import pictures
 from attnsim.reports.answers import Answer, Answered, Report, base_of
 from attnsim.reports.evidence import error_blocks, repeat_blocks
-from attnsim.reports.explanations import levers_table
+from attnsim.reports.explanations import anew_sentences, bound_sentences, levers_table
 from attnsim.reports.hardware import FigureLine, figure_lines
 from attnsim.reports.headline import answer_table, changes, headline
 from attnsim.reports.predictions import TEXTS, cells
-from attnsim.reports.sentences import anew_sentences, bound_sentences, short_answer
+from attnsim.reports.sentences import short_answer
 from attnsim.reports.trusting import applying, calibrations_used, files_used, residuals, uses
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, ratio_text

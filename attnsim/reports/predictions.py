@@ -10,6 +10,8 @@ from attnsim.api.answer import Answer, Outcome
 from attnsim.api.asking import KernelQuestion
 from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED, Ratios
 from attnsim.api.comparing.levers import why
+from attnsim.api.comparing.ratios import T
+from attnsim.api.comparing.splitting import Split
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Change
 from attnsim.models.hardware.units import bound_text
@@ -267,3 +269,33 @@ def _names(predictions: Sequence[Outcome]) -> list[str]:
         f"{item.algorithm}/{item.implementation}" if len(runs[key]) > 1 else item.algorithm
         for key, item in zip(keys, predictions, strict=True)
     ]
+
+
+def of_call(one: Outcome) -> str:
+    """A call whose gain was split, in words."""
+    return f"{one.algorithm} ({one.implementation}) on {one.gpu}, {one.tiles} tiles"
+
+
+def split_table(found: Split[T], what: str) -> Table:
+    """A line for each change, and one for all together."""
+    rows: list[dict[str, object]] = [
+        {
+            "figure": one.change.key,
+            "mean over\norders": str(one.mean),
+            "alone": time_text(one.alone.time_s),
+            "speedup\nalone": str(one.first),
+            "all\nwithout it": time_text(one.without.time_s),
+            "speedup\nlast": str(one.last),
+        }
+        for one in found.parts
+    ]
+    whole: dict[str, object] = {
+        "figure": "all together",
+        "alone": time_text(found.changed.time_s),
+        "all\nwithout it": time_text(found.unchanged.time_s),
+        "mean over\norders": str(found.together),
+    }
+    rows.append(dict.fromkeys(rows[0], "") | whole)
+    remark = "alone: on the unchanged GPU. last: after all others. The means multiply to the whole.\n"
+    heading = f"{what}: what each change brings"
+    return Table(heading, rows, right=rows[0].keys() - {"figure"}, whole=rows[0], remarks=[remark])

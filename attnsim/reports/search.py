@@ -12,7 +12,8 @@ from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.pareto import pareto
 from attnsim.plots.sheet import Picture
-from attnsim.reports.comparisons import area_lines, split_table
+from attnsim.reports.predictions import split_table
+from attnsim.reports.whatif import area_lines
 from attnsim.studies.hardware_machines import Design
 from attnsim.studies.hardware_search import HardwareSearch, MixAnswer, rows_of
 from attnsim.studies.hardware_space import with_figures

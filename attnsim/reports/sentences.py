@@ -1,19 +1,14 @@
-"""The short answer, and what bounds a call, as sentences with their numbers."""
+"""The short answer of a report, as sentences with their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from attnsim.api.answer import Outcome
-from attnsim.api.comparing.levers import as_busy_text, busy_text, unturned
-from attnsim.api.explaining import Explanation
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.units import unit_text
 from attnsim.reports.answers import Answer, Answered, base_of, fastest
-from attnsim.wording import interval_text, number, time_text, times_text
-
-SAME = 1.005
-"""Ratio of times below which two are said to be equal."""
+from attnsim.reports.explanations import SAME, timed_text
+from attnsim.wording import time_text
 
 
 def short_answer(case: Answered) -> list[str]:
@@ -29,11 +24,6 @@ def short_answer(case: Answered) -> list[str]:
         else:
             found.append(_fastest(best, best.prediction, here))
     return found
-
-
-def timed_text(one: Outcome) -> str:
-    """Time with its interval: "4.33 ms (90 % range 3.9-4.8)"."""
-    return f"{time_text(one.time_s)} (90 % range {interval_text(one.time_low_s, one.time_high_s, one.time_s)})"
 
 
 def _fastest(best: Answer, found: Outcome, here: Sequence[Answer]) -> str:
@@ -89,49 +79,3 @@ def _gain(one: Answer, base: Answer | None) -> str:
     tile = {"retuned": f"with the best tile that fits ({now.tile}) ", "shipped": ""}.get(now.tiles, f"on {now.tile} ")
     whose = "" if now.implementation == old.implementation else f" by {now.implementation}"
     return f"{tile}{timed_text(now)}{whose}, {now.speedup_over(old)} as fast as the unchanged GPU"
-
-
-def bound_sentences(found: Explanation) -> list[str]:
-    """Sentences on how long a call waits, what bounds it, and when another unit is as busy as the busiest."""
-    one, turn = found.prediction, found.turn
-    whole = one.time_s or 1.0
-    waits, launches = (100 * (part or 0.0) / whole for part in (one.exposed_s, one.launch_s))
-    lines = [
-        f"Warpgroups wait for data {number(waits, 2)} % of the time on average; launches take {number(launches, 2)} %."
-    ]
-    lines += [
-        f"{text[0].upper()}{text[1:]}." for text in (r.text for r in one.trust.reasons if r.kind in ("timing", "host"))
-    ]
-    lines.append(f"Bound by {found.bound.words}.")
-    if turn is None:
-        return [*lines, unturned(one.busiest), _best(found)]
-    still = "still " if turn.busiest == turn.unit else ""
-    return [
-        *lines,
-        busy_text(one.run.replay),
-        f"{as_busy_text(turn.figure, turn.factor, turn.next_unit)} and the call takes "
-        f"{time_text(turn.time_s)} ({times_text(turn.speedup)}); beyond that the busiest is {still}"
-        f"{unit_text(turn.busiest)}.",
-        _best(found),
-    ]
-
-
-def anew_sentences(found: Explanation) -> list[str]:
-    """A line for each other tile that the implementation would choose on a GPU with such a figure."""
-    tiles: dict[str, list[str]] = {}
-    for lever in found.levers:
-        if lever.anew:
-            tiles.setdefault(lever.anew, []).append(f"{lever.figure} {times_text(lever.speedup_anew)}")
-    return [f"All on the same tile; with it chosen anew, {tile}: {', '.join(each)}." for tile, each in tiles.items()]
-
-
-def _best(found: Explanation) -> str:
-    """The figure that gains most: not always that of the busiest unit, where work overlaps."""
-    whole = [lever for lever in found.levers if lever.unit in ("clock", "SMs")]
-    best = max((lever for lever in found.levers if lever not in whole), key=lambda lever: lever.speedup)
-    if best.speedup < SAME:
-        return "No single figure of the GPU makes the call faster."
-    names = {"clock": "the clock", "SMs": "the SMs"}
-    most = sorted((best, *whole), key=lambda lever: -lever.speedup)
-    told = (f"{names.get(lever.unit, lever.figure)} {times_text(lever.speedup)}" for lever in most)
-    return f"Gains with one of them twice as good: {', '.join(told)}."

@@ -121,7 +121,11 @@ def test_serving_rows_have_twins_of_the_same_format_and_caller(monkeypatch: pyte
     if not aiconfigurator.available():  # then there is nothing to pair, and nothing is asked for
         assert errors(outcomes([PAIRS[1]])) == []
         return
-    encoders = [table for table in aiconfigurator.tables() if table.implementation == "sglang.vit-fa3"]
+    encoders = [
+        table
+        for table in aiconfigurator.tables()
+        if aiconfigurator.implementation_of(table.file, table.kernel) == "sglang.vit-fa3"
+    ]
     monkeypatch.setattr(aiconfigurator, "tables", lambda: encoders)
     found = outcomes([PAIRS[1]], 8)
     assert found and {one.row.record.name for one in found} == {"sglang.vit-fa3"}

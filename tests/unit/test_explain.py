@@ -23,8 +23,7 @@ from attnsim.models.mask.mask import Mask
 from attnsim.models.mechanisms import MECHANISMS
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.occupancy import occupancy
-from attnsim.reports.explanations import verdict
-from attnsim.reports.sentences import bound_sentences
+from attnsim.reports.explanations import bound_sentences, verdict
 from benchmarks.mechanism_pages import GPUS
 
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"

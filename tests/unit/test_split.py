@@ -32,7 +32,7 @@ def test_every_published_row_has_one_role() -> None:
 @pytest.mark.skipif(not aiconfigurator.available(), reason=aiconfigurator.missing())
 def test_every_serving_table_has_a_role_and_unseen_gpus_are_tests() -> None:
     for table in aiconfigurator.tables():
-        role = role_of(f"{PACKAGE}-{VERSION}/{table.name}")
+        role = role_of(f"{PACKAGE}-{VERSION}/{table.file.name}")
         if table.gpu in ("h200-sxm-141gb", "gb200", "rtx-pro-6000-server"):
             assert role == "test"
 

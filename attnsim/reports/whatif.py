@@ -1,13 +1,11 @@
-"""Comparisons for people: what each change of a GPU brings, alone, among the others, and to several cases."""
+"""Changes of a GPU for people: what each brings to each case, and what is known of the die."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from attnsim import wording
-from attnsim.api.answer import Outcome
-from attnsim.api.comparing.ratios import Ratio, T
-from attnsim.api.comparing.splitting import Split
+from attnsim.api.comparing.ratios import Ratio
 from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.area import beyond_reticle, die_of, table, typical_shares, without_area
@@ -16,36 +14,6 @@ from attnsim.studies.whatif import Cell, Column, Row, WhatIf
 from attnsim.tables import Block, Table
 
 _PARTS = {"sms": "SMs", "memory": "memory interface", "l2": "L2 cells", "crossbar": "crossbar", "links": "links"}
-
-
-def of_call(one: Outcome) -> str:
-    """A call whose gain was split, in words."""
-    return f"{one.algorithm} ({one.implementation}) on {one.gpu}, {one.tiles} tiles"
-
-
-def split_table(found: Split[T], what: str) -> Table:
-    """A line for each change, and one for all together."""
-    rows: list[dict[str, object]] = [
-        {
-            "figure": one.change.key,
-            "mean over\norders": str(one.mean),
-            "alone": wording.time_text(one.alone.time_s),
-            "speedup\nalone": str(one.first),
-            "all\nwithout it": wording.time_text(one.without.time_s),
-            "speedup\nlast": str(one.last),
-        }
-        for one in found.parts
-    ]
-    whole: dict[str, object] = {
-        "figure": "all together",
-        "alone": wording.time_text(found.changed.time_s),
-        "all\nwithout it": wording.time_text(found.unchanged.time_s),
-        "mean over\norders": str(found.together),
-    }
-    rows.append(dict.fromkeys(rows[0], "") | whole)
-    remark = "alone: on the unchanged GPU. last: after all others. The means multiply to the whole.\n"
-    heading = f"{what}: what each change brings"
-    return Table(heading, rows, right=rows[0].keys() - {"figure"}, whole=rows[0], remarks=[remark])
 
 
 def area_lines(base: Gpu, machines: Sequence[Gpu], names: Sequence[str] = ()) -> list[str]:
