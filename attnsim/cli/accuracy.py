@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 import attnsim
 from attnsim import wording
 from attnsim.cli import given, options, show, table_flags
-from attnsim.cli.look import Look
+from attnsim.cli.look import Plot
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import busy
 from attnsim.cli.question_flags import asking
@@ -110,6 +111,13 @@ def _of(what: str) -> Any:
     return flag("NAMES", f"Only rows of this {what}, by its name or how that begins; with commas.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SomePlot(Plot):
+    """The picture of some rows."""
+
+    plot: Annotated[Path | None, flag("FILE", "Only a picture of some rows of every library, and its CSV.")] = None
+
+
 @asking()
 def accuracy(
     *,
@@ -127,26 +135,26 @@ def accuracy(
     source: Annotated[str, _of("table (see docs/accuracy.md)")] = "",
     out: Annotated[Path | None, flag("FILE", "Every error and constant as a table, CSV or Parquet.")] = None,
     forecasts: Annotated[Path | None, flag("FILE", "Hold measured rows against what was forecast of them.")] = None,
-    plot: Annotated[Path | None, flag("FILE", "Only a picture of some rows of every library, and its CSV.")] = None,
+    plot: SomePlot,
     rows: Annotated[int, options.count("Rows of each line of the picture at most.", None)] = ROWS,
-    look: Look,
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
     """Show errors on measurements that the fit did not see; `-v` and `--out`: each of them, and every constant."""
-    if claims + sources + batches + steps + (forecasts is not None) + (plot is not None) > 1:
+    if claims + sources + batches + steps + (forecasts is not None) + (plot.plot is not None) > 1:
         names = "--claims, --sources, --batches, --steps, --forecasts and --plot"
         raise InputError(f"{names} exclude each other; give one of them")
-    look.check_asked(context, plot)
-    if claims or sources or batches or steps or forecasts is not None or plot is not None:
+    if claims or sources or batches or steps or forecasts is not None or plot.plot is not None:
         other = "is about the errors of all measurements, which are not asked for"
         given.refuse(context, other, ("gpu", "implementation", "source", "out", "verbose"))
-    if plot is not None:
-        _plot(plot, rows, look, json)
+    if plot.plot is not None:
+        with busy("predicting held-out rows"):
+            drawn = picture(sampled(rows), rows)
+        show.give(json, drawn.rows, written(plot.draw(lambda: drawn)))
         return
     given.refuse(context, "is about the picture of --plot, which is not asked for", ("rows",))
     wanted = {"gpu": gpu, "implementation": implementation, "source": source}
-    named = {kind: options.words([text], f"--{kind}") if text else [] for kind, text in wanted.items()}
+    named = {kind: options.some_words(text, f"--{kind}") for kind, text in wanted.items()}
     if forecasts is not None:
         tables = score(forecasts)
         show.give(json, _kinds(tables, "table"), _forecasts(tables))
@@ -200,12 +208,6 @@ def _overview(held: Any, tables: Mapping[str, _Table], path: Path | None, verbos
         yield f"written: {path}"
     elif not verbose:
         yield "-v prints every line and every constant, --out FILE.csv writes them."
-
-
-def _plot(plot: Path, rows: int, look: Look, json: bool) -> None:
-    with busy("predicting held-out rows"):
-        drawn = picture(sampled(rows), rows)
-    show.give(json, drawn.rows, written(look.write(drawn, plot)))
 
 
 def _forecasts(tables: Mapping[str, _Table]) -> Iterator[Block]:

@@ -7,18 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from attnsim import wording
 from attnsim.api.comparing.breakeven import BreakEven, verdict
 from attnsim.api.comparing.breakeven import breakeven as search
 from attnsim.cli import options, question_flags, show
 from attnsim.cli.help import QUESTION
-from attnsim.cli.look import Look
+from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
-from attnsim.cli.question_flags import NOT_OF_DENSITIES, QuestionFlags, asking
+from attnsim.cli.question_flags import NOT_OF_DENSITIES, LaunchFlags, QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.density import breakeven as picture
 from attnsim.tables import Block, Remarks, grouped, written
@@ -27,7 +25,6 @@ from attnsim.tables import Block, Remarks, grouped, written
 @asking(without=(*NOT_OF_DENSITIES, "caption"))
 def breakeven(
     *,
-    context: typer.Context,
     gpu: options.ManyGpus,
     flags: QuestionFlags,
     seq: Annotated[str, flag("N", "Sequence lengths: 64k; 4k,16k; 4k:64k.", panel=QUESTION)] = "4096,16384,65536",
@@ -38,11 +35,9 @@ def breakeven(
         str, flag(None, "Sparse implementations, with commas; default: the best for the GPU and our own.")
     ] = "",
     dense: Annotated[str, flag(None, "Implementation to beat; default: the best for the GPU.")] = "",
-    plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
-    look: Look,
+    plot: Plot,
     changes: options.Changes = [],  # noqa: B006 Typer copies it
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    how: LaunchFlags,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -51,10 +46,9 @@ def breakeven(
     Without --model, --heads and --head-dim it has 16 heads of 128. A --mask of your own is answered and marked beside
     the pattern.
     """
-    look.check_asked(context, plot)
     lengths = numbers_of(seq, "--seq")
     tiles = options.words([tile], "--tile") if tile else [None]
-    kernels = options.words([sparse], "--sparse") if sparse else []
+    kernels = options.some_words(sparse, "--sparse")
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 16, head_dim=flags.head_dim or 128)
     question = flags.workload(seq=lengths[0])
@@ -65,14 +59,14 @@ def breakeven(
         for machine in machines:
             rows += search(
                 question, machine, lengths, tiles=tiles, pattern=pattern, block=block, sparse=kernels,
-                dense=dense or None, cache=flags.l2, launch=launch, calibration=calibration, done=done,
+                dense=dense or None, done=done, **how.with_l2(flags.l2),
             )  # fmt: skip
     w = question
     heads = f"{w.heads_q}" if w.group == 1 else f"{w.heads_q}/{w.heads_kv}"
     what = f"batch {w.batch}, heads {heads}, head_dim {w.head_dim}, {w.dtype}"
     band = "causal" if w.mask.is_causal else "full"
     title = f"{flags.title}{pattern} pattern, blocks of {block}, {what}, {band}"
-    files = look.write(picture(rows, title), plot) if plot else []
+    files = plot.draw(lambda: picture(rows, title))
     show.give(json, (row.to_dict() for row in rows), _blocks(rows, title, files), verbose)
 
 

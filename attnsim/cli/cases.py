@@ -6,8 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from attnsim.cli.layer import NOT_OF_LAYERS
-from attnsim.cli.question_flags import QuestionFlags
+from attnsim.cli.question_flags import NOT_OF_LAYERS, QuestionFlags
 from attnsim.errors import InputError, shown
 from attnsim.files import read_yaml
 from attnsim.models.question.words import whole

@@ -15,7 +15,7 @@ from attnsim.api.checking import Accuracy, Check
 from attnsim.api.checking import check as run
 from attnsim.api.tables import AnsweredRow
 from attnsim.cli import options, show, table_flags
-from attnsim.cli.look import Look
+from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError, some
@@ -30,7 +30,6 @@ def check(
         Path, typer.Argument(metavar="TABLE", help="CSV or Parquet: a call a line, columns named freely.")
     ],
     *,
-    context: typer.Context,
     columns: table_flags.ColumnFlags,
     gpu: Annotated[str | None, flag("ID", "GPU of all rows, whatever the table says.")] = None,
     implementation: Annotated[str | None, flag("NAME", "Whose kernels all rows are, whatever the table says.")] = None,
@@ -39,8 +38,7 @@ def check(
     apply: Annotated[
         Path | None, flag("FILE", "A copy of the table with the columns set as the likeliest reasons say.")
     ] = None,
-    plot: Annotated[Path | None, flag("FILE", "Picture of measured over predicted, and its CSV.")] = None,
-    look: Look,
+    plot: Plot,
     json: options.Json = False,
 ) -> None:
     """Compare your own timings with predictions: error and 90 % range of each row, bias and coverage of all.
@@ -54,7 +52,6 @@ def check(
         table_flags.check_table(apply)
         if apply.resolve() == table.resolve():
             raise InputError(f"--apply {apply} is the table itself, which is never changed; give another name")
-    look.check_asked(context, plot)
 
     found = run(
         table,
@@ -69,7 +66,7 @@ def check(
     if out is not None:
         write_table(found.rows, out)
         files.append(out)
-    files += look.write(picture(found), plot) if plot else []
+    files += plot.draw(lambda: picture(found))
     if apply is not None and found.audit.reasons:
         write_table(found.audit.mended(), apply)
         files.append(apply)

@@ -41,7 +41,6 @@ def explain(
     Without --model, --heads, --seq and --head-dim its own example is taken.
     """
     if kernel is not None:
-        given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
         lifted.explain(context, kernel, gpu, changes, verbose, json, how.with_l2(flags.l2))
         return
     if not algorithm:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from itertools import chain, product
-from pathlib import Path
-from typing import Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from attnsim.api.comparing.splitting import Split
 from attnsim.api.layer import layer, split_layer
 from attnsim.api.layer_answer import LayerAnswer
 from attnsim.api.step import step
 from attnsim.cli import given, options, progress, question_flags, show
-from attnsim.cli.look import Look
-from attnsim.cli.question_flags import ConditionFlags, QuestionFlags
+from attnsim.cli.question_flags import NOT_OF_LAYERS
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.llm.asked import title_of
@@ -25,8 +21,9 @@ from attnsim.reports.layers import Layer, layers, steps, tokens_text
 from attnsim.reports.predictions import split_table
 from attnsim.tables import written
 
-NOT_OF_LAYERS = ("operations", "lengths", "page_size", "prefix", "tree", "selection", *KERNEL_OPTIONS)
-"""Flags of a question that say nothing of a layer."""
+if TYPE_CHECKING:
+    from attnsim.cli.predict import PredictFlags
+
 _NOT_OF_STEPS = (
     *("tile", "tiles", "baseline", "split_changes", "operations", "page_size", "prefix", "tree"),
     *("selection", "batch", "seq", "seq_kv", "heads", "kv_heads", "head_dim", "head_dim_v", "latent", "causal"),
@@ -35,83 +32,57 @@ _NOT_OF_STEPS = (
 """Flags that say nothing of a step, whose model and lengths say it all."""
 
 
-def predict_layers(
-    context: typer.Context,
-    flags: QuestionFlags,
-    how: ConditionFlags,
-    ep: int,
-    gpu: list[str],
-    changes: list[str],
-    lengths: list[int | None],
-    algorithm: str,
-    implementation: str,
-    split_changes: bool,
-    verbose: bool,
-    json: bool,
-    plot: Path | None,
-    look: Look,
-) -> None:
-    """Answer `attnsim predict --layer`: every length on every GPU."""
+def predict_layers(wanted: PredictFlags) -> None:
+    """Answer `attnsim predict --layer`: every length on every GPU, or a step on every GPU with ``--lengths``."""
+    flags, how, changes = wanted.flags, wanted.how, wanted.changes
+    asked: dict[str, Any] = how.with_l2(flags.cache or "cold")
+    asked |= {name: getattr(wanted, name) or None for name in ("algorithm", "implementation")}
     if flags.lengths is not None:
-        names = algorithm or None, implementation or None
-        _predict_steps(context, flags, how, ep, gpu, changes, *names, verbose, json, plot, look)
+        _predict_steps(wanted, asked)
         return
-    given.refuse(context, "does not go with --layer", ("tile", "tiles", "baseline", *NOT_OF_LAYERS))
+    given.refuse(wanted.context, "does not go with --layer", ("tile", "tiles", "baseline", *NOT_OF_LAYERS))
     filled = flags.filled
     if filled is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
-    if split_changes:
+    if wanted.split_changes:
         options.check_split(changes)
-    bases = [load_gpu(name) for name in options.words(gpu, "--gpu")]
+    bases = [load_gpu(name) for name in options.words(wanted.gpu, "--gpu")]
     pairs = [(base, question_flags.changed(base, changes)) for base in bases]
-    asked = how.with_l2(flags.cache or "cold") | {"algorithm": algorithm or None}
-    asked |= {"implementation": implementation or None}
     asked |= {name: getattr(flags, name) for name in ("batch", "seq_kv", "passes", "dtype", "tp")}
     answers: list[Layer] = []
     splits: list[Split[LayerAnswer]] = []
     with progress.plays() as report:
-        for (base, machine), length in product(pairs, lengths):
+        for (base, machine), length in product(pairs, wanted.lengths):
             machines = dict.fromkeys((base, machine))
             found = [layer(filled.model, one, seq=length or 0, progress=report, **asked) for one in machines]
             answers.append(Layer(found[0]))
             answers += [Layer(one, found[0]) for one in found[1:]]
-            if split_changes:
+            if wanted.split_changes:
                 splits.append(split_layer(filled.model, machine, seq=length or 0, **asked))
     answers.sort(key=lambda one: one.base is not None)
     told = "\nlayer with {} on {}"
     tables = (split_table(one, told.format(tokens_text(one.changed.workload), one.changed.gpu)) for one in splits)
     blocks = chain(layers(title_of(filled, flags.tp), how.launch, answers), tables)
-    show.give(json, (one.to_dict() for one in (splits if split_changes else answers)), blocks, verbose)
+    show.give(
+        wanted.json, (one.to_dict() for one in (splits if wanted.split_changes else answers)), blocks, wanted.verbose
+    )
 
 
-def _predict_steps(
-    context: typer.Context,
-    flags: QuestionFlags,
-    how: ConditionFlags,
-    ep: int,
-    gpu: list[str],
-    changes: list[str],
-    algorithm: str | None,
-    implementation: str | None,
-    verbose: bool,
-    json: bool,
-    plot: Path | None,
-    look: Look,
-) -> None:
+def _predict_steps(wanted: PredictFlags, asked: dict[str, Any]) -> None:
     """Answer `attnsim predict --layer --lengths`: a step on every GPU, unchanged and changed."""
-    given.refuse(context, "does not go with --layer --lengths", _NOT_OF_STEPS)
+    flags, ep = wanted.flags, wanted.ep or 0
+    given.refuse(wanted.context, "does not go with --layer --lengths", _NOT_OF_STEPS)
     if flags.model is None:
         raise InputError("--layer needs a model; give --model ID (attnsim models lists them)")
     if flags.passes not in ("fwd", "decode"):
         raise InputError(f"--pass {flags.passes} does not go with --layer --lengths, a step of a server; leave it out")
     lengths = read_lengths(flags.lengths or "", flags.passes == "decode")
-    asked = how.with_l2(flags.cache or "cold") | {"algorithm": algorithm, "implementation": implementation}
     asked |= {"dtype": flags.dtype, "tp": flags.tp, "ep": ep}
-    asked |= {} if given.is_given(context, "launch") else {"launch": "graph"}
+    asked |= {} if given.is_given(wanted.context, "launch") else {"launch": "graph"}
     machines: list[Any] = []
-    for base in [load_gpu(name) for name in options.words(gpu, "--gpu")]:
-        machines += dict.fromkeys((base, question_flags.changed(base, changes, joined=max(flags.tp, ep) > 1)))
+    for base in [load_gpu(name) for name in options.words(wanted.gpu, "--gpu")]:
+        machines += dict.fromkeys((base, question_flags.changed(base, wanted.changes, joined=max(flags.tp, ep) > 1)))
     with progress.plays() as report:
         answers = [step(flags.model, one, lengths, progress=report, **asked) for one in machines]
-    files = look.write(draw_step(answers), plot) if plot else []
-    show.give(json, (one.to_dict() for one in answers), chain(steps(answers), written(files)), verbose)
+    files = wanted.plot.draw(lambda: draw_step(answers))
+    show.give(wanted.json, (one.to_dict() for one in answers), chain(steps(answers), written(files)), wanted.verbose)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from attnsim.models.schedule.kernel_file import read_kernels
 from attnsim.reports.explanations import COLUMNS, LEVERS, bytes_table, kernels_table, levers_table
 from attnsim.reports.predictions import cells
 from attnsim.tables import Block, Remarks, Table
+
+if TYPE_CHECKING:
+    from attnsim.cli.predict import PredictFlags
 
 File = Annotated[
     Path | None,
@@ -42,24 +45,21 @@ def refuse_others(context: typer.Context, *more: str) -> None:
     given.refuse(context, why, but={*WITH_FILE, *more})
 
 
-def predict(
-    context: typer.Context,
-    file: Path,
-    gpu: list[str],
-    changes: list[str],
-    verbose: bool,
-    json: bool,
-    conditions: dict[str, Any],
-) -> None:
+WHY = "corrects implementations that are known, not a --kernel file"
+
+
+def predict(file: Path, asked: PredictFlags) -> None:
     """Predict a kernel file on one or several GPUs, each unchanged and changed."""
-    refuse_others(context, "mode")
+    given.refuse(asked.context, WHY, ("calibration",))
+    refuse_others(asked.context, "mode")
+    conditions = asked.how.with_l2(asked.flags.l2)
     del conditions["calibration"]
 
     kernels = read_kernels(file)
     with progress.plays() as report:
         found = [
             predict_kernel(kernels, one, progress=report, **conditions)
-            for one in question_flags.beside_unchanged(list(gpu), changes)
+            for one in question_flags.beside_unchanged(asked.gpu, asked.changes)
         ]
     first = kernels.kernels[0].origin
 
@@ -69,7 +69,7 @@ def predict(
         yield Table("", rows, ("time", "vs first", "blocks/SM"))
         yield _trust(found)
 
-    show.give(json, (one.to_dict() for one in found), blocks(), verbose)
+    show.give(asked.json, (one.to_dict() for one in found), blocks(), asked.verbose)
 
 
 def _row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str, object]:
@@ -101,6 +101,7 @@ def explain(
     conditions: dict[str, Any],
 ) -> None:
     """Explain a kernel file on a GPU."""
+    given.refuse(context, WHY, ("calibration",))
     refuse_others(context)
     del conditions["calibration"], conditions["mode"]
     machine = question_flags.beside_unchanged([gpu], changes)[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,3 +44,19 @@ class Look:
         """Write the picture into each file, with its table and caption, and list all that was written."""
         written = [picture.write(out, self.style, self.width, self.caption) for out in files]
         return list(dict.fromkeys(itertools.chain.from_iterable(written)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot(Look):
+    """A picture that a command draws where it is asked for, and how it looks; else these flags are refused."""
+
+    context: typer.Context
+    plot: options.Plot = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be drawn or written, before anything is computed."""
+        self.check_asked(self.context, self.plot)
+
+    def draw(self, picture: Callable[[], Picture]) -> list[Path]:
+        """Write the picture where it is asked for."""
+        return self.write(picture(), self.plot) if self.plot else []

@@ -149,6 +149,9 @@ Json = Annotated[bool, switch("A list of objects on stdout, and nothing else.", 
 Verbose = Annotated[bool, switch("More columns and tables.", "--verbose", "-v", panel=OUTPUT)]
 Details = Annotated[bool, switch("More columns, and all remarks.", "--verbose", "-v", panel=OUTPUT)]
 Pictures = Annotated[list[Path], flag("FILE", "Picture, .png, .svg, .pdf or .pgf; repeat it for several.", "--out")]
+Plot = Annotated[
+    Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.", "--plot", panel=OUTPUT)
+]
 CaptionPlace = Annotated[
     str, flag("WHERE", "Title and caption: in the picture, in a file beside it, or none.", "--caption", panel=OUTPUT)
 ]
@@ -184,6 +187,11 @@ def words(values: list[str], flag: str) -> list[str]:
         if found.count(word) > 1:
             raise InputError(f"{flag} names {word} twice; keep one")
     return found
+
+
+def some_words(text: str, flag: str) -> list[str]:
+    """The values of a flag that holds commas; none where it is not given."""
+    return words([text], flag) if text else []
 
 
 def read_settings(settings: Iterable[str]) -> dict[str, str]:

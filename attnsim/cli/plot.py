@@ -74,7 +74,7 @@ def traffic(asked: Asked) -> None:
             implementation=one.implementation,
             tiles=asked.tiles,
             cache=asked.flags.l2,
-            launch=asked.launch,
+            launch=asked.how.launch,
         )
         for machine, one in asked.answers([asked.question()])
     ]
@@ -108,7 +108,7 @@ def tornado(
                 gpu,
                 one.algorithm,
                 one.implementation,
-                read_conditions(tiles=asked.tiles, cache=asked.flags.l2, launch=asked.launch),
+                read_conditions(tiles=asked.tiles, cache=asked.flags.l2, launch=asked.how.launch),
             )
             found[name] = elasticities(question, step)
             done()
@@ -133,8 +133,8 @@ def density(
             block=block,
             sparse=asked.implementations,
             cache=asked.flags.l2,
-            launch=asked.launch,
-            calibration=asked.calibration,
+            launch=asked.how.launch,
+            calibration=asked.how.calibration,
             done=done,
         )
     asked.finish(draw_density(found))

@@ -42,8 +42,7 @@ class Asked:
     seq: Lengths = None
     changes: options.Changes = field(default_factory=list)
     tiles: Tiles = "shipped"
-    launch: options.Launch = "stream"
-    calibration: options.Calibration = None
+    how: question_flags.LaunchFlags
     out: options.Pictures
     look: Look
     json: options.Json = False
@@ -60,7 +59,7 @@ class Asked:
     @property
     def implementations(self) -> list[str]:
         """Implementations, where any is named."""
-        return options.words([self.implementation], "--implementation") if self.implementation else []
+        return options.some_words(self.implementation, "--implementation")
 
     def machines(self) -> list[Gpu]:
         """Each GPU as it is, and beside it changed by ``--set``."""
@@ -95,7 +94,7 @@ class Asked:
     @property
     def conditions(self) -> dict[str, Any]:
         """The conditions that the flags set, by the names of the API's parameters."""
-        return {"cache": self.flags.l2, "launch": self.launch, "calibration": self.calibration, "tiles": self.tiles}
+        return {**self.how.with_l2(self.flags.l2), "tiles": self.tiles}
 
     def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Outcome]]:
         """Every algorithm on every GPU for each question."""

@@ -23,7 +23,7 @@ from attnsim.api.comparing.splitting import split as shared_out
 from attnsim.api.tables import predict_rows, read, with_answers
 from attnsim.cli import given, lifted, options, progress, question_flags, show, table_flags
 from attnsim.cli.help import MACHINE
-from attnsim.cli.look import Look
+from attnsim.cli.look import Plot
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import ConditionFlags, QuestionFlags, asking
 from attnsim.errors import InputError
@@ -32,101 +32,121 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.choose import match
 from attnsim.models.mechanisms import comparable_unfused, only_for, playing, running
 from attnsim.models.question.case_file import write_table
-from attnsim.models.question.columns import Naming
 from attnsim.models.question.workload import Workload
 from attnsim.reports.predictions import caption, heading, of_call, predicted, split_table, trusted, why_fastest
 from attnsim.tables import Block
 
 
-@asking()
-def predict(
-    *,
-    context: typer.Context,
-    gpu: options.ManyGpus = [],  # noqa: B006 Typer copies it
-    kernel: lifted.File = None,
+@dataclass(frozen=True, kw_only=True)
+class StepPlot(Plot):
+    """The picture of a step."""
+
+    plot: Annotated[Path | None, flag("FILE", "Picture of the step of --layer --lengths, and its CSV.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictFlags:
+    """The flags of `attnsim predict`."""
+
+    context: typer.Context
+    gpu: options.ManyGpus = field(default_factory=list)
+    kernel: lifted.File = None
     algorithm: Annotated[
         str,
-        flag(
-            None,
-            "Names with commas; default: naive,flash, and what has the window or the patterns.",
-            panel=MACHINE,
-        ),
-    ] = "",
-    implementation: options.ImplementationNames = "",
-    baseline: options.Baseline = None,
+        flag(None, "Names with commas; default: naive,flash, and what has the window or the patterns.", panel=MACHINE),
+    ] = ""
+    implementation: options.ImplementationNames = ""
+    baseline: options.Baseline = None
     layer: Annotated[
         bool, switch("The whole layer of --model: projections, attention and MLP; cold L2.", "--layer")
-    ] = False,
-    flags: QuestionFlags,
-    ep: options.ExpertGpus = None,
-    seq: options.Seqs = None,
-    changes: options.Changes = [],  # noqa: B006
-    split_changes: options.SplitChanges = False,
-    tiles: Annotated[str | None, flag(None, "shipped or retuned; default: shipped, and both with --set.")] = None,
-    tile: options.Tile = None,
-    how: ConditionFlags,
-    cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None,
-    out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None,
-    plot: Annotated[Path | None, flag("FILE", "Picture of the step of --layer --lengths, and its CSV.")] = None,
-    look: Look,
-    columns: table_flags.ColumnFlags,
-    verbose: options.Details = False,
-    json: options.Json = False,
-) -> None:
+    ] = False
+    flags: QuestionFlags
+    ep: options.ExpertGpus = None
+    seq: options.Seqs = None
+    changes: options.Changes = field(default_factory=list)
+    split_changes: options.SplitChanges = False
+    tiles: Annotated[str | None, flag(None, "shipped or retuned; default: shipped, and both with --set.")] = None
+    tile: options.Tile = None
+    how: ConditionFlags
+    cases: Annotated[Path | None, flag("FILE", "Case table, CSV or Parquet.")] = None
+    out: Annotated[Path | None, flag("FILE", "Where the predicted table goes.")] = None
+    plot: StepPlot
+    columns: table_flags.ColumnFlags
+    verbose: options.Details = False
+    json: options.Json = False
+
+    def __post_init__(self) -> None:
+        """Refuse what this question cannot be asked with."""
+        if self.plot.plot is not None and not (self.layer and self.flags.lengths is not None):
+            raise InputError("--plot draws the step of --layer --lengths; attnsim plot draws other answers")
+        if self.kernel is not None or self.cases is not None:
+            return
+        self.columns.check_without("--cases")
+        if self.out is not None:
+            raise InputError(f"--out {self.out} goes with --cases; for one question use --json and redirect it")
+        if self.tile is not None and self.tiles is not None:
+            raise InputError(f"--tile {self.tile} and --tiles {self.tiles} exclude each other; leave one out")
+        if not (self.layer and self.flags.lengths):
+            given.refuse(self.context, "goes with --layer --lengths, a step of a server", ("ep",))
+
+    @property
+    def lengths(self) -> list[int | None]:
+        """The lengths of ``--seq``."""
+        found = options.lengths(self.seq, several=self.layer)
+        if len(found) > 1 and not self.layer:
+            raise InputError(
+                f"--seq {self.seq} has several lengths, which go with --layer; give one, or a table with --cases"
+            )
+        return found
+
+
+@asking()
+def predict(*, asked: PredictFlags) -> None:
     """Predict attention on a GPU: time, bytes, what bounds it, and how far to trust it."""
-    _check_picture(context, look, plot, of_step=layer and flags.lengths is not None)
-    if kernel is not None:
-        given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
-        lifted.predict(context, kernel, gpu, changes, verbose, json, how.with_l2(flags.l2))
-        return
-    if cases is not None:
-        given.refuse(context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
-        naming = columns.naming(implementation=implementation or None)
-        _predict_cases(cases, naming, columns, out, tiles or "shipped", how, json)
-        return
-    columns.check_without("--cases")
-    _check_one(out, tile, tiles)
-    lengths = options.lengths(seq, several=layer)
-    if not (layer and flags.lengths):
-        given.refuse(context, "goes with --layer --lengths, a step of a server", ("ep",))
-    if layer:
+    if asked.kernel is not None:
+        lifted.predict(asked.kernel, asked)
+    elif asked.cases is not None:
+        _predict_cases(asked.cases, asked)
+    elif asked.layer:
         from attnsim.cli.layer import predict_layers
 
-        predict_layers(
-            context, flags, how, ep or 0, gpu, changes, lengths, algorithm, implementation, split_changes, verbose,
-            json, plot, look,
-        )  # fmt: skip
-        return
-    if len(lengths) > 1:
-        raise InputError(f"--seq {seq} has several lengths, which go with --layer; give one, or a table with --cases")
-    if split_changes:
+        predict_layers(asked)
+    else:
+        _predict(asked)
+
+
+def _predict(wanted: PredictFlags) -> None:
+    """Answer one question."""
+    context, flags, changes, json = wanted.context, wanted.flags, wanted.changes, wanted.json
+    if wanted.split_changes:
         options.check_split(changes)
         left_out = ("baseline",) if json else ()
         given.refuse(context, "is about the table of times, which --split --json leaves out", left_out)
-    question = flags.workload(seq=lengths[0])
-    imitated = options.words([implementation], "--implementation") if implementation else []
-    names = _algorithms(question, algorithm, imitated, flags)
+    question = flags.workload(seq=wanted.lengths[0])
+    imitated = options.some_words(wanted.implementation, "--implementation")
+    names = _algorithms(question, wanted.algorithm, imitated, flags)
 
-    machines = [load_gpu(name) for name in options.words(gpu, "--gpu")]
+    machines = [load_gpu(name) for name in options.words(wanted.gpu, "--gpu")]
     hypothetical = [question_flags.changed(machine, changes) for machine in machines]
-    refused = _refused(question, hypothetical, names, imitated, not algorithm)
-    asked = _Asked(names, imitated, tile, how.with_l2(flags.l2), refused)
+    refused = _refused(question, hypothetical, names, imitated, not wanted.algorithm)
+    tile, tiles = wanted.tile, wanted.tiles
+    asked = _Asked(names, imitated, tile, wanted.how.with_l2(flags.l2), refused)
     if not any(refused.values()):
-        check_baseline(baseline, question, [*machines, *hypothetical], names, imitated)
+        check_baseline(wanted.baseline, question, [*machines, *hypothetical], names, imitated)
     ways = [tiles] if tiles else ["shipped", "retuned"] if changes and tile is None else ["shipped"]
     groups: list[_Group] = []
     splits: list[Split[Answer[Question]]] = []
     with progress.plays() as asked.conditions["progress"]:
         for base, machine in zip(machines, hypothetical, strict=True):
             groups += asked.groups(question, base, machine, ways)
-            splits += asked.splits(question, machine, ways[0]) if split_changes else []
+            splits += asked.splits(question, machine, ways[0]) if wanted.split_changes else []
     everything = [item for group in groups for item in group.predictions]
-    over = [_over(group, baseline, bool(changes), everything) for group in groups]
+    over = [_over(group, wanted.baseline, bool(changes), everything) for group in groups]
     if json:
         for group in groups:
             if group.refusal or group.same:
                 print(f"{group.title}{': ' if group.refusal else ''}{group.refusal}", file=sys.stderr)
-        if split_changes:
+        if wanted.split_changes:
             show.print_json(item.to_dict() for item in splits)
             return
         rows = [
@@ -144,22 +164,9 @@ def predict(
         ]
         show.print_json(rows)
         return
-    show.print_blocks(show.console(), _blocks(question, groups, over, flags.title, splits, verbose), verbose)
-
-
-def _check_picture(context: typer.Context, look: Look, plot: Path | None, *, of_step: bool) -> None:
-    """Refuse a picture of anything but a step, and how one looks that is not asked for."""
-    look.check_asked(context, plot)
-    if plot is not None and not of_step:
-        raise InputError("--plot draws the step of --layer --lengths; attnsim plot draws other answers")
-
-
-def _check_one(out: Path | None, tile: str | None, tiles: str | None) -> None:
-    """Refuse what one question cannot be asked with."""
-    if out is not None:
-        raise InputError(f"--out {out} goes with --cases; for one question use --json and redirect it")
-    if tile is not None and tiles is not None:
-        raise InputError(f"--tile {tile} and --tiles {tiles} exclude each other; leave one out")
+    show.print_blocks(
+        show.console(), _blocks(question, groups, over, flags.title, splits, wanted.verbose), wanted.verbose
+    )
 
 
 def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: QuestionFlags) -> list[str]:
@@ -361,30 +368,26 @@ def _refused(
 _WITH_CASES = {"cases", "out", "implementation", "tiles", "mode", "budget", "calibration", "json", *table_flags.NAMES}
 
 
-def _predict_cases(
-    cases: Path,
-    naming: Naming,
-    given: table_flags.ColumnFlags,
-    out: Path | None,
-    tiles: str,
-    how: ConditionFlags,
-    json: bool,
-) -> None:
+def _predict_cases(cases: Path, asked: PredictFlags) -> None:
     """The table of answers; ends with 1 where a row has none."""
+    given.refuse(asked.context, "is given with --cases, whose table holds the questions", but=_WITH_CASES)
+    naming, how, out = asked.columns.naming(implementation=asked.implementation or None), asked.how, asked.out
     if out is not None:
         table_flags.check_table(out)
 
-    conditions = read_conditions(tiles=tiles, mode=how.mode, budget=how.budget, calibration=how.calibration)
+    conditions = read_conditions(
+        tiles=asked.tiles or "shipped", mode=how.mode, budget=how.budget, calibration=how.calibration
+    )
     frame, columns = read(cases, naming)
     result = with_answers(frame, predict_rows(frame, columns, conditions), columns.time is not None)
     table_flags.print_columns(columns)
-    given.save(columns, naming)
+    asked.columns.save(columns, naming)
     failed = int((result["error"] != "").sum())
     if out is not None:
         write_table(result, out)
         told = f", {failed} of them not: see column error" if failed else ""
         print(f"{len(result)} rows predicted to {out}{told}", file=sys.stderr)
-    if json:
+    if asked.json:
         show.print_json(result.astype(object).where(result.notna(), None).to_dict("records"))
     elif out is None:
         result.to_csv(sys.stdout, index=False, lineterminator="\n")

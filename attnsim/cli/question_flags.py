@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -24,6 +24,9 @@ NOT_OF_DENSITIES = (
     *("lengths", "page_size", "prefix", "tree", "selection", *KERNEL_OPTIONS),
 )
 """Flags of no question about the density of a pattern: prompts of one length by self-attention, nothing cached."""
+
+NOT_OF_LAYERS = ("operations", "lengths", "page_size", "prefix", "tree", "selection", *KERNEL_OPTIONS)
+"""Flags of a question that say nothing of a layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +106,45 @@ class QuestionFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionFlags:
-    """The flags that say under which conditions a question is answered, save the state of the L2."""
+class LaunchFlags:
+    """The flags that say how kernels are launched, and by which timings answers are corrected."""
 
-    mode: options.Mode = "fast"
-    budget: options.Budget = None
     launch: options.Launch = "stream"
     calibration: options.Calibration = None
 
     def with_l2(self, cache: str) -> dict[str, Any]:
         """All conditions, by the names of the API's parameters."""
         return {one.name: getattr(self, one.name) for one in fields(self)} | {"cache": cache}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionFlags(LaunchFlags):
+    """The flags that say under which conditions a question is answered, save the state of the L2."""
+
+    mode: options.Mode = "fast"
+    budget: options.Budget = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFlags:
+    """The flags of one call on one GPU, as it is or changed."""
+
+    gpu: options.OneGpu
+    algorithm: options.AlgorithmName = "flash"
+    implementation: options.ImplementationName = None
+    flags: QuestionFlags
+    changes: options.Changes = field(default_factory=list)
+    how: LaunchFlags
+
+    @cached_property
+    def machine(self) -> Gpu:
+        """The GPU with every change."""
+        return changed(load_gpu(self.gpu), self.changes)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Implementation and conditions, by the names of the API's parameters."""
+        return {"implementation": self.implementation, **self.how.with_l2(self.flags.l2)}
 
 
 OVER_A_MODEL = ("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "mask")
@@ -173,9 +204,10 @@ def _flags(owner: Any) -> dict[str, inspect.Parameter]:
 
 def _call(owner: Any, given: dict[str, Any]) -> Any:
     """Call a command or a dataclass with its own flags, and build the dataclasses it takes from the rest."""
-    own = _parameters(owner)
-    rest = {name: value for name, value in given.items() if name not in own}
-    built = {name: _call(one.annotation, rest) for name, one in own.items() if is_dataclass(one.annotation)}
+    nested = {name: one.annotation for name, one in _parameters(owner).items() if is_dataclass(one.annotation)}
+    own = _parameters(owner).keys() - nested.keys()
+    rest = {name: value for name, value in given.items() if name not in own or name == "context"}
+    built = {name: _call(kind, rest) for name, kind in nested.items()}
     return owner(**{name: value for name, value in given.items() if name in own}, **built)
 
 

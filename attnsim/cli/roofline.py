@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from attnsim.cli import given, options, plot_flags, question_flags, show, table_
 from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.plot_flags import Tiles
-from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.question_flags import LaunchFlags, QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -40,8 +40,7 @@ def roofline(
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
     tiles: Tiles = "shipped",
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    how: LaunchFlags,
     measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
     columns: table_flags.ColumnFlags,
     levels: Annotated[str, flag(None, "Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
@@ -58,7 +57,7 @@ def roofline(
     roofs = partial(
         picture,
         levels=options.words([levels], "--levels"),
-        ceilings=options.words([ceilings], "--ceilings") if ceilings else [],
+        ceilings=options.some_words(ceilings, "--ceilings"),
     )
     if measured is not None:
         unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
@@ -74,9 +73,9 @@ def roofline(
     question = flags.workload()
     machines = question_flags.beside_unchanged(gpu, changes)
     names = plot_flags.drawn(algorithm, question)
-    imitated = options.words([implementation], "--implementation") if implementation else []
-    conditions: dict[str, Any] = {"tiles": tiles, "cache": flags.l2, "launch": launch, "calibration": calibration}
-    groups = [(one, compare(question, one, names, implementation=imitated, **conditions)) for one in machines]
+    imitated = options.some_words(implementation, "--implementation")
+    conditions = {"implementation": imitated, "tiles": tiles, **how.with_l2(flags.l2)}
+    groups = [(one, compare(question, one, names, **conditions)) for one in machines]
     predictions = [item for _, found in groups for item in found]
     files = look.write(roofs(predictions, machines), *out)
 
@@ -92,16 +91,7 @@ def roofline(
 
 
 _WITH_MEASURED = {
-    "gpu",
-    "out",
-    "measured",
-    "levels",
-    "ceilings",
-    "style",
-    "width",
-    "caption",
-    "json",
-    *table_flags.NAMES,
+    *("gpu", "out", "measured", "levels", "ceilings", "style", "width", "caption", "json", *table_flags.NAMES),
 }
 
 MOST_ROWS = 40

@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnsim import wording
 from attnsim.api.playing import REPLAYED_CANDIDATES
-from attnsim.cli import given, help, options, outputs, progress, question_flags, show
+from attnsim.cli import given, help, options, outputs, progress, show
 from attnsim.cli.cases import cases_of
-from attnsim.cli.look import Look
+from attnsim.cli.look import Plot
 from attnsim.cli.options import flag, switch
-from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.question_flags import CallFlags, asking
 from attnsim.errors import InputError
-from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.units import bound_text
 from attnsim.plots.files import write_csv
 from attnsim.reports.search import best_block, front, search_blocks
@@ -35,24 +34,15 @@ app = help.Commands(help="Search for the best tile of a GPU, or the best hardwar
 @asking()
 def tile(
     *,
-    gpu: options.OneGpu,
-    algorithm: options.AlgorithmName = "flash",
-    implementation: options.ImplementationName = None,
-    flags: QuestionFlags,
-    changes: options.Changes = [],  # noqa: B006 Typer copies it
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    call: CallFlags,
     top: Annotated[int, options.count("Tiles to print.", None)] = 12,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
     """Replay every tile and number of stages that fits a GPU, the fastest first."""
-    w = flags.workload()
-    machine = question_flags.changed(load_gpu(gpu), changes)
+    w = call.flags.workload()
     with progress.busy("replaying tiles"):
-        found = search_tiles(
-            w, machine, algorithm, implementation=implementation, cache=flags.l2, launch=launch, calibration=calibration
-        )
+        found = search_tiles(w, call.machine, call.algorithm, **call.conditions)
     measured, reason = None, ""
     try:
         measured = measure_tiles(w)
@@ -60,7 +50,7 @@ def tile(
         reason = str(error)
 
     def blocks() -> Iterator[Block]:
-        yield f"{flags.title}{w}\n\n{machine.described}, {found.implementation}\n"
+        yield f"{call.flags.title}{w}\n\n{call.machine.described}, {found.implementation}\n"
         yield from _tiles(found, top, verbose)
         if found.own:
             yield f"all times {found.own}"
@@ -73,7 +63,7 @@ def tile(
     "hardware",
     example="attnsim search hardware --model llama-3-8b --seq 8k --vary sm.count=100:160",
 )
-@asking(without=("caption",))
+@asking(without=("caption",), gpu="h100-sxm5-80gb")
 def hardware(
     *,
     context: typer.Context,
@@ -89,21 +79,14 @@ def hardware(
     layer: Annotated[
         bool, switch("Of a model: the whole layer, projections and MLP with the attention.", "--layer")
     ] = False,
-    gpu: options.OneGpu = "h100-sxm5-80gb",
-    algorithm: options.AlgorithmName = "flash",
-    implementation: options.ImplementationName = None,
-    flags: QuestionFlags,
-    changes: options.Changes = [],  # noqa: B006 Typer copies it
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    call: CallFlags,
     split: Annotated[
         bool, switch("What each figure of the best machine brings: alone, last, on average.", "--split")
     ] = False,
     points: Annotated[int, options.count("Machines to answer at most.", None)] = 200,
     seed: Annotated[int, options.count("Of the search.", None, low=0)] = 0,
     out: Annotated[Path | None, flag("FILE", "CSV of every machine answered.")] = None,
-    plot: Annotated[Path | None, flag("FILE", "Picture of the front, .png, .svg, .pdf or .pgf, with its CSV.")] = None,
-    look: Look,
+    plot: Plot,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -111,19 +94,16 @@ def hardware(
 
     Ends with 1 if no machine keeps the limits.
     """
-    look.check_asked(context, plot)
     if out is not None:
         outputs.check_output(out)
-    if split and len(vary) + len(changes) < 2:
+    if split and len(vary) + len(call.changes) < 2:
         raise InputError("--split shares out several figures and one varies; give --vary KEY=LOW:HIGH twice or more")
-    cases = cases_of(flags, case, "--layer" if layer else "")
-    if layer:  # as attnsim predict --layer asks
-        algorithm = algorithm if given.is_given(context, "algorithm") else ""
+    cases, algorithm = cases_of(call.flags, case, "--layer" if layer else ""), call.algorithm
+    if layer and not given.is_given(context, "algorithm"):  # as attnsim predict --layer asks
+        algorithm = ""
     prices = Prices.parse(cost) if cost else None
-    space = Space.read(question_flags.changed(load_gpu(gpu), changes), vary, limit)
+    space = Space.read(call.machine, vary, limit)
     goals = options.words([minimise], "--minimise")
-    how: dict[str, Any] = {"implementation": implementation, "cache": flags.l2}
-    how |= {"launch": launch, "calibration": calibration}
     with progress.rate("answering machines", min(points, space.size)) as done:
         found = search_hardware(
             cases,
@@ -134,18 +114,17 @@ def hardware(
             points=points,
             seed=seed,
             done=done,
-            **how,
+            **call.conditions,
         )
     rows = rows_of(found)
-    questions = [described(one, flags.title) for one in cases]
+    questions = [described(one, call.flags.title) for one in cases]
     if out is not None:
         write_csv(out, list(rows[0]), rows)
-    if plot is not None:
-        look.write(front(found, "; ".join(questions)), plot)
+    drawn = plot.draw(lambda: front(found, "; ".join(questions)))
     best = split_best(found) if split else None
     table = search_blocks(found, rows, questions, cost)
     parts = [best_block(best)] if split else []
-    files = written((out, plot, plot and plot.with_suffix(".csv")))
+    files = written((out, *drawn))
     show.give(json, [best.to_dict()] if best else rows, chain(table, parts, files), verbose)
     if not found.feasible:
         raise typer.Exit(1)

@@ -11,9 +11,8 @@ import typer
 from attnsim import wording
 from attnsim.api.answering import answer
 from attnsim.api.asking import ask, read_conditions
-from attnsim.cli import given, options, progress, question_flags, show
-from attnsim.cli.question_flags import QuestionFlags, asking
-from attnsim.models.hardware.files import load_gpu
+from attnsim.cli import given, options, progress, show
+from attnsim.cli.question_flags import CallFlags, asking
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.reports.explanations import timed_text
 from attnsim.studies.sensitivity import Elasticity, Index, elasticities
@@ -25,14 +24,8 @@ from attnsim.tables import Block, Remarks, Table
 def sensitivity(
     *,
     context: typer.Context,
-    gpu: options.OneGpu,
-    algorithm: options.AlgorithmName = "flash",
-    implementation: options.ImplementationName = None,
-    flags: QuestionFlags,
-    changes: options.Changes = [],  # noqa: B006 Typer copies it
+    call: CallFlags,
     tile: options.Tile = None,
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
     step: Annotated[float, options.amount("Relative step of the differences.")] = 0.05,
     sobol: Annotated[int | None, options.count("Sobol indices too, from N samples, a power of two.", None)] = None,
     spread: Annotated[float, options.amount("Sobol: each figure from its value over this to times this.")] = 2.0,
@@ -43,9 +36,9 @@ def sensitivity(
     """Show how sensitive the time is to each figure of a GPU: d log time / d log figure."""
     if sobol is None:
         given.refuse(context, "is about the indices of --sobol, which are not asked for", ("spread", "seed"))
-    w, changed = flags.workload(), question_flags.changed(load_gpu(gpu), changes)
-    conditions = read_conditions(tile=tile, cache=flags.l2, launch=launch, calibration=calibration)
-    asked = ask(w, changed, algorithm, implementation, conditions)
+    w, flags = call.flags.workload(), call.flags
+    conditions = read_conditions(tile=tile, **call.how.with_l2(flags.l2))
+    asked = ask(w, call.machine, call.algorithm, call.implementation, conditions)
     with progress.busy("varying figures"):
         found = elasticities(asked, step)
         shares = [] if sobol is None else indices(asked, sobol, seed, spread)
@@ -54,7 +47,7 @@ def sensitivity(
 
     def blocks() -> Iterator[Block]:
         yield f"{flags.title}{w}\n"
-        yield f"{changed.described}, {algorithm}: {timed_text(base)}, {base.trust.level}\n"
+        yield f"{call.machine.described}, {call.algorithm}: {timed_text(base)}, {base.trust.level}\n"
         yield from _elasticities(found, step)
         if shares:
             yield from _indices(shares, sobol or 0, spread)

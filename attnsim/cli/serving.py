@@ -13,10 +13,10 @@ from attnsim import wording
 from attnsim.api.requests import read_requests
 from attnsim.api.serving_steps import Served, serve, timed_attention, timed_model
 from attnsim.cli import given, options, question_flags, show, table_flags
-from attnsim.cli.look import Look
+from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
-from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.question_flags import LaunchFlags, QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.headings import frame_of
@@ -25,20 +25,11 @@ from attnsim.tables import Block, Remarks, Table, Unfolded, written
 
 STEPS = "Steps"
 _NOT_OF_STEPS = (
-    "batch",
-    "seq",
-    "seq_kv",
-    "lengths",
-    "passes",
-    "operations",
-    "page_size",
-    "prefix",
-    "tree",
-    "selection",
+    *("batch", "seq", "seq_kv", "lengths", "passes", "operations", "page_size", "prefix", "tree", "selection"),
 )
 
 
-@asking(without=(*_NOT_OF_STEPS, "set_columns", "save_map"))
+@asking(without=(*_NOT_OF_STEPS, "set_columns", "save_map"), launch="graph")
 def serving(
     trace: Annotated[
         Path,
@@ -56,11 +47,9 @@ def serving(
     rest: Annotated[float, options.amount("Time of a step beside what is timed, ms.", STEPS, metavar="MS")] = 0.0,
     stride: Annotated[int, options.count("Predict one of N steps that decode alike.", STEPS)] = 8,
     ep: options.ExpertGpus = None,
-    launch: options.Launch = "graph",
-    calibration: options.Calibration = None,
+    how: LaunchFlags,
     out: Annotated[Path | None, flag("FILE", "The steps, CSV or Parquet.")] = None,
-    plot: Annotated[Path | None, flag("FILE", "Picture of the steps, and its CSV.")] = None,
-    look: Look,
+    plot: Plot,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -68,36 +57,19 @@ def serving(
 
     With --model a step is all that the model runs, as predict --layer --lengths answers it; else attention alone.
     """
-    look.check_asked(context, plot)
     if out is not None:
         table_flags.check_table(out)
     found = read_requests(trace, columns.naming())
+    asked = {**vars(how), "implementation": implementation}
     if flags.model is None:
         given.refuse(context, "goes with --model, whose experts it divides", ("ep",))
         machine = question_flags.changed(load_gpu(gpu), changes)
-        timing = timed_attention(
-            flags.workload(seq=1),
-            machine,
-            implementation,
-            prompt=found[0].prompt,
-            launch=launch,
-            cache=flags.cache,
-            calibration=calibration,
-        )
+        asked |= {"prompt": found[0].prompt, "cache": flags.cache}
+        timing = timed_attention(flags.workload(seq=1), machine, **asked)
     else:
         machine = question_flags.changed(load_gpu(gpu), changes, joined=max(flags.tp, ep or 0) > 1)
-        timing = timed_model(
-            flags.whole,
-            machine,
-            dtype=flags.dtype,
-            tp=flags.tp,
-            ep=ep or 0,
-            implementation=implementation,
-            launch=launch,
-            cache=flags.cache or "cold",
-            calibration=calibration,
-            kernel=flags.kernel,
-        )
+        asked |= {"dtype": flags.dtype, "tp": flags.tp, "ep": ep or 0, "cache": flags.cache or "cold"}
+        timing = timed_model(flags.whole, machine, kernel=flags.kernel, **asked)
     with busy("stepping"):
         served = serve(
             found,
@@ -113,7 +85,7 @@ def serving(
     if out is not None:
         write_table(frame_of(served.rows()), out)
         files.append(out)
-    files += look.write(picture(served), plot) if plot else []
+    files += plot.draw(lambda: picture(served))
     blocks = chain(_blocks(served, flags, ep or 0, len(found)), written(files))
     show.give(json, served.rows(), blocks, verbose)
 

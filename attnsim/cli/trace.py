@@ -50,12 +50,12 @@ def trace(
     """Show which unit of an SM does what when; a picture has the unchanged GPU beside one that --set changes."""
     look.check_asked(context, picture, "--picture")
     if kernel is not None:
-        given.refuse(context, "corrects implementations that are known, not a --kernel file", ("calibration",))
+        given.refuse(context, lifted.WHY, ("calibration",))
         _check(out, picture, len(options.words(gpu, "--gpu")))
         _trace_kernel(context, kernel, gpu, changes, out, picture, look, json, cache=flags.l2, launch=launch, sms=sms)
         return
     names = options.words([algorithm], "--algorithm")
-    imitated = options.words([implementation], "--implementation") if implementation else []
+    imitated = options.some_words(implementation, "--implementation")
     bases = [load_gpu(one) for one in options.words(gpu, "--gpu")]
     _check(out, picture, max(len(names), len(imitated)) * len(bases))
     question = flags.workload()

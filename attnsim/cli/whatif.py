@@ -8,20 +8,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.cases import cases_of
 from attnsim.cli.help import MACHINE, QUESTION
-from attnsim.cli.layer import NOT_OF_LAYERS
-from attnsim.cli.look import Look
+from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
-from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.question_flags import NOT_OF_LAYERS, LaunchFlags, QuestionFlags, asking
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.changes import whatif as picture
 from attnsim.plots.files import write_csv
-from attnsim.plots.whatif import whatif as picture
 from attnsim.reports.whatif import whatif as what_ifs
 from attnsim.studies.hardware_case import Case
 from attnsim.studies.whatif import whatif as found_by
@@ -34,7 +30,6 @@ _row, _column = partial(flag, panel=MACHINE), partial(flag, panel=QUESTION)
 @asking()
 def whatif(
     *,
-    context: typer.Context,
     gpu: options.OneGpu,
     changes: Annotated[list[str], _row("KEY=VALUE", "A row: a change, or several with commas.", "--set")] = [],  # noqa: B006
     case: Annotated[list[str], _column("CASE", "A column: 'pass=decode, batch=16, seq=8k'; repeat it.")] = [],  # noqa: B006
@@ -48,11 +43,9 @@ def whatif(
     algorithm: options.AlgorithmName = "",
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    how: LaunchFlags,
     out: Annotated[Path | None, flag("FILE", "CSV, a line for each row and column.")] = None,
-    plot: Annotated[Path | None, flag("FILE", "Picture, .png, .svg, .pdf or .pgf, with its CSV beside it.")] = None,
-    look: Look,
+    plot: Plot,
     verbose: options.Details = False,
     json: options.Json = False,
 ) -> None:
@@ -60,26 +53,24 @@ def whatif(
 
     Each --set is a row by itself; where all change different figures, the last row has them all together.
     """
-    look.check_asked(context, plot)
     if out is not None:
         if out.suffix.lower() != ".csv":
             raise InputError(f"--out {out}: end the name with .csv")
         outputs.check_output(out)
-    cases = _cases(flags, case, options.words([of], "--of") if of else [], mix)
+    cases = _cases(flags, case, options.some_words(of, "--of"), mix)
     base = load_gpu(gpu)
     rows = [options.read_settings(text.split(",")) for text in changes]
     with progress.steps("answering machines", 1 + len(rows) + (len(rows) > 1)) as done:
         found = found_by(
             cases, base, rows, algorithm=algorithm or None, implementation=implementation, tiles=tiles, limits=limit,
-            mixed=bool(mix), cache=flags.l2, launch=launch, calibration=calibration, done=done,
+            mixed=bool(mix), done=done, **how.with_l2(flags.l2),
         )  # fmt: skip
     records = found.records()
     files = [out] if out else []
     if out is not None:
         write_csv(out, list(records[0]), records)
-    if plot is not None:
-        files += look.write(picture(records), plot)
-    blocks = what_ifs(found, flags.titled(left_out=False), launch, verbose)
+    files += plot.draw(lambda: picture(records))
+    blocks = what_ifs(found, flags.titled(left_out=False), how.launch, verbose)
     show.give(json, records, chain(blocks, written(files)), verbose)
 
 

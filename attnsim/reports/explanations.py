@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from attnsim.api.answer import Outcome
+from attnsim.api.bounds import fastest
 from attnsim.api.comparing.levers import KernelLever, Lever, as_busy_text, busy_text, unturned
 from attnsim.api.explaining import Explanation, KernelFit
 from attnsim.models.hardware.gpu import Gpu
