@@ -1,17 +1,18 @@
-"""`attnsim kernels run`: one operation of ours, on the CPU with its counts or on the GPU, or any other kernel."""
+"""`attnsim kernels run` and `trace`: a kernel in the interpreter or on the GPU, and its schedule from its PTX."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from attnsim import wording
-from attnsim.cli import on_gpu, options, progress, show
-from attnsim.cli.kernel_flags import KernelFlags, OwnFlags
+from attnsim.cli import options, outputs, progress, show
+from attnsim.cli.given import is_given
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
@@ -19,16 +20,124 @@ from attnsim.kernels import cpu_device
 from attnsim.kernels.catalog import Operation, find_operation
 from attnsim.kernels.cpu_device import Count
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
+from attnsim.models.implementations.choose import find_implementation
+from attnsim.models.llm import asked
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.instructions import LiftedCall
+from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
 from attnsim.ptx import outcome
 from attnsim.ptx.counters import PIPES
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign import launching
 from attnsim.ptx.foreign.arguments import load_named
-from attnsim.ptx.foreign.launching import summary_of
+from attnsim.ptx.foreign.launching import Ready, summary_of
 from attnsim.ptx.foreign.run import PtxRun
 from attnsim.ptx.outcome import Difference, Outcome, check_kind
-from attnsim.tables import Block, Table, Unfolded, texts
+from attnsim.tables import Block, Table, Unfolded, texts, written
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFlags:
+    """The kernel, and its launch where it is not one of ours."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As in `attnsim kernels list`.")] = ""
+    ptx: Annotated[Path | None, flag("FILE", "Another kernel in place of NAME: of PTX.")] = None
+    cuda: Annotated[Path | None, flag("FILE", "Another kernel: of a CUDA file, by NVRTC.")] = None
+    triton: Annotated[str, flag("WHERE:NAME", "Another kernel: a @triton.jit function of a file or module.")] = ""
+    entry: Annotated[str, flag("NAME", "Of the PTX; default: the only entry point.")] = ""
+    grid: Annotated[str, flag("X,Y,Z", "Blocks of another kernel.")] = ""
+    block: Annotated[str, flag("X,Y,Z", "Threads of a block; default: what the kernel asks for.")] = ""
+    arg: Annotated[list[str], flag("NAME=VALUE", "'Q=fp16[2,8,500,64]', 'O=fp16[64]:empty', 'N=500'; in order.")] = (
+        field(default_factory=list)
+    )
+    shared: Annotated[int | None, options.count("Dynamic shared memory of a block.", None, low=0, metavar="BYTES")] = (
+        None
+    )
+    arch: Annotated[str, flag("SM", "What --cuda and --triton compile for; default: 80.")] = ""
+    option: Annotated[list[str], flag("TEXT", "For the compiler: '-DN=64', or for Triton 'num_warps=8'.")] = field(
+        default_factory=list
+    )
+
+    @property
+    def given(self) -> list[str]:
+        """Flags that name a kernel that is not ours."""
+        return [f"--{name}" for name in NAMING if getattr(self, name)]
+
+    def ready(self, inputs: str, seed: int) -> Ready:
+        """Read or compile a kernel that is not ours, and make its arguments."""
+        return launching.prepare(
+            ptx=self.ptx,
+            cuda=self.cuda,
+            triton=self.triton,
+            entry=self.entry,
+            arch=self.arch,
+            options=self.option,
+            grid=_numbers(self.grid, "--grid"),
+            block=_numbers(self.block, "--block") if self.block else None,
+            arguments=self.arg,
+            shared_memory_bytes=self.shared,
+            inputs=inputs,
+            seed=seed,
+        )
+
+    def refuse_mixed(self, context: typer.Context, own: Sequence[str], others: Sequence[str]) -> None:
+        """Refuse flags of our own operations beside another kernel, and the other way round.
+
+        Parameters
+        ----------
+        context : typer.Context
+        own, others : sequence of str
+            The command's flags, beside those of all, for one of ours alone and for another kernel alone.
+        """
+        what = [*([self.name] if self.name else []), *self.given]
+        if len(what) != 1:
+            told = f"{' and '.join(what)} are given" if what else f"nothing to {context.command.name} is given"
+            raise InputError(f"{told}; give one of NAME (attnsim kernels list), --ptx, --cuda and --triton")
+        launching = (one.name for one in fields(self) if one.name not in ("name", *NAMING))
+        refused = (*launching, *others) if self.name else (*(one.name for one in fields(OwnFlags)), *own)
+        if wrong := [
+            f"--{one.replace('_', '-')}" for one in context.params if one in refused and is_given(context, one)
+        ]:
+            raise InputError(
+                f"{', '.join(wrong)}: not for {what[0]}; "
+                f"only with {'--ptx, --cuda or --triton' if self.name else 'NAME'}"
+            )
+
+
+NAMING = ("ptx", "cuda", "triton")
+"""Flags that name a kernel that is not ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFlags:
+    """The question that an operation of ours runs."""
+
+    batch: options.Batch = 1
+    heads: options.Heads = 2
+    kv_heads: options.KvHeads = None
+    seq: options.Seq = 128
+    seq_kv: options.SeqKv = None
+    head_dim: options.HeadDim = 64
+    dtype: Annotated[str, flag(None, "fp16 or bf16.")] = "bf16"
+    causal: options.Causal = False
+    window: options.Reach = None
+    mask: Annotated[str, flag("TEXT", "A pattern such as 'causal, window 512, global 16'.")] = ""
+    sinks: options.Sinks = False
+    softcap: options.Softcap = None
+
+    def workload(self, operation: Operation) -> Workload:
+        """The question."""
+        if self.dtype not in ("fp16", "bf16"):
+            raise InputError(f"--dtype {self.dtype}: the kernels take fp16 and bf16")
+        return asked.workload(**asdict(self) | {"mask": self.mask or None, "passes": operation.passes})
+
+
+def _numbers(text: str, flag: str) -> list[int]:
+    """One to three whole numbers of a flag."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} is {text!r}; give one to three whole numbers, as {flag} 4,8") from None
 
 
 def _run_any(
@@ -47,7 +156,7 @@ def _run_any(
     except Fault as fault:  # a bug of the kernel, which is what the interpreter is there to find
         if json:
             show.print_json([{**about, "faults": launching.faults_of(fault)}])
-        on_gpu.fail("\n".join(launching.faults_in_words(fault)))
+        progress.fail("\n".join(launching.faults_in_words(fault)))
     differences: list[Difference] = []
     allowed = outcome.tolerance_of(ready.arguments) if tolerance is None else tolerance
     if reference is not None:
@@ -59,7 +168,7 @@ def _run_any(
     off = [one for one in differences if one.max_rel > allowed]
     if off:
         wrong = (f"{one.output} is off by {one.max_rel:.1e}, allowed {allowed:.1e}" for one in off)
-        on_gpu.fail(f"{ran.entry}: {'; '.join(wrong)}")
+        progress.fail(f"{ran.entry}: {'; '.join(wrong)}")
 
 
 def _ran(
@@ -144,7 +253,7 @@ def run(
     record = _answer(operation, question, where, seed, outcome, counts) | {"inputs": inputs}
     show.give(json, [record], _blocks(operation, question, where, outcome, counts))
     if faults:
-        on_gpu.fail(f"{operation.name} on {where}: {'; '.join(faults)}")
+        progress.fail(f"{operation.name} on {where}: {'; '.join(faults)}")
 
 
 def _on_cpu(
@@ -154,7 +263,7 @@ def _on_cpu(
     schedule = operation.schedule(question, device.gpu)
     blocks = sum(kernel.blocks for kernel in schedule.kernels)
     # A fault is a bug of the kernel, which is what the interpreter is there to find.
-    with on_gpu.told(Fault), progress.interpreting(f"{operation.name} of {blocks:,} blocks in the interpreter"):
+    with progress.gpu_errors(Fault), progress.interpreting(f"{operation.name} of {blocks:,} blocks in the interpreter"):
         outcome = operation.exercise(device, question, seed, inputs)
     return f"the interpreter, tiles of {device.gpu.id}", outcome, cpu_device.compare(device.launches, schedule)
 
@@ -164,7 +273,7 @@ def _on_gpu(operation: Operation, question: Workload, seed: int, inputs: str) ->
         device = CudaDevice(poison=True, synchronous=True)
     except InputError as error:
         raise InputError(f"{str(error).partition(', or run on the CPU')[0]}; or add --cpu") from None
-    with on_gpu.told(CudaError):
+    with progress.gpu_errors(CudaError):
         outcome = operation.exercise(device, question, seed, inputs)
     return device.gpu.id, outcome, []
 
@@ -232,3 +341,81 @@ def _blocks(
     yield Table(title, rows, right=("counted", "schedule"))
     if any(one.agrees is False and not one.must_agree for one in counts):
         yield ("blocks and bytes must agree; FLOPs and exponentials the schedule charges by the tile")
+
+
+@asking(arg=[], option=[], seq=1024)
+def trace(
+    *,
+    context: typer.Context,
+    kernel: KernelFlags,
+    registers: Annotated[int | None, options.count("Of a thread; default: what ptxas reports.", None, high=255)] = None,
+    like: Annotated[
+        str | None, flag("NAME", "Whose fitted latencies to take; default: an open kernel's alike.")
+    ] = None,
+    counted: Annotated[
+        bool,
+        switch(
+            "Charge work by its own instructions, or by FlashAttention's of its path.",
+            "--counted/--fitted",
+        ),
+    ] = True,
+    inputs: Annotated[str, flag("KIND", "zeros, or growing (scores) and the others of kernels run.")] = "zeros",
+    out: Annotated[Path | None, flag("FILE.yaml", "The kernel file.")] = None,
+    gpu: Annotated[str, flag("ID", "With NAME: whose tiles to take; default: an A100.")] = "",
+    own: OwnFlags,
+    json: options.Json = False,
+) -> None:
+    """Find a kernel's schedule in its instructions: PTX, a CUDA file, Triton, or one of ours; no GPU is needed.
+
+    Shapes and grid are those of the launch; the file is then predicted on any GPU.
+    """
+    if inputs != "zeros":
+        check_kind(inputs)
+    if out is not None:
+        check_suffix(out)
+        outputs.check_output(out)
+    kernel.refuse_mixed(context, own=("gpu",), others=("registers", "like"))
+    with progress.interpreting("finding the schedule"):
+        found = _lifted(kernel, gpu, inputs, registers, like, own, counted)
+    if out is not None:
+        write_kernels(out, found)
+    show.give(json, [to_dict(found)], chain(_lifted_blocks(found), written([out])))
+
+
+def _lifted(
+    kernel: KernelFlags, gpu: str, inputs: str, registers: int | None, like: str | None, flags: OwnFlags, counted: bool
+) -> LiftedCall:
+    from attnsim.kernels.lift import own, tracing
+
+    if kernel.given:
+        if like:
+            find_implementation(like)
+        source = str(kernel.ptx or kernel.cuda or kernel.triton)
+        return tracing.trace_kernel(kernel.ready(inputs, 0), source, inputs, registers, like, counted=counted)
+    operation = find_operation(kernel.name)
+    where, question = gpu or operation.example_gpu, flags.workload(operation)
+    try:
+        return own.lift_operation(operation, question, where, inputs, counted=counted)
+    except Fault as fault:
+        raise InputError(str(fault)) from None
+
+
+def _lifted_blocks(found: LiftedCall) -> Iterator[Block]:
+    for one in (one.origin for one in found.kernels):
+        yield f"{one.entry} from {one.source}, sm_{one.arch}, {one.inputs} inputs"
+    yield Unfolded(f"\n{found.schedule}\n")
+    rows = [
+        {
+            "kernel": one.kernel.name,
+            "classes": len(one.kernel.repeats),
+            "segments": len(one.kernel.segments),
+            "requested MB": wording.number(one.kernel.total("bytes") / 1e6, 4),
+            "tensor GFLOP": wording.number(one.kernel.total("flops") / 1e9, 4),
+            "exps M": wording.number(one.kernel.total("exps") / 1e6, 4),
+            "FP32 a score": one.fp32_per_score or wording.NOTHING,
+        }
+        for one in found.kernels
+    ]
+    yield Table("Kernels", rows, whole=("kernel",))
+    yield f"registers by {', '.join(dict.fromkeys(one.origin.resources for one in found.kernels))}"
+    yield f"fitted latencies: {found.like or 'none, priors'}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnsim.cli import help, kernel_run, kernel_trace, on_gpu, options, progress, show
+from attnsim.cli import help, kernel_run, options, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
@@ -31,7 +31,7 @@ from attnsim.writing import write_whole
 
 app = help.Commands(help="List our CUDA kernels, compile them, or run one.", invoke_without_command=True)
 app.command("run", example="attnsim kernels run flash --cpu")(kernel_run.run)
-app.command("trace", example="attnsim kernels trace flash --seq 2048 --out flash.yaml")(kernel_trace.trace)
+app.command("trace", example="attnsim kernels trace flash --seq 2048 --out flash.yaml")(kernel_run.trace)
 
 
 @app.callback()
@@ -117,7 +117,7 @@ def check(
     slow = [row for row in rows if row.spill_bytes or row.stack_bytes]
     if slow:
         worst = max(slow, key=lambda row: row.spill_bytes + row.stack_bytes)
-        on_gpu.fail(
+        progress.fail(
             f"{len(slow)} of {len(rows)} compilations use local memory, the most {worst.kernel} on "
             f"sm_{worst.arch}: {worst.spill_bytes} bytes a thread spilled, {worst.stack_bytes} on the stack; take a "
             "smaller tile, or index its register arrays by constants"

@@ -1,12 +1,14 @@
-"""Signs of life on stderr while something takes long: on a terminal only, nothing in a pipe."""
+"""Signs of life on stderr while something takes long, on a terminal only; and errors that end a command with 1."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+import typer
 from rich.console import Console
 
 from attnsim.bounds import watched
@@ -89,3 +91,25 @@ def rate(what: str, count: int) -> Iterator[Callable[[int], None]]:
             bar.update(task, rate="" if speed is None else f"{speed:,.0f}/s")
 
         yield advance
+
+
+FAILED = 1
+
+
+def fail(*lines: str) -> NoReturn:
+    """End with code 1 after a line on stderr for each fault."""
+    sys.stdout.flush()
+    for line in lines:
+        print(f"error: {line}", file=sys.stderr)
+    raise typer.Exit(FAILED)
+
+
+@contextmanager
+def gpu_errors(*errors: type[Exception]) -> Iterator[None]:
+    """Errors of driver and GPU within the block, or other `errors`, as one line on stderr."""
+    try:
+        yield
+    except typer.Exit:  # a RuntimeError too
+        raise
+    except (*errors, RuntimeError) as error:  # type: ignore[misc]
+        fail(" ".join(str(error).split()))

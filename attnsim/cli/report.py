@@ -15,10 +15,8 @@ from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.options import flag
 from attnsim.reports.answers import answer, steps
 from attnsim.reports.asking import read_report_study
-from attnsim.reports.headline import changes, headline
-from attnsim.reports.page import document_of, draw, parts
-from attnsim.reports.sentences import short_answer
-from attnsim.reports.writing import check_out, write_document
+from attnsim.reports.headline import changes, headline, short_answer
+from attnsim.reports.page import check_out, document_of, draw, parts, write_document
 from attnsim.tables import WIDTH, Block, folded, written
 
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from attnsim import wording
-from attnsim.cli import on_gpu, options, outputs, show, table_flags
+from attnsim.cli import options, outputs, progress, show, table_flags
 from attnsim.cli.options import flag, switch
 from attnsim.cli.progress import budget, busy, steps
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.cuda_device import CudaDevice
 from attnsim.models.question.case_file import read_cases
-from attnsim.reports.validating import hypothetical_tables, table_of, write_report
+from attnsim.reports.accuracy import hypothetical_tables, table_of, write_report
 from attnsim.tables import Block, Table, Unfolded
 from attnsim.validation.checking.hypothetical import errors, outcomes
 from attnsim.validation.checking.io_errors import compare_io
@@ -107,7 +107,7 @@ def _own(minutes: float) -> tuple[list[Row], str]:
     rows = list(own_rows())
     if minutes == 0:
         return rows, ""
-    with on_gpu.told(), budget("measuring", 60 * minutes) as shown:
+    with progress.gpu_errors(), budget("measuring", 60 * minutes) as shown:
         here, missing = measure_here(minutes, shown)
     return rows + here, missing
 
@@ -117,7 +117,7 @@ def _io(counters: Path | None, cases: Path | None, json: bool) -> None:
         found = compare_io(read_counters(counters), read_cases(cases))
     else:
         profiler()
-        with on_gpu.told():
+        with progress.gpu_errors():
             asked = list(shapes(CudaDevice().gpu))
         with steps("profiling", len(asked)) as advance:
             found = []

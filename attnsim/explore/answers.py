@@ -13,7 +13,7 @@ from attnsim.api.comparing.baselines import UNFUSED, why_slower
 from attnsim.api.playing import shipped
 from attnsim.api.trust import assess
 from attnsim.errors import InputError
-from attnsim.explore.state import DEFAULTS, FIGURES, State, calibration
+from attnsim.explore.state import DEFAULTS, FIGURES, State
 from attnsim.models.calibrations.choose import built, choose
 from attnsim.models.hardware.files import known_gpu_ids, load_gpu
 from attnsim.models.hardware.sections import FIELDS
@@ -26,6 +26,7 @@ from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.plots import styles
 from attnsim.plots.styles import STYLES
 from attnsim.reports.explanations import timed_text
+from attnsim.studies.provenance import calibration
 
 Answer = dict[str, object]
 

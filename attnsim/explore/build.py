@@ -15,7 +15,8 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.explore import pictures
 from attnsim.explore.server import answered, page_files, plain
-from attnsim.explore.state import DEFAULTS, FIGURES, calibration
+from attnsim.explore.state import DEFAULTS, FIGURES
+from attnsim.studies.provenance import calibration
 
 MADE_BY = "attnsim explore --build"
 CASES: Mapping[str, tuple[str, ...]] = {

@@ -14,9 +14,8 @@ from attnsim.api.checking import Check
 from attnsim.api.checking import check as checked
 from attnsim.errors import InputError, shown
 from attnsim.explore.pictures import Shown
-from attnsim.explore.saying import cited
+from attnsim.explore.saying import File, cited, drawn
 from attnsim.explore.state import MOST, names_file
-from attnsim.explore.tables import File, drawn
 from attnsim.plots.check import check as picture_of
 from attnsim.wording import share_text
 

@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from attnsim.errors import InputError, nearest, shown
-from attnsim.explore import answers, mine, pictures, saying, tables
+from attnsim.explore import answers, mine, pictures, saying
 from attnsim.explore.desk import MEMORY, Body, Desk
 from attnsim.explore.guards import LARGEST, App, Guard, read_body
 from attnsim.explore.state import read_state
@@ -58,7 +58,7 @@ ASKED: Mapping[str, Callable[[Body], object]] = {
     "export": lambda body: (
         mine.export(mine.Mine.read(body), *_look(body))
         if body.get("name") == mine.NAME
-        else tables.export(body.get("name", ""), read_state(body.get("state", {})), *_look(body))
+        else saying.export(body.get("name", ""), read_state(body.get("state", {})), *_look(body))
     ),
 }
 """Answers, by the name that the page asks for."""
@@ -123,7 +123,7 @@ def application(token: str, port: int, desk: Desk) -> App:
         if not answering.done():
             return Response(status_code=499)
         status, found = answering.result()
-        if isinstance(found, tables.File):
+        if isinstance(found, saying.File):
             where = {"content-disposition": f'attachment; filename="{found.name}"'}
             return Response(found.data, status, where, found.kind)
         return _json(status, found)

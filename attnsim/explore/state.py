@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import attnsim
@@ -21,8 +20,8 @@ from attnsim.models.llm import asked
 from attnsim.models.mechanisms import only_for, playing, running
 from attnsim.models.question.words import KERNEL_OPTIONS, read_count, read_dtype, read_pass
 from attnsim.models.question.workload import DTYPE_BYTES, Workload
-from attnsim.studies.folder import calibration_digests
 from attnsim.studies.hardware_case import Case, each_once, flag_of, is_file, pairs_of, weighted
+from attnsim.studies.provenance import calibration
 
 FIGURES = {
     "hbm": ("HBM bandwidth", HBM.figure, HBM.name),
@@ -279,10 +278,3 @@ def read_state(given: object) -> State:
             raise InputError(f"{key} is {shown(text)}, a file; the page reads none: the command line does")
         found[key] = text
     return State(tuple((key, found[key]) for key in KEYS if found.get(key)))
-
-
-@lru_cache(maxsize=1)
-def calibration() -> str:
-    """A hash of the fitted numbers that answers are made with."""
-    told = "".join(f"{name} {digest}\n" for name, digest in calibration_digests().items())
-    return hashlib.sha256(told.encode()).hexdigest()[:12]

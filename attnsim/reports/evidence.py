@@ -1,20 +1,33 @@
-"""The sections on what a report rests on: errors of its calibrations, known gaps, and how to make it again."""
+"""The sections on what a report rests on: its GPUs, calibrations and their errors, known gaps, how to repeat it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
 import attnsim
+from attnsim.api.answer import Outcome
+from attnsim.files import read_written
 from attnsim.models.calibrations.calibration import Calibration
+from attnsim.models.calibrations.choose import Chosen, choose
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS
 from attnsim.models.digest import code_digest
+from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.sections import FIELDS
+from attnsim.models.implementations.choose import IMPLEMENTATIONS, find_implementation
 from attnsim.plots.document import Block, Code, Details, Paragraph
+from attnsim.reports.answers import Answered, labels
 from attnsim.reports.asking import ReportStudy
-from attnsim.reports.trusting import Use, applying, calibrations_used, files_used, residuals
-from attnsim.studies.folder import PACKAGES
+from attnsim.studies.folder import PACKAGES, calibration_digests
+from attnsim.studies.points import RATES
 from attnsim.tables import Table, cell_text
-from attnsim.validation.checking.deviations import Deviation
+from attnsim.validation.checking.accuracy import kind_of
+from attnsim.validation.checking.claims import CLAIMING
+from attnsim.validation.checking.deviations import Deviation, deviations
+from attnsim.validation.measured.datasets import published_rows
 from attnsim.wording import number
 
 LEFT_OUT = {"band": "lengths and heads", "head_dim": "a head_dim"}
@@ -113,3 +126,135 @@ def repeat_blocks(asked: ReportStudy, found: Sequence[Use], out: str) -> list[Bl
         Paragraph(f"The study file, {asked.name}:"),
         Code(asked.text, "yaml"),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureLine:
+    """A figure as some of the GPUs have it.
+
+    Parameters
+    ----------
+    figure : str
+        Its key.
+    gpus : tuple of str
+    value, kind, source : str
+    """
+
+    figure: str
+    gpus: tuple[str, ...]
+    value: str
+    kind: str
+    source: str
+
+
+def figure_lines(gpus: Sequence[Gpu]) -> tuple[list[FigureLine], list[FigureLine]]:
+    """The figures worth a look, and the others.
+
+    Those that differ between the GPUs; of one GPU alone those that its times are computed from.
+
+    Parameters
+    ----------
+    gpus : sequence of Gpu
+        Unchanged ones and those made of them.
+    """
+    first: list[FigureLine] = []
+    rest: list[FigureLine] = []
+    names = labels(gpus)
+    for key in FIELDS:
+        values = {gpu.get(key) for gpu in gpus}
+        differs = len(values) > 1 if len(gpus) > 1 else key in RATES
+        (first if differs else rest).extend(_lines(key, names))
+    return first, rest
+
+
+def _lines(key: str, names: Mapping[Gpu, str]) -> list[FigureLine]:
+    """One line for all GPUs that agree in value, kind and source; a changed one goes with the unchanged one."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for gpu, name in names.items():
+        figure = gpu.provenance.get(key)
+        kind, source = (figure.kind, figure.source) if figure else ("assumed", "not given")
+        value = FIELDS[key].show(gpu.get(key))
+        owners = found.setdefault((value, kind, source), [])
+        if not (gpu.changes and gpu.id in owners):
+            owners.append(name)
+    return [FigureLine(key, tuple(owners), *about) for about, owners in found.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The fitted numbers behind some predictions.
+
+    Parameters
+    ----------
+    prediction : Answer or TooLarge
+    gpu : Gpu
+    chosen : Chosen
+    """
+
+    prediction: Outcome
+    gpu: Gpu
+    chosen: Chosen
+
+
+def uses(cases: Iterable[Answered]) -> list[Use]:
+    """The numbers of every prediction."""
+    return [
+        Use(one.prediction, one.gpu, choose(find_implementation(one.prediction.implementation), one.gpu))
+        for case in cases
+        for one in case.answers
+        if one.prediction is not None and one.gpu is not None
+    ]
+
+
+def calibrations_used(found: Sequence[Use]) -> list[Calibration]:
+    """Each calibration once, in the order of its first use."""
+    every = [one.chosen.calibration for one in found if one.chosen.calibration is not None]
+    return list({(one.implementation, one.architecture): one for one in every}.values())
+
+
+def files_used(found: Sequence[Use]) -> dict[str, str]:
+    """SHA-256 of the calibration files behind the predictions and their intervals, by name."""
+    names = [f"implementations/{one.implementation}.{one.architecture}.yaml" for one in calibrations_used(found)]
+    digests = calibration_digests()
+    return {name: digests[name] for name in dict.fromkeys([*sorted(names), "trust.yaml"])}
+
+
+def residuals(calibration: Calibration) -> dict[str, dict[str, Any]]:
+    """For each split ("band", "head_dim"): `rows`, and `spread`, `bias`, `quantiles` of log(measured / predicted)."""
+    name = f"{calibration.implementation}.{calibration.architecture}.yaml"
+    where = resources.files("attnsim.models").joinpath("calibrations", "implementations", name)
+    found: dict[str, dict[str, Any]] = read_written(where)["residuals"]
+    return found
+
+
+def applying(found: Sequence[Use]) -> list[Deviation]:
+    """The known gaps that these predictions may share, in the order of the list."""
+    used = calibrations_used(found)
+    pairs = {(one.implementation, one.architecture) for one in used}
+    kinds = {
+        kind_of(row)
+        for row in published_rows()
+        if (row.record.name, row.gpu.architecture) in pairs
+        and any(row.case.source in one.sources for one in used if one.implementation == row.record.name)
+    }
+    return [one for one in deviations() if _applies(one, found, kinds)]
+
+
+def _applies(one: Deviation, found: Sequence[Use], kinds: set[str]) -> bool:
+    check = one.check
+    runs = {use.prediction.implementation for use in found}
+    match check["table"]:
+        case "error":
+            return check["what"] in kinds
+        case "hypothetical":
+            far = [use for use in found if "architecture" in use.prediction.trust.components]
+            return check["implementation"] in {use.prediction.implementation for use in far}
+        case "source" | "bound" | "family":
+            return check["implementation"] in runs
+        case "serving":
+            here = {(IMPLEMENTATIONS[use.prediction.implementation].name, use.gpu.base_id) for use in found}
+            return (check["implementation"], check["gpu"]) in here
+        case "claim" | "batches" as table:
+            return CLAIMING in runs if table == "claim" else any(use.prediction.workload.lengths for use in found)
+        case _:
+            return any(check["component"] in use.prediction.trust.components for use in found)

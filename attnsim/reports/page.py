@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import attnsim
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.levers import BETTER
+from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import changes_text
-from attnsim.plots.document import Block, Bullets, Details, Document, Paragraph, Picture, Section
+from attnsim.plots.document import (
+    Block,
+    Bullets,
+    Details,
+    Document,
+    Paragraph,
+    Picture,
+    Section,
+    html_text,
+    markdown_text,
+    pictures_of,
+)
 from attnsim.reports import pictures
 from attnsim.reports.answers import Answer, Answered, Report, base_of
-from attnsim.reports.evidence import error_blocks, repeat_blocks
+from attnsim.reports.evidence import (
+    FigureLine,
+    applying,
+    calibrations_used,
+    error_blocks,
+    figure_lines,
+    files_used,
+    repeat_blocks,
+    residuals,
+    uses,
+)
 from attnsim.reports.explanations import anew_sentences, bound_sentences, levers_table
-from attnsim.reports.hardware import FigureLine, figure_lines
-from attnsim.reports.headline import answer_table, changes, headline
+from attnsim.reports.headline import answer_table, changes, headline, short_answer
 from attnsim.reports.predictions import TEXTS, cells
-from attnsim.reports.sentences import short_answer
-from attnsim.reports.trusting import applying, calibrations_used, files_used, residuals, uses
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, ratio_text
+from attnsim.writing import write_whole, writing
 
 Progress = Callable[[], None]
 Blocks = list[Block | Section]
@@ -227,3 +250,56 @@ def _bounds(case: Answered) -> list[Block]:
         blocks.append(Paragraph(f"{what}. {' '.join((*bound_sentences(found), *anew_sentences(found)))}"))
         blocks.append(Details("Figure by figure", (table,)) if one.changes else table)
     return blocks or [Paragraph("Nothing fits the memory.")]
+
+
+SUFFIXES = (".html", ".htm", ".md")
+
+
+def check_out(out: Path) -> None:
+    """Refuse a file that is no page."""
+    if out.suffix.lower() not in SUFFIXES:
+        raise InputError(f"--out {out}: end the name with {', '.join(SUFFIXES)}, which choose the format")
+
+
+def write_document(document: Document, out: Path) -> list[Path]:
+    """Write a document in the format that the file's name asks for.
+
+    Parameters
+    ----------
+    document : Document
+    out : Path
+        ``.html``, or ``.md`` with pictures in ``NAME_files`` beside it.
+
+    Returns
+    -------
+    list of Path
+        What was written.
+
+    Raises
+    ------
+    InputError
+        For another suffix, or when it cannot be written.
+    """
+    check_out(out)
+    if out.suffix.lower() != ".md":
+        write_whole(out, html_text(document))
+        return [out]
+    folder = out.with_name(f"{out.stem}_files")
+    text, files = markdown_text(document, folder.name), {}
+    for picture in pictures_of(document.sections):
+        files[f"{picture.name}.png"] = picture.images[-1].data
+        if picture.table:
+            files[f"{picture.name}.csv"] = picture.table
+    new = bool(files) and not folder.exists()
+    try:
+        with contextlib.ExitStack() as opened:  # nothing takes its name before all of it is written, the page last
+            opened.enter_context(writing(out)).write_text(text, encoding="utf-8")
+            if files:
+                folder.mkdir(exist_ok=True)
+            for name, data in files.items():
+                opened.enter_context(writing(folder / name)).write_bytes(data)
+    except InputError:
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return [out, *(folder / name for name in files)]

@@ -4,7 +4,8 @@ import pytest
 
 import attnsim
 from attnsim.errors import InputError
-from attnsim.explore.state import DEFAULTS, FIGURES, KEYS, State, calibration, read_state
+from attnsim.explore.state import DEFAULTS, FIGURES, KEYS, State, read_state
+from attnsim.studies.provenance import calibration
 
 
 def test_an_empty_state_is_the_page_as_it_begins() -> None:

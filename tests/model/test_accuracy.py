@@ -11,13 +11,13 @@ from rich.console import Console
 
 import attnsim.models
 from attnsim.arrays import Floats
-from attnsim.cli.accuracy import every_error
 from attnsim.cli.show import print_blocks
 from attnsim.errors import InputError
 from attnsim.models.calibrations.calibration import calibrations
 from attnsim.models.calibrations.components import COMPONENTS
 from attnsim.models.calibrations.numbers import IMPLEMENTATION_NUMBERS, ImplementationNumbers, Numbers
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
+from attnsim.reports.accuracy import every_error
 from attnsim.validation.checking.accuracy import LEFT_OUT, accuracy_table, constants, targets_table
 from attnsim.validation.checking.claims import gpt2_medium
 from attnsim.validation.checking.components import HOME

@@ -301,7 +301,7 @@ def test_a_file_is_made_of_records_without_a_gpu(
 def test_probing_writes_a_file_and_keeps_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnsim.cli.probe.attached_bench", lambda seed: make_bench())
+    monkeypatch.setattr("attnsim.cli.measure.attached_bench", lambda seed: make_bench())
     out, kept, again = (tmp_path / name for name in ("my-gpu.yaml", "probe.jsonl", "again.yaml"))
     text, _ = answer(capsys, "probe", "--out", str(out), "--records", str(kept))
     assert "NVIDIA H200 SXM 141GB" in text or "H200" in text
@@ -322,7 +322,7 @@ def test_a_refusal_writes_nothing(
         return replace(found, samples=tuple(replace(one, seconds=one.seconds / 2) for one in found.samples))
 
     monkeypatch.setattr(bench.watch, "time", faster)
-    monkeypatch.setattr("attnsim.cli.probe.attached_bench", lambda seed: bench)
+    monkeypatch.setattr("attnsim.cli.measure.attached_bench", lambda seed: bench)
     out, kept = tmp_path / "my-gpu.yaml", tmp_path / "kept.jsonl"
     text, err = answer(capsys, "probe", "--out", str(out), "--records", str(kept), code=2)
     assert text == "" and err.startswith("error: measured above what is possible") and err.count("\n") == 1

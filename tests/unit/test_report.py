@@ -39,12 +39,9 @@ from attnsim.plots.document import (
 from attnsim.plots.series import names_of
 from attnsim.reports.answers import Report, answer, steps
 from attnsim.reports.asking import MOST_POINTS, MOST_WORKLOADS, cases, read_report_study
-from attnsim.reports.hardware import figure_lines
-from attnsim.reports.headline import answer_table, changes, headline
-from attnsim.reports.page import Drawn, document_of, draw, parts
-from attnsim.reports.sentences import short_answer
-from attnsim.reports.trusting import applying, files_used, uses
-from attnsim.reports.writing import write_document
+from attnsim.reports.evidence import applying, figure_lines, files_used, uses
+from attnsim.reports.headline import answer_table, changes, headline, short_answer
+from attnsim.reports.page import Drawn, document_of, draw, parts, write_document
 from attnsim.tables import Table
 from attnsim.wording import interval_text, ratio_text, time_text, times_text
 from tests.unit.answering import refusal
