@@ -32,7 +32,7 @@ from attnsim.reports.accuracy import (
 from attnsim.tables import Unfolded, written
 from attnsim.validation.checking.accuracy import Wanted, check_wanted, evidence, sampled
 from attnsim.validation.checking.batches import batch_tables
-from attnsim.validation.checking.claims import above, counts, gpt2_medium, measured_rows, speedups
+from attnsim.validation.checking.claims import above, counts, gpt2_medium, measured_rows, shares_table, speedups
 from attnsim.validation.checking.forecasts import score
 from attnsim.validation.checking.interventions import interventions, steps_table
 from attnsim.validation.checking.validate import differences, sources_report

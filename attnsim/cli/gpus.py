@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +11,11 @@ import typer
 from attnsim.cli import help, options, outputs, question_flags, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
-from attnsim.models.hardware.files import builtin_gpu_ids, gpu_to_yaml, known_gpu_ids, load_gpu
-from attnsim.models.hardware.gpu import Gpu
+from attnsim.models.hardware.files import gpu_to_yaml, known_gpu_ids, load_gpu
 from attnsim.models.hardware.importing import import_hardware
 from attnsim.models.hardware.importing.nvidia_smi import import_attached
-from attnsim.models.hardware.names import VARIANTS
-from attnsim.models.hardware.sections import FIELDS
-from attnsim.tables import Block, Table, Unfolded
+from attnsim.reports.listings import gpu_figures, gpu_record, gpus_table
+from attnsim.tables import Unfolded
 from attnsim.writing import write_whole
 
 app = help.Commands(help="List GPUs, show one, write or import a GPU file.", invoke_without_command=True)
@@ -32,29 +29,7 @@ def list_gpus(context: typer.Context, json: options.Json = False) -> None:
             raise InputError("--json comes after the command: attnsim gpus show ID --json")
         return
 
-    show.give(json, (_record(load_gpu(name)) for name in known_gpu_ids()), _list())
-
-
-def _list() -> Iterator[Block]:
-    gpus = [load_gpu(name) for name in builtin_gpu_ids()]
-    rows = [
-        {
-            "id": gpu.id,
-            "arch": gpu.sm_arch,
-            "SMs": gpu.sm.count,
-            "16-bit TFLOP/s": round(gpu.peak_tensor_flops_per_s("fp16") / 1e12),
-            "memory GB": round(gpu.hbm.capacity_bytes / 1e9),
-            "GB/s": round(gpu.hbm.bandwidth_bytes_per_s / 1e9),
-            "L2 MB": round(gpu.l2.capacity_bytes / 1e6),
-            "KiB/block": round(gpu.sm.shared_memory_per_block_bytes / 1024),
-        }
-        for gpu in gpus
-    ]
-    yield Table("GPUs", rows)
-    for base in dict.fromkeys(one.extends for one in VARIANTS.values()):
-        yield f"like {base}: {', '.join(one.id for one in VARIANTS.values() if one.extends == base)}"
-    yield "\nattnsim gpus show ID: every figure and its source"
-    yield "attnsim gpus new FILE --from ID --set KEY=VALUE: a file for another GPU"
+    show.give(json, (gpu_record(load_gpu(name)) for name in known_gpu_ids()), gpus_table())
 
 
 @app.command("show", example="attnsim gpus show h100-sxm5-80gb")
@@ -65,47 +40,7 @@ def show_gpu(
 ) -> None:
     """Show every figure of a GPU with its kind and source."""
     machine = question_flags.changed(load_gpu(gpu), changes, joined=True)
-    show.give(json, [_record(machine)], _show(machine))
-
-
-def _show(machine: Gpu) -> Iterator[Block]:
-    yield f"{machine.id}: {machine.name}, {machine.architecture}, {machine.sm_arch}"
-    yield from (f"changed: {change}" for change in machine.changes)
-    yield ""
-    figures = ((key, field, machine.provenance.get(key)) for key, field in FIELDS.items())
-    yield Table(
-        "",
-        [
-            {
-                "key": key,
-                "value": field.show(machine.get(key)),
-                "kind": figure.kind if figure else "",
-                "source": figure.source if figure else "",
-            }
-            for key, field, figure in figures
-        ],
-    )
-
-
-def _record(gpu: Gpu) -> dict[str, object]:
-    """A GPU for JSON: its figures in SI units by key, with kind and source."""
-    figures = {}
-    for key, field in FIELDS.items():
-        figure = gpu.provenance.get(key)
-        figures[key] = {
-            "value": gpu.get(key),
-            "unit": field.unit,
-            "kind": figure.kind if figure else None,
-            "source": figure.source if figure else None,
-        }
-    return {
-        "id": gpu.id,
-        "name": gpu.name,
-        "architecture": gpu.architecture,
-        "compute_capability": gpu.compute_capability,
-        "changes": list(map(str, gpu.changes)),
-        "figures": figures,
-    }
+    show.give(json, [gpu_record(machine)], gpu_figures(machine))
 
 
 @app.command("new", example="attnsim gpus new my-gpu.yaml --from h100")
@@ -122,7 +57,7 @@ def new_gpu(
     machine = question_flags.changed(original, changes, joined=True)
     machine = dataclasses.replace(machine, id=name, name=f"{original.name}, changed" if changes else original.name)
     write_whole(file, gpu_to_yaml(machine))
-    show.give(json, [_record(machine)], [Unfolded(f"{file} written: {machine.name}; use it with --gpu {file}")])
+    show.give(json, [gpu_record(machine)], [Unfolded(f"{file} written: {machine.name}; use it with --gpu {file}")])
 
 
 @app.command("import", example="attnsim gpus import A100.json --out my-gpu.yaml")
@@ -155,4 +90,4 @@ def import_gpu(
     if found.lacking:
         lines.append(f"not in the file, assumed as on {found.like}: {', '.join(found.lacking)}")
     lines += map(str, (*found.gpu.changes, *found.remarks))
-    show.give(json, [_record(machine) | record], map(Unfolded, lines))
+    show.give(json, [gpu_record(machine) | record], map(Unfolded, lines))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from attnsim import wording
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.given import is_given
 from attnsim.cli.options import flag, switch
@@ -26,14 +25,13 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
 from attnsim.ptx import outcome
-from attnsim.ptx.counters import PIPES
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign import launching
 from attnsim.ptx.foreign.arguments import load_named
-from attnsim.ptx.foreign.launching import Ready, summary_of
-from attnsim.ptx.foreign.run import PtxRun
+from attnsim.ptx.foreign.launching import Ready
 from attnsim.ptx.outcome import Difference, Outcome, check_kind
-from attnsim.tables import Block, Table, Unfolded, texts, written
+from attnsim.reports.kernels import faults_of, foreign_run, run_record, run_tables, traced
+from attnsim.tables import written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,58 +162,11 @@ def _run_any(
     if out is not None:
         launching.save(out, ran.outputs)
     record = {**about, **launching.answer(ran, differences, allowed)}
-    show.give(json, [record], _ran(ran, inputs, seed, differences, allowed, out))
+    show.give(json, [record], foreign_run(ran, inputs, seed, differences, allowed, out))
     off = [one for one in differences if one.max_rel > allowed]
     if off:
         wrong = (f"{one.output} is off by {one.max_rel:.1e}, allowed {allowed:.1e}" for one in off)
         progress.fail(f"{ran.entry}: {'; '.join(wrong)}")
-
-
-def _ran(
-    ran: PtxRun, inputs: str, seed: int, found: Sequence[Difference], allowed: float, kept: Path | None
-) -> Iterator[Block]:
-    shapes = f"grid {_by(ran.grid)}, block {_by(ran.block)}, {ran.shared_memory_bytes:,} B of dynamic shared memory"
-    yield f"{ran.entry} in the interpreter\n{shapes}, {inputs} inputs, seed {seed}\n"
-    if ran.outputs:
-        yield Table("Outputs", [{"output": name, **summary_of(array)} for name, array in ran.outputs.items()])
-    else:
-        yield "the kernel stored to none of its arguments\n"
-    if found:
-        formats = dict.fromkeys(("max_abs", "max_rel", "allowed"), "{:.1e}".format)
-        rows = [{**asdict(one), "allowed": allowed, "": "ok" if one.max_rel <= allowed else "WRONG"} for one in found]
-        heads = {"output": "output", "max_abs": "max abs", "max_rel": "max rel", "allowed": "allowed", "": ""}
-        title = "Difference from the reference; relative to its largest value"
-        yield Table(title, texts(rows, formats, heads))
-    traffic = [
-        {
-            "argument": one.argument,
-            "": one.way,
-            "requested B": f"{one.requested_bytes:,}",
-            "sectors": f"{one.sectors:,}",
-            "sectors x 32 B": f"{one.sector_bytes:,}",
-        }
-        for one in ran.traffic()
-    ]
-    if traffic:
-        title = "Global memory by argument: what threads request (L1), and the sectors that hold it (L2)"
-        yield Table(title, traffic, right=("requested B", "sectors", "sectors x 32 B"))
-    counts = [{"what": name.replace("_", " "), "count": f"{count:,}"} for name, count in ran.counts().items()]
-    yield Table("Counts", counts, right=("count",))
-    pipes = [
-        {"pipe": pipe, "warp instructions": f"{count:,}", "of it": PIPES[pipe]} for pipe, count in ran.pipes.items()
-    ]
-    yield Table("Instructions of the PTX by pipe", pipes, right=("warp instructions",))
-    yield "no race, missing wait, bad access or read of unwritten shared memory in this run"
-    if kept is not None:
-        yield Unfolded(f"outputs: {kept}")
-
-
-def _by(sizes: Iterable[int]) -> str:
-    return " x ".join(map(str, sizes))
-
-
-ROUNDED = 1e-6
-"""Relative differences below it are those of float32, whose last digits differ between processors."""
 
 
 @asking(arg=[], option=[])
@@ -249,9 +200,9 @@ def run(
     where, outcome, counts = (
         _on_cpu(operation, question, gpu, seed, inputs) if cpu else _on_gpu(operation, question, seed, inputs)
     )
-    faults = _faults(outcome, operation.tolerance(question.dtype), counts)
-    record = _answer(operation, question, where, seed, outcome, counts) | {"inputs": inputs}
-    show.give(json, [record], _blocks(operation, question, where, outcome, counts))
+    faults = faults_of(outcome, operation.tolerance(question.dtype), counts)
+    record = run_record(operation, question, where, seed, outcome, counts) | {"inputs": inputs}
+    show.give(json, [record], run_tables(operation, question, where, outcome, counts))
     if faults:
         progress.fail(f"{operation.name} on {where}: {'; '.join(faults)}")
 
@@ -276,71 +227,6 @@ def _on_gpu(operation: Operation, question: Workload, seed: int, inputs: str) ->
     with progress.gpu_errors(CudaError):
         outcome = operation.exercise(device, question, seed, inputs)
     return device.gpu.id, outcome, []
-
-
-def _faults(outcome: Outcome, allowed: float, counts: Sequence[Count]) -> list[str]:
-    wrong = [
-        f"{name} is off by {error:.1e}, allowed {allowed:.1e}"
-        for name, error in outcome.errors().items()
-        if error > allowed
-    ]
-    differing = [
-        f"{one.kernel} {one.quantity} is {one.counted:,}, in the schedule {one.planned:,}"
-        for one in counts
-        if one.must_agree and one.agrees is False
-    ]
-    return wrong + differing
-
-
-def _answer(
-    operation: Operation, question: Workload, where: str, seed: int, outcome: Outcome, counts: Sequence[Count]
-) -> dict[str, Any]:
-    errors = {name: error if error < float("inf") else None for name, error in outcome.errors().items()}
-    return {
-        "kernel": operation.name,
-        "implementation": operation.implementation,
-        "workload": str(question),
-        "where": where,
-        "seed": seed,
-        "errors": errors,
-        "tolerance": operation.tolerance(question.dtype),
-        "counts": [{**asdict(one), "agrees": one.agrees} for one in counts],
-    }
-
-
-def _blocks(
-    operation: Operation, question: Workload, where: str, outcome: Outcome, counts: Sequence[Count]
-) -> Iterator[Block]:
-    allowed = operation.tolerance(question.dtype)
-    yield f"{operation.name} on {where}\n{question}\n"
-    errors = [
-        {
-            "output": name,
-            "error": f"{error:.1e}" if error >= ROUNDED else f"< {ROUNDED:.0e}",
-            "allowed": f"{allowed:.1e}",
-            "": "ok" if error <= allowed else "WRONG",
-        }
-        for name, error in outcome.errors().items()
-    ]
-    yield Table("Largest difference from float64 over the largest value", errors)
-    if not counts:
-        return
-    rows = [
-        {
-            "kernel": one.kernel,
-            "quantity": one.quantity,
-            "unit": one.unit,
-            "counted": f"{one.counted:,}",
-            "schedule": wording.NOTHING if one.planned is None else f"{one.planned:,}",
-            "": {None: "", True: "=", False: "differs"}[one.agrees],
-        }
-        for one in counts
-        if one.counted or one.planned or one.quantity == "bank conflicts"
-    ]
-    title = "Counted by the interpreter, and in the schedule that the simulator plays"
-    yield Table(title, rows, right=("counted", "schedule"))
-    if any(one.agrees is False and not one.must_agree for one in counts):
-        yield ("blocks and bytes must agree; FLOPs and exponentials the schedule charges by the tile")
 
 
 @asking(arg=[], option=[], seq=1024)
@@ -379,7 +265,7 @@ def trace(
         found = _lifted(kernel, gpu, inputs, registers, like, own, counted)
     if out is not None:
         write_kernels(out, found)
-    show.give(json, [to_dict(found)], chain(_lifted_blocks(found), written([out])))
+    show.give(json, [to_dict(found)], chain(traced(found), written([out])))
 
 
 def _lifted(
@@ -398,24 +284,3 @@ def _lifted(
         return own.lift_operation(operation, question, where, inputs, counted=counted)
     except Fault as fault:
         raise InputError(str(fault)) from None
-
-
-def _lifted_blocks(found: LiftedCall) -> Iterator[Block]:
-    for one in (one.origin for one in found.kernels):
-        yield f"{one.entry} from {one.source}, sm_{one.arch}, {one.inputs} inputs"
-    yield Unfolded(f"\n{found.schedule}\n")
-    rows = [
-        {
-            "kernel": one.kernel.name,
-            "classes": len(one.kernel.repeats),
-            "segments": len(one.kernel.segments),
-            "requested MB": wording.number(one.kernel.total("bytes") / 1e6, 4),
-            "tensor GFLOP": wording.number(one.kernel.total("flops") / 1e9, 4),
-            "exps M": wording.number(one.kernel.total("exps") / 1e6, 4),
-            "FP32 a score": one.fp32_per_score or wording.NOTHING,
-        }
-        for one in found.kernels
-    ]
-    yield Table("Kernels", rows, whole=("kernel",))
-    yield f"registers by {', '.join(dict.fromkeys(one.origin.resources for one in found.kernels))}"
-    yield f"fitted latencies: {found.like or 'none, priors'}"

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attnsim import wording
-from attnsim.api.playing import REPLAYED_CANDIDATES
 from attnsim.cli import given, help, options, outputs, progress, show
 from attnsim.cli.cases import cases_of
 from attnsim.cli.look import Plot
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import CallFlags, asking
 from attnsim.errors import InputError
-from attnsim.models.hardware.units import bound_text
 from attnsim.plots.files import write_csv
-from attnsim.reports.search import best_block, front, search_blocks
+from attnsim.reports.search import best_block, front, measured_tiles, search_blocks, tiles_record, tiles_table
 from attnsim.studies.hardware_case import described
 from attnsim.studies.hardware_search import rows_of, search_hardware, split_best
 from attnsim.studies.hardware_space import Prices, Space
-from attnsim.studies.search import MeasuredTiles, TileSearch, measure_tiles, search_tiles
-from attnsim.tables import Block, Remarks, Table, written
+from attnsim.studies.search import measure_tiles, search_tiles
+from attnsim.tables import Block, written
 
 app = help.Commands(help="Search for the best tile of a GPU, or the best hardware within limits.", no_args_is_help=True)
 
@@ -51,12 +47,12 @@ def tile(
 
     def blocks() -> Iterator[Block]:
         yield f"{call.flags.title}{w}\n\n{call.machine.described}, {found.implementation}\n"
-        yield from _tiles(found, top, verbose)
+        yield from tiles_table(found, top, verbose)
         if found.own:
             yield f"all times {found.own}"
-        yield from _measured(measured, reason if verbose else "")
+        yield from measured_tiles(measured, reason if verbose else "")
 
-    show.give(json, [_tiles_record(found, measured, reason)], blocks(), verbose)
+    show.give(json, [tiles_record(found, measured, reason)], blocks(), verbose)
 
 
 @app.command(
@@ -128,63 +124,3 @@ def hardware(
     show.give(json, [best.to_dict()] if best else rows, chain(table, parts, files), verbose)
     if not found.feasible:
         raise typer.Exit(1)
-
-
-def _tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str) -> dict[str, object]:
-    return {
-        "implementation": found.implementation,
-        "tiles": [asdict(one) for one in found.tiles],
-        "speedup_over_shipped": found.gain and found.gain.to_dict(),
-        "short_list_regret": found.regret,
-        "short_list_regret_with_stages": found.regret_with_stages,
-        "measured": None if measured is None else asdict(measured) | {"regret": measured.regret},
-        "not_measured": reason or None,
-        "own": found.own or None,
-    }
-
-
-def _tiles(found: TileSearch, top: int, verbose: bool) -> Iterator[Block]:
-    shown = list(found.tiles[:top])
-    if found.shipped is not None and found.shipped not in shown:
-        shown.append(found.shipped)
-    rows: list[dict[str, object]] = [
-        {
-            "rank": found.tiles.index(one) + 1,
-            "tile": one.tile,
-            "time": wording.time_text(one.time_s),
-            "over best": f"{100 * (one.time_s / found.best.time_s - 1):.1f} %",
-            **({"blocks/SM": one.blocks_per_sm, "limited by": one.limited_by} if verbose else {}),
-            "waves": wording.number(one.waves),
-            "busiest": bound_text(one.busiest),
-            "": "shipped" if one.shipped else "" if one.own_stages else "other stages",
-        }
-        for one in shown
-    ]
-    yield Table("", rows, ("time", "over best", "waves"), ("tile",))
-
-    own = sum(one.own_stages for one in found.tiles)
-    played = min(REPLAYED_CANDIDATES, own)
-    doubt = ", too near to tell" if found.gain and found.gain.low <= 1 else ""
-    best = f"The best is {found.gain} as fast as the shipped tile{doubt}; nobody has timed it." if found.gain else ""
-    details = (
-        f"{len(found.tiles)} tiles fit, {own} of them with the implementation's own stages. The {played} that "
-        f"--tiles retuned replays lose {100 * found.regret:.2f} % to the best of those {own} and "
-        f"{100 * found.regret_with_stages:.2f} % to the best of all.",
-        *([best] if best else []),
-        "other stages: a number of K and V buffers that the implementation does not have; no such kernel was measured.",
-    )
-    yield Remarks(f"{best} -v says what --tiles retuned loses.".strip(), details)
-
-
-def _measured(measured: MeasuredTiles | None, reason: str) -> Iterator[Block]:
-    if measured is None:
-        if reason:
-            yield f"not measured: {reason}"
-        return
-    rows: list[dict[str, object]] = [
-        {"tile": one.tile, "measured": wording.time_text(one.measured_s), "model": wording.time_text(one.predicted_s)}
-        for one in measured.tiles
-    ]
-    regret = f"the model takes {measured.choice.tile}: regret {100 * measured.regret:.1f} % against the fastest"
-    title = f"\nown flash kernel measured on {measured.gpu}"
-    yield Table(title, rows, right=("measured", "model"), remarks=[regret])

@@ -18,7 +18,6 @@ from attnsim.errors import InputError, shown
 from attnsim.models.hardware.files import load_gpu
 from attnsim.plots.changes import whatif as picture
 from attnsim.plots.files import write_csv
-from attnsim.plots.whatif import whatif as picture
 from attnsim.reports.search import whatif as what_ifs
 from attnsim.studies.hardware_case import Case
 from attnsim.studies.whatif import whatif as found_by

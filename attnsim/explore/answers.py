@@ -26,7 +26,7 @@ from attnsim.models.question.workload import DTYPE_BYTES
 from attnsim.plots import styles
 from attnsim.plots.styles import STYLES
 from attnsim.reports.explanations import timed_text
-from attnsim.studies.provenance import calibration
+from attnsim.studies.folder import calibration
 
 Answer = dict[str, object]
 

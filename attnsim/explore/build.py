@@ -16,7 +16,7 @@ from attnsim.errors import InputError
 from attnsim.explore import pictures
 from attnsim.explore.server import answered, page_files, plain
 from attnsim.explore.state import DEFAULTS, FIGURES
-from attnsim.studies.provenance import calibration
+from attnsim.studies.folder import calibration
 
 MADE_BY = "attnsim explore --build"
 CASES: Mapping[str, tuple[str, ...]] = {

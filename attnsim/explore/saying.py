@@ -18,7 +18,7 @@ from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
 from attnsim.plots.files import csv_text
 from attnsim.plots.sheet import Picture
-from attnsim.studies.provenance import calibration
+from attnsim.studies.folder import calibration
 
 IMPORTED = {"replace": "dataclasses", "Case": "attnsim.studies.hardware_case", "step": "attnsim.api.step"}
 """Names that the Python code calls, and the modules that hold them."""

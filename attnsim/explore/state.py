@@ -20,8 +20,8 @@ from attnsim.models.llm import asked
 from attnsim.models.mechanisms import only_for, playing, running
 from attnsim.models.question.words import KERNEL_OPTIONS, read_count, read_dtype, read_pass
 from attnsim.models.question.workload import DTYPE_BYTES, Workload
+from attnsim.studies.folder import calibration
 from attnsim.studies.hardware_case import Case, each_once, flag_of, is_file, pairs_of, weighted
-from attnsim.studies.provenance import calibration
 
 FIGURES = {
     "hbm": ("HBM bandwidth", HBM.figure, HBM.name),

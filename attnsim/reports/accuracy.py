@@ -13,7 +13,7 @@ from attnsim.plots import document
 from attnsim.plots.document import Document, Paragraph, Section, html_text
 from attnsim.plots.errors import validation
 from attnsim.reports.pictures import on_page
-from attnsim.studies.provenance import calibration
+from attnsim.studies.folder import calibration
 from attnsim.tables import Block, Table, grouped, texts
 from attnsim.validation.checking.accuracy import overview, sentence
 from attnsim.validation.checking.claims import GPT2_GPU, PAPER

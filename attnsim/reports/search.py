@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from attnsim import wording
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.api.comparing.splitting import Split
+from attnsim.api.playing import REPLAYED_CANDIDATES
 from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.area import beyond_reticle, die_of, table, typical_shares, without_area
@@ -21,6 +23,7 @@ from attnsim.reports.predictions import split_table
 from attnsim.studies.hardware_machines import Design
 from attnsim.studies.hardware_search import HardwareSearch, MixAnswer, rows_of
 from attnsim.studies.hardware_space import with_figures
+from attnsim.studies.search import MeasuredTiles, TileSearch
 from attnsim.studies.whatif import Cell, Column, Row, WhatIf
 from attnsim.tables import Block, Remarks, Table, Unfolded
 from attnsim.wording import ratio_text
@@ -329,3 +332,66 @@ def _cell(row: Row, cell: Cell, found: WhatIf) -> str:
 def _ratio_lines(one: Ratio | None) -> list[str]:
     """A ratio, and its range below it."""
     return [wording.times_text(one.value), "-".join(wording.ends_text(one.value, one.low, one.high))] if one else []
+
+
+def tiles_record(found: TileSearch, measured: MeasuredTiles | None, reason: str) -> dict[str, object]:
+    """A search of tiles as plain types."""
+    return {
+        "implementation": found.implementation,
+        "tiles": [asdict(one) for one in found.tiles],
+        "speedup_over_shipped": found.gain and found.gain.to_dict(),
+        "short_list_regret": found.regret,
+        "short_list_regret_with_stages": found.regret_with_stages,
+        "measured": None if measured is None else asdict(measured) | {"regret": measured.regret},
+        "not_measured": reason or None,
+        "own": found.own or None,
+    }
+
+
+def tiles_table(found: TileSearch, top: int, verbose: bool) -> Iterator[Block]:
+    """The fastest tiles, and what a short list loses."""
+    shown = list(found.tiles[:top])
+    if found.shipped is not None and found.shipped not in shown:
+        shown.append(found.shipped)
+    rows: list[dict[str, object]] = [
+        {
+            "rank": found.tiles.index(one) + 1,
+            "tile": one.tile,
+            "time": wording.time_text(one.time_s),
+            "over best": f"{100 * (one.time_s / found.best.time_s - 1):.1f} %",
+            **({"blocks/SM": one.blocks_per_sm, "limited by": one.limited_by} if verbose else {}),
+            "waves": wording.number(one.waves),
+            "busiest": bound_text(one.busiest),
+            "": "shipped" if one.shipped else "" if one.own_stages else "other stages",
+        }
+        for one in shown
+    ]
+    yield Table("", rows, ("time", "over best", "waves"), ("tile",))
+
+    own = sum(one.own_stages for one in found.tiles)
+    played = min(REPLAYED_CANDIDATES, own)
+    doubt = ", too near to tell" if found.gain and found.gain.low <= 1 else ""
+    best = f"The best is {found.gain} as fast as the shipped tile{doubt}; nobody has timed it." if found.gain else ""
+    details = (
+        f"{len(found.tiles)} tiles fit, {own} of them with the implementation's own stages. The {played} that "
+        f"--tiles retuned replays lose {100 * found.regret:.2f} % to the best of those {own} and "
+        f"{100 * found.regret_with_stages:.2f} % to the best of all.",
+        *([best] if best else []),
+        "other stages: a number of K and V buffers that the implementation does not have; no such kernel was measured.",
+    )
+    yield Remarks(f"{best} -v says what --tiles retuned loses.".strip(), details)
+
+
+def measured_tiles(measured: MeasuredTiles | None, reason: str) -> Iterator[Block]:
+    """Tiles of our own kernel that were timed, or the reason why none were."""
+    if measured is None:
+        if reason:
+            yield f"not measured: {reason}"
+        return
+    rows: list[dict[str, object]] = [
+        {"tile": one.tile, "measured": wording.time_text(one.measured_s), "model": wording.time_text(one.predicted_s)}
+        for one in measured.tiles
+    ]
+    regret = f"the model takes {measured.choice.tile}: regret {100 * measured.regret:.1f} % against the fastest"
+    title = f"\nown flash kernel measured on {measured.gpu}"
+    yield Table(title, rows, right=("measured", "model"), remarks=[regret])

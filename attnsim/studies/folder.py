@@ -285,3 +285,10 @@ def calibration_digests() -> dict[str, str]:
     root = Path(str(resources.files("attnsim.models"))) / "calibrations"
     files = sorted(root.rglob("*.yaml"))
     return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@lru_cache(maxsize=1)
+def calibration() -> str:
+    """A hash of the fitted numbers that answers are made with."""
+    told = "".join(f"{name} {digest}\n" for name, digest in calibration_digests().items())
+    return hashlib.sha256(told.encode()).hexdigest()[:12]

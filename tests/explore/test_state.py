@@ -5,7 +5,7 @@ import pytest
 import attnsim
 from attnsim.errors import InputError
 from attnsim.explore.state import DEFAULTS, FIGURES, KEYS, State, read_state
-from attnsim.studies.provenance import calibration
+from attnsim.studies.folder import calibration
 
 
 def test_an_empty_state_is_the_page_as_it_begins() -> None:

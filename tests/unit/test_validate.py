@@ -19,7 +19,7 @@ from attnsim.plots.errors import validation as picture_of
 from attnsim.plots.styles import find_style
 from attnsim.reports.accuracy import html_page, write_report
 from attnsim.validation.checking import hypothetical
-from attnsim.validation.checking.validate import TITLES, Report, Served, point, stated_table
+from attnsim.validation.checking.validate import TITLES, Report, Served, differences, point, stated_table
 from attnsim.validation.fitting.held_out import HeldOut
 from attnsim.validation.measured import aiconfigurator
 from attnsim.validation.measured.datasets import Row, published_rows
