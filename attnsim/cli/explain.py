@@ -26,7 +26,7 @@ def explain(
     context: typer.Context,
     algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", help="A name that attnsim algorithms lists.")] = "",
     gpu: options.OneGpu = "",
-    kernel: lifted.File = None,
+    kernel: options.KernelFile = None,
     implementation: options.ImplementationName = None,
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006 Typer copies it

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnsim.api.comparing.splitting import Split
 from attnsim.api.layer import layer, split_layer
 from attnsim.api.layer_answer import LayerAnswer
 from attnsim.api.step import step
 from attnsim.cli import given, options, progress, question_flags, show
+from attnsim.cli.predict_flags import PredictFlags
 from attnsim.cli.question_flags import NOT_OF_LAYERS
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
@@ -20,9 +21,6 @@ from attnsim.plots.step import step as draw_step
 from attnsim.reports.layers import Layer, layers, steps, tokens_text
 from attnsim.reports.predictions import split_table
 from attnsim.tables import written
-
-if TYPE_CHECKING:
-    from attnsim.cli.predict import PredictFlags
 
 _NOT_OF_STEPS = (
     *("tile", "tiles", "baseline", "split_changes", "operations", "page_size", "prefix", "tree"),

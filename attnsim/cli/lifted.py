@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
 from attnsim.api.lifted import explain_kernel, predict_kernel
 from attnsim.cli import given, progress, question_flags, show
-from attnsim.cli.help import MACHINE
-from attnsim.cli.options import flag
+from attnsim.cli.predict_flags import PredictFlags
 from attnsim.models.schedule.kernel_file import read_kernels
 from attnsim.reports.kernels import file_explanation, file_row, file_trust
 from attnsim.tables import Block, Table
-
-if TYPE_CHECKING:
-    from attnsim.cli.predict import PredictFlags
-
-File = Annotated[
-    Path | None,
-    flag(
-        "FILE",
-        "A kernel file that attnsim kernels trace wrote, in place of a question.",
-        "--kernel",
-        panel=MACHINE,
-    ),
-]
 
 WITHOUT_RANGE = "Times of the replay; attnsim predict has the call's with its 90 % range."
 

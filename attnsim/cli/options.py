@@ -29,6 +29,9 @@ def switch(help_text: str, *names: str, panel: str | None = None) -> Any:
 _machine, _asked = partial(flag, panel=MACHINE), partial(flag, panel=QUESTION)
 """Flags that name a GPU and kernels, and those of a question."""
 
+KernelFile = Annotated[
+    Path | None, _machine("FILE", "A kernel file that attnsim kernels trace wrote, in place of a question.", "--kernel")
+]
 ManyGpus = Annotated[list[str], _machine("ID", "Id, name (h100) or GPU file; repeat it or use commas.")]
 OneGpu = Annotated[str, _machine("ID", "Id, name (h100) or GPU file.")]
 ModelName = Annotated[

@@ -30,7 +30,7 @@ def trace(
     *,
     context: typer.Context,
     gpu: options.ManyGpus,
-    kernel: lifted.File = None,
+    kernel: options.KernelFile = None,
     out: Annotated[Path | None, flag("FILE", "Trace, .json or .json.gz, for ui.perfetto.dev; one algorithm.")] = None,
     picture: Annotated[
         Path | None, flag("FILE", "First turns of an SM, .png, .svg or .pdf; a panel an algorithm and GPU.")
