@@ -39,9 +39,9 @@ ROOMS = {
     "validation": "measured, fitted, checked",
     "studies": "many questions",
     "plots": "pictures",
-    "reports": "a study as one page",
+    "reports": "every result as text, tables, a page",
     "explore": "a page on this machine",
-    "cli": "flags and tables",
+    "cli": "flags",
 }
 """Every room and its question, in reading order: a room imports only rooms above its own line."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import attnsim
 from attnsim.api.answer import Outcome
+from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED
 from attnsim.api.comparing.levers import BETTER
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import changes_text
@@ -42,7 +43,7 @@ from attnsim.reports.evidence import (
 )
 from attnsim.reports.explanations import anew_sentences, bound_sentences, levers_table
 from attnsim.reports.headline import answer_table, changes, headline, short_answer
-from attnsim.reports.predictions import TEXTS, cells
+from attnsim.reports.predictions import TEXTS, caption, cells
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, ratio_text
 from attnsim.writing import write_whole, writing
@@ -197,17 +198,15 @@ def _predictions(case: Answered) -> list[Block]:
         return [Bullets(tuple(failed))]
     changed = any(found.changes for _, found in answered)
     rows = [_row(one, found, case, changed) for one, found in answered]
+    over = [UNFUSED, *([UNCHANGED] if changed else [])]
+    meaning = caption(case.case.workload, over, {found.algorithm for _, found in answered}, retuned=changed)
     blocks: list[Block] = [
         Table(
             "Predicted times, and the range in which nine of ten are expected",
             rows,
             right=rows[0].keys() - set(TEXTS),
             heads=3,
-        ),
-        Paragraph(
-            "vs naive: speedup over unfused attention (torch.baddbmm) on the same GPU; vs unchanged: over the "
-            "unchanged GPU; 90 % range in brackets. TFLOP/s: useful FLOPs (visible pairs only) over the time. "
-            "busiest: the busiest unit of the longest kernel."
+            remarks=[f"{meaning} busiest: the busiest unit of the longest kernel."],
         ),
         Table(
             "Whose kernels, on which tile, and why each is trusted so far",
@@ -229,8 +228,8 @@ def _row(one: Answer, found: Outcome, case: Answered, changed: bool) -> dict[str
         "GPU": case.names[one.gpu] if one.gpu else "",
         "algorithm": f"{found.algorithm}{'' if found.tiles == 'shipped' else f', {found.tiles}'}",
         **cells(found, "time", "90 % range"),
-        "vs naive": ratio_text(found.speedup_vs_naive, found.speedup_vs_naive_low, found.speedup_vs_naive_high),
-        **({"vs unchanged": str(ratio or NOTHING)} if changed else {}),
+        f"vs {UNFUSED}": ratio_text(found.speedup_vs_naive, found.speedup_vs_naive_low, found.speedup_vs_naive_high),
+        **({f"vs {UNCHANGED}": str(ratio or NOTHING)} if changed else {}),
         **cells(found, "HBM GB", "TFLOP/s", "busiest", "trust"),
     }
 
