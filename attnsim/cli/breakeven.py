@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
-from attnsim import wording
-from attnsim.api.comparing.breakeven import BreakEven, verdict
+from attnsim.api.comparing.breakeven import BreakEven
 from attnsim.api.comparing.breakeven import breakeven as search
 from attnsim.cli import options, question_flags, show
 from attnsim.cli.help import QUESTION
@@ -18,8 +15,8 @@ from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, LaunchFlags, QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
-from attnsim.plots.density import breakeven as picture
-from attnsim.tables import Block, Remarks, grouped, written
+from attnsim.plots import breakeven as picture
+from attnsim.reports.studies import breakeven_tables
 
 
 @asking(without=(*NOT_OF_DENSITIES, "caption"))
@@ -67,32 +64,4 @@ def breakeven(
     band = "causal" if w.mask.is_causal else "full"
     title = f"{flags.title}{pattern} pattern, blocks of {block}, {what}, {band}"
     files = plot.draw(lambda: picture(rows, title))
-    show.give(json, (row.to_dict() for row in rows), _blocks(rows, title, files), verbose)
-
-
-def _blocks(rows: list[BreakEven], title: str, files: Sequence[Path]) -> Iterator[Block]:
-    table: list[dict[str, object]] = [
-        {
-            "gpu": row.at.machine,
-            "against": f"against {row.at.dense}",
-            "seq": row.at.seq,
-            "sparse as": row.at.sparse,
-            "tile": row.at.shape,
-            "pays below": row.band,
-            "your mask" if row.yours else "near 10 %": str(row.expected.speedup),
-            "dense": wording.time_text(row.at.dense_s),
-        }
-        for row in rows
-    ]
-    yield from grouped(f"Break-even density: {title}", table, by=("gpu", "against"))
-    yield from verdict(rows)
-    details = [
-        "Pays below: visible pairs over those of dense attention at which both take equally long (in brackets: at "
-        "which the ends of the speedup's 90 % range are 1). 100 %: even where every tile is visited, 0 %: not even "
-        "with one block of keys a row.",
-        f"dense: {', '.join(dict.fromkeys(f'{row.at.dense} on {row.at.machine}' for row in rows))}",
-        *(f"trust: {row.trust}" for row in rows),
-    ]
-    short = "In brackets: where the ends of the speedup's 90 % range are 1. -v says how to read it, and why."
-    yield Remarks(short, details)
-    yield from written(files)
+    show.give(json, (row.to_dict() for row in rows), breakeven_tables(rows, title, files), verbose)

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from attnsim import wording
-from attnsim.api.adapting.adapt import Adapted, script
 from attnsim.api.adapting.adapt import adapt as adapted
+from attnsim.api.adapting.adapt import script
 from attnsim.api.adapting.adapt import suggest as suggested
-from attnsim.api.checking import Accuracy, Check
 from attnsim.api.checking import check as run
-from attnsim.api.tables import AnsweredRow
 from attnsim.cli import options, outputs, show, table_flags
 from attnsim.cli.look import Plot
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
-from attnsim.errors import InputError, some
+from attnsim.errors import InputError
 from attnsim.models.question.case_file import write_table
 from attnsim.plots.check import check as picture
-from attnsim.tables import Block, Table, texts, written
+from attnsim.reports.timings import adapted_tables, check_tables
+from attnsim.tables import written
 
 
 @asking()
@@ -74,77 +72,12 @@ def check(
         write_table(found.audit.mended(), apply)
         files.append(apply)
     files += columns.save(found.columns, naming)
-    show.give(json, found.to_dicts(), chain(_blocks(found), written(files)))
+    show.give(json, found.to_dicts(), chain(check_tables(found, partial(show.fits, show.console())), written(files)))
     if apply is not None and not found.audit.reasons:
         print(f"--apply {apply}: not written, because no reason is named", file=sys.stderr)
         raise typer.Exit(1)
     if found.left_out:
         raise typer.Exit(1)
-
-
-def _blocks(found: Check) -> Iterator[Block]:
-    heads = {"column": "column", "read_as": "read as", "unit": "unit"}
-    yield Table("Columns", texts(found.columns.table(), {}, heads), whole=("column",))
-    same, questions = found.question
-    shared = [f"{name} {cell}" for name, cell in same.items() if cell]
-    if shared:
-        yield f"all rows: {', '.join(shared)}\n"
-    lines: list[dict[str, object]] = [{found.line_name: str(line)} for line, _ in found.lines]
-    answers = [_answer(row) for row in found.answered]
-    names = {one.theirs for one in found.columns.columns if one.is_name} | {"inside", "trust"}
-
-    def table(*parts: Sequence[Mapping[str, object]]) -> Table:
-        rows = [dict(chain.from_iterable(one.items() for one in row)) for row in zip(lines, *parts, strict=True)]
-        return Table("", rows, right=rows[0].keys() - names, whole=rows[0])
-
-    asked = table(questions, answers)  # what was answered stands in the first part where there are several
-    yield asked if show.fits(show.console(), asked) else table(answers, questions)
-    if found.accuracy:
-        several = any(one.gpu for one in found.accuracy)
-        parts = [_accuracy(one, several) for one in found.accuracy]
-        yield Table("Predicted against measured", parts, right=_NUMBERS)
-    if found.doubt:
-        yield found.doubt
-    yield from found.audit.lines
-    if found.taken:
-        yield f"names: {', '.join(f'{given} is {name}' for given, name in found.taken)}"
-    for lines_of, of_them in sorted(found.assumed.items(), key=lambda item: len(item[0])):
-        of_lines = f"{found.line_name} {some(map(str, lines_of), 'trust in --json')} " if lines_of else ""
-        yield f"{of_lines}left open: {'; '.join(of_them)}"
-    for reason, where in (found.impossible | found.far).items():
-        yield f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))}, in no mean: {reason}"
-    for reason, where in found.failed.items():
-        yield f"{found.line_name} {', '.join(dict.fromkeys(map(str, where)))} without an answer: {reason}"
-
-
-def _answer(row: AnsweredRow) -> dict[str, object]:
-    return {
-        "measured": wording.time_text(row.measured_s),
-        "predicted": wording.time_text(row.predicted_s),
-        "90 % range": wording.interval_text(row.low_s, row.high_s, row.predicted_s),
-        "error": wording.error_text(row.ratio),
-        "inside": {True: "yes", False: "NO", None: wording.NOTHING}[row.in_range],
-        "trust": row.level,
-    }
-
-
-_NUMBERS = ("rows", "mean |error|", "median", "median |error|", "bias", "inside", "inside the 90 % range")
-
-
-def _accuracy(one: Accuracy, with_gpu: bool) -> dict[str, object]:
-    inside = f"{one.inside} of {one.rows}"
-    head: dict[str, object] = {"implementation": one.implementation}
-    if with_gpu:  # 80 columns hold no long heads then
-        head |= {"GPU": one.gpu, "rows": one.rows, "mean |error|": wording.share_text(one.mean)}
-        head |= {"median": wording.share_text(one.median), "bias": wording.share_text(one.bias, signed=True)}
-        return head | {"inside": inside}
-    return head | {
-        "rows": one.rows,
-        "mean |error|": wording.share_text(one.mean),
-        "median |error|": wording.share_text(one.median),
-        "bias": wording.share_text(one.bias, signed=True),
-        "inside the 90 % range": f"{inside} ({wording.share_text(one.coverage, 0)})",
-    }
 
 
 @asking(without=("save_map",))
@@ -199,29 +132,6 @@ def adapt(
     found = adapted(table, as_stated=as_stated, **said)
     if out is not None:
         found.write(out)
-    show.give(json, found.rows, _adapted(found, out))
+    show.give(json, found.rows, adapted_tables(found, out))
     if found.left_out:
         raise typer.Exit(1)
-
-
-def _adapted(found: Adapted, out: Path | None) -> Iterator[Block]:
-    line = found.check.line_name
-    rows = [
-        {
-            line: ", ".join(map(str, row["rows"])),
-            "measured": wording.time_text(row["measured_s"]),
-            "model": wording.time_text(row["predicted_s"]),
-            "error": wording.error_text(row["predicted_s"] / row["measured_s"]),
-            "by the others": wording.time_text(row["by_the_others_s"]),
-            "their error": wording.error_text(row["by_the_others_s"] and row["by_the_others_s"] / row["measured_s"]),
-            "kernel": f"{row['implementation']}, {row['pass']}",
-            "question": row["question"],
-        }
-        for row in found.rows
-    ]
-    yield Table(f"Timings on {found.own.gpu}", rows, right=rows[0].keys() - {"kernel", "question"})
-    yield from found.notes
-    for reason, where in found.left_out.items():
-        yield f"{line} {', '.join(map(str, where))} not used: {reason}"
-    if out is not None:
-        yield f"written: {out}; give it to a question as --calibration {out}"

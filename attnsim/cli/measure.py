@@ -8,23 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from attnsim import wording
 from attnsim.cli import options, outputs, progress, show
 from attnsim.cli.options import flag, switch
 from attnsim.errors import InputError
 from attnsim.kernels.gpu.measuring import attached_bench, machine_points, probe_points
 from attnsim.kernels.gpu.records import FILE_NAME, Records, now
 from attnsim.models.hardware.files import gpu_to_yaml
-from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.question.case_file import write_table
+from attnsim.reports.timings import probed_record, probed_tables, timed_row
 from attnsim.tables import Block, Table, Unfolded
 from attnsim.validation.measured.own_runs import OWN, machines_of, measured_frame, measured_rows, summary, wrong_kernels
 from attnsim.validation.measured.own_runs import keep as keep_rows
 from attnsim.validation.measuring.measure import Finished, chosen
 from attnsim.validation.measuring.measure import measure as run
 from attnsim.validation.measuring.probe_file import (
-    Measured,
     Probed,
     probed_gpu,
     probed_of,
@@ -101,7 +98,7 @@ def _finish(records: Records, finished: Finished | None, out: Path, json: bool, 
     def blocks() -> Iterator[Block]:
         machine = list(machines.values())[-1]
         yield f"{machine['gpu']} ({machine['gpu_id']}), driver {machine['driver'] or 'unknown'}, {machine['date']}\n"
-        yield Table("Timed", [_line(row) for row in kernels])
+        yield Table("Timed", [timed_row(row) for row in kernels])
         if machine["clocks_missing"]:
             yield f"clocks and throttling were not read: {machine['clocks_missing']}"
         for record in null:
@@ -129,20 +126,6 @@ def _kept(records: list[dict[str, Any]]) -> list[Path]:
         raise InputError(f"{OWN} cannot be written: {error.strerror or error}; work in a checkout") from None
 
 
-def _line(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "kernel": row["operation"],
-        "points": row["points"],
-        "failed": row["failed"],
-        "samples": row["samples"],
-        "throttled": row["throttled"],
-        "spread": None if row["spread"] is None else f"{row['spread']:.1%}",
-        "MHz": row["clock_mhz"],
-        "TFLOP/s": None if row["flops_per_s"] is None else round(row["flops_per_s"] / 1e12, 1),
-        "TB/s": None if row["bytes_per_s"] is None else round(row["bytes_per_s"] / 1e12, 2),
-    }
-
-
 def probe(
     out: Annotated[Path, flag("FILE", "Ends in .yaml; its name becomes the id.")],
     source: Annotated[Path | None, flag("FILE", "Make the file from records; needs no GPU.", "--from")] = None,
@@ -167,7 +150,7 @@ def probe(
     refuse_implausible(measured)
     gpu = probed_gpu(probed, measured, gpu_id, f"attnsim probe --out {out.name}")
     write_whole(out, gpu_to_yaml(gpu))
-    show.give(json, (_record(one, gpu) for one in measured), _probed(out, probed, measured, gpu))
+    show.give(json, (probed_record(one, gpu) for one in measured), probed_tables(out, probed, measured, gpu))
 
 
 def _probe(path: Path | None) -> Probed:
@@ -182,46 +165,3 @@ def _probe(path: Path | None) -> Probed:
             if kept is not None:
                 kept.append(point.key, record)
     return probed_of(found)
-
-
-def _record(one: Measured, gpu: Gpu) -> dict[str, Any]:
-
-    return {
-        "name": one.name,
-        "value": one.value,
-        "unit": one.unit,
-        "limit": one.limit,
-        "limit_source": one.limit_source or None,
-        "spread": one.spread,
-        "samples": one.samples,
-        "throttled": one.throttled,
-        "sm_mhz": one.sm_mhz,
-        "key": one.key or None,
-        "written": gpu.get(one.key) if one.key else None,
-        "note": one.note or None,
-    }
-
-
-def _probed(out: Path, probed: Probed, measured: list[Measured], gpu: Gpu) -> Iterator[Block]:
-    yield f"{probed.base.name}, driver {probed.driver or 'unknown'}, {probed.date}\n"
-    rows = []
-    for one in measured:
-        written = one.key or wording.NOTHING
-        if one.key and FIELDS[one.key].unit != one.unit:  # a share of what the vendor states
-            written += f" = {FIELDS[one.key].show(gpu.get(one.key))}"
-        rows.append(
-            {
-                "measured": one.name,
-                "value": one.shown(one.value),
-                "of": None if one.limit is None else one.shown(one.limit),
-                "share": None if one.limit is None else f"{one.value / one.limit:.1%}",
-                "spread": f"{one.spread:.1%}" if one.samples else None,
-                "written as": written,
-            }
-        )
-    yield Table("", rows, ("value", "of", "share", "spread"), ("measured", "value", "of", "written as"))
-    throttled = sum(one.throttled for one in measured)
-    if throttled:
-        yield f"{throttled} samples were throttled and dropped"
-    yield from (f"{one.name}: {one.note}" for one in measured if one.note and not one.note.startswith("at "))
-    yield Unfolded(f"written: {out}; use it with --gpu, see it with attnsim gpus show")

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from attnsim import wording
 from attnsim.api import compare, predict
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged
@@ -25,7 +24,8 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.question.columns import Naming
 from attnsim.plots.roofline import roofline as picture
 from attnsim.reports.predictions import heading, predicted, trusted
-from attnsim.tables import Block, Table, written
+from attnsim.reports.timings import measured_calls
+from attnsim.tables import Block, written
 from attnsim.validation.measured.own_runs import rows_of
 
 
@@ -65,7 +65,7 @@ def roofline(
         found, times = _measured(measured, columns.naming(), unchanged)
         files = look.write(roofs(found, unchanged, measured=times), *out)
         records = ({**one.to_dict(), "measured_s": time_s} for one, time_s in zip(found, times, strict=True))
-        show.give(json, records, _measured_blocks(found, times, files))
+        show.give(json, records, measured_calls(found, times, files))
         return
     columns.check_without("--measured")
     if flags.model is None:
@@ -119,20 +119,3 @@ def _measured(table: Path, naming: Naming, gpus: Sequence[Gpu]) -> tuple[list[Ou
         for row in rows
     ]
     return found, [row.measured_s for row in rows]
-
-
-def _measured_blocks(found: Sequence[Outcome], times: Sequence[float], files: Sequence[Path]) -> Iterator[Block]:
-    lines = [
-        {
-            "": str(number),
-            "gpu": one.gpu,
-            "implementation": one.implementation,
-            "workload": str(one.workload),
-            "measured": wording.time_text(time_s),
-            "predicted": wording.time_text(one.time_s),
-            "error": wording.error_text(one.time_s and one.time_s / time_s),
-        }
-        for number, (one, time_s) in enumerate(zip(found, times, strict=True), 1)
-    ]
-    yield Table("Measured calls", lines)
-    yield from written(files)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attnsim import wording
 from attnsim.api.requests import read_requests
-from attnsim.api.serving_steps import Served, serve, timed_attention, timed_model
+from attnsim.api.serving_steps import serve, timed_attention, timed_model
 from attnsim.cli import given, options, question_flags, show, table_flags
 from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
@@ -21,7 +19,8 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.headings import frame_of
 from attnsim.plots.step import serving as picture
-from attnsim.tables import Block, Remarks, Table, Unfolded, written
+from attnsim.reports.studies import serving_tables
+from attnsim.tables import written
 
 STEPS = "Steps"
 _NOT_OF_STEPS = (
@@ -86,34 +85,7 @@ def serving(
         write_table(frame_of(served.rows()), out)
         files.append(out)
     files += plot.draw(lambda: picture(served))
-    blocks = chain(_blocks(served, flags, ep or 0, len(found)), written(files))
-    show.give(json, served.rows(), blocks, verbose)
-
-
-def _blocks(served: Served, flags: QuestionFlags, ep: int, requests: int) -> Iterator[Block]:
-    attention = served.of == "attention"
-    shared = [f"{flags.tp} GPUs share each layer"] * (flags.tp > 1) + [f"{ep} the experts"] * (ep > 1)
+    shared = [f"{flags.tp} GPUs share each layer"] * (flags.tp > 1) + [f"{ep} the experts"] * ((ep or 0) > 1)
     title = f"{', '.join([flags.whole.id, *shared])}: " if flags.model else ""
-    what = "attention of a layer" if attention else "attention"
-    yield Unfolded(f"{title}{requests} requests on {served.gpu}, {what} as {served.implementation}\n")
-    rows = [
-        {
-            "steps": row["kind"],
-            "number": str(row["steps"]),
-            "tokens": f"{row['tokens']:,}",
-            "time": wording.time_text(row["time_s"]),
-            "share": f"{row['share']:.0%}",
-            **({} if attention else {"attention": f"{row['attention_s'] / row['time_s']:.0%}"}),
-            "longest": wording.time_text(row["longest_s"]),
-        }
-        for row in served.by_kind()
-    ]
-    title = "Attention by kind of step" if attention else "Steps by kind"
-    yield Table(title, rows, right=("number", "tokens", "time", "share", "attention", "longest"))
-    total, end = wording.time_text(served.time_s), wording.time_text(served.end_s)
-    total += f" (90 % range {wording.interval_text(*served.range_s, served.time_s)})"
-    counted = f"{len(served.steps)} steps, {served.predicted} of them predicted"
-    found = f"{total} {'of attention ' * attention}in {counted}; the trace ends at {end}."
-    cold = "cold, since the other layers have run" if flags.model else "cold where sequences decode, as in a model"
-    l2 = f"L2 before each layer: {flags.cache or cold}."
-    yield Remarks(f"{found} -v says what is left out.", (found, l2, served.left_out))
+    blocks = chain(serving_tables(served, title, flags.cache, len(found)), written(files))
+    show.give(json, served.rows(), blocks, verbose)

@@ -267,7 +267,7 @@ def _table_html(table: Table, ident: str) -> str:
     return (
         f'<div class="scroll" role="region" aria-labelledby="{ident}" tabindex="0"><table>'
         f'<caption id="{ident}">{_safe(table.heading)}</caption>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody></table></div>"
+        f"<tbody>\n{body}\n</tbody></table></div>{''.join(f'<p>{_safe(line)}</p>' for line in table.remarks)}"
     )
 
 
@@ -374,7 +374,7 @@ def _block_markdown(block: Block, level: int, folder: str) -> list[str]:
         case Code(text, language):
             return [_code(clean(text), language)]
         case Table():
-            return [begun(block.heading), _table_markdown(block)]
+            return [begun(block.heading), _table_markdown(block), *map(begun, block.remarks)]
         case Details(summary, inner):
             return [f"**{escaped(summary)}**", *_blocks_markdown(inner, level, folder)]
         case Picture(name):

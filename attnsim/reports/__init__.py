@@ -1,1 +1,1 @@
-"""From a study to a document that answers its question, with everything needed to judge and to repeat the answer."""
+"""Every result for people: as tables and text, and a study as one page that answers its question."""
