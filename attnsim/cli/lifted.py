@@ -12,7 +12,7 @@ from attnsim.api.lifted import explain_kernel, predict_kernel
 from attnsim.cli import given, progress, question_flags, show
 from attnsim.cli.predict_flags import PredictFlags
 from attnsim.models.schedule.kernel_file import read_kernels
-from attnsim.reports.kernels import file_explanation, file_row, file_trust
+from attnsim.reports.explanations import file_explanation, file_row, file_trust
 from attnsim.tables import Block, Table
 
 WITHOUT_RANGE = "Times of the replay; attnsim predict has the call's with its 90 % range."

@@ -31,15 +31,13 @@ Batches = Annotated[str, flag("N", "Sequences; several as for --seq.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The flags that every picture has: the questions, the conditions, and where the picture goes."""
+class Drawn:
+    """The flags that a picture of answers has: whose, on which GPUs, the conditions, and where it goes."""
 
     gpu: options.ManyGpus
     algorithm: options.DrawnNames = ""
     implementation: options.ImplementationNames = ""
     flags: question_flags.QuestionFlags
-    batch: Batches = "1"
-    seq: Lengths = None
     changes: options.Changes = field(default_factory=list)
     tiles: Tiles = "shipped"
     how: question_flags.LaunchFlags
@@ -52,11 +50,6 @@ class Asked:
         self.look.check(*self.out)
 
     @property
-    def names(self) -> list[str]:
-        """Algorithms."""
-        return drawn(self.algorithm, self.questions()[0])
-
-    @property
     def implementations(self) -> list[str]:
         """Implementations, where any is named."""
         return options.some_words(self.implementation, "--implementation")
@@ -64,6 +57,41 @@ class Asked:
     def machines(self) -> list[Gpu]:
         """Each GPU as it is, and beside it changed by ``--set``."""
         return question_flags.beside_unchanged(self.gpu, self.changes)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """The conditions that the flags set, by the names of the API's parameters."""
+        return {**self.how.with_l2(self.flags.l2), "tiles": self.tiles}
+
+    def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Outcome]]:
+        """Every algorithm on every GPU for each question."""
+        machines, found = self.machines(), []
+        with progress.steps("predicting", len(questions) * len(machines)) as done:
+            for question in questions:
+                for machine in machines:
+                    answers = compare(
+                        question,
+                        machine,
+                        drawn(self.algorithm, question),
+                        implementation=self.implementations,
+                        **self.conditions,
+                    )
+                    found += [(machine, one) for one in answers]
+                    done()
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Drawn):
+    """The flags of a picture over lengths and batches."""
+
+    batch: Batches = "1"
+    seq: Lengths = None
+
+    @property
+    def names(self) -> list[str]:
+        """Algorithms."""
+        return drawn(self.algorithm, self.questions()[0])
 
     def questions(self) -> list[Workload]:
         """A workload for each batch and length."""
@@ -90,24 +118,6 @@ class Asked:
                 f"--seq {self.seq} and --batch {self.batch} are {len(found)} questions; this picture has one"
             )
         return found[0]
-
-    @property
-    def conditions(self) -> dict[str, Any]:
-        """The conditions that the flags set, by the names of the API's parameters."""
-        return {**self.how.with_l2(self.flags.l2), "tiles": self.tiles}
-
-    def answers(self, questions: Sequence[Workload]) -> list[tuple[Gpu, Outcome]]:
-        """Every algorithm on every GPU for each question."""
-        machines, found = self.machines(), []
-        with progress.steps("predicting", len(questions) * len(machines)) as done:
-            for question in questions:
-                for machine in machines:
-                    answers = compare(
-                        question, machine, self.names, implementation=self.implementations, **self.conditions
-                    )
-                    found += [(machine, one) for one in answers]
-                    done()
-        return found
 
     def predictions(self) -> list[Outcome]:
         """Every algorithm on every GPU for every question."""

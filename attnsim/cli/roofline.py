@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from attnsim.api import compare, predict
+from attnsim.api import predict
 from attnsim.api.answer import Outcome
 from attnsim.api.comparing.baselines import ratios_over, ratios_over_unchanged
-from attnsim.cli import given, options, plot_flags, question_flags, show, table_flags
-from attnsim.cli.look import Look
+from attnsim.cli import given, options, show, table_flags
 from attnsim.cli.options import flag
-from attnsim.cli.plot_flags import Tiles
-from attnsim.cli.question_flags import LaunchFlags, QuestionFlags, asking
+from attnsim.cli.plot_flags import Drawn
+from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.hardware.gpu import Gpu
@@ -29,65 +29,53 @@ from attnsim.tables import Block, written
 from attnsim.validation.measured.own_runs import rows_of
 
 
-@asking(without=("lengths", "save_map"), seq=8192)
+@asking(without=("lengths", "save_map"), seq=8192, out=[Path("roofline.png")])
 def roofline(
     *,
     context: typer.Context,
-    gpu: options.ManyGpus,
-    out: options.Pictures = [Path("roofline.png")],  # noqa: B006 Typer copies it
-    algorithm: options.DrawnNames = "",
-    implementation: options.ImplementationNames = "",
-    flags: QuestionFlags,
-    changes: options.Changes = [],  # noqa: B006
-    tiles: Tiles = "shipped",
-    how: LaunchFlags,
+    asked: Drawn,
     measured: Annotated[Path | None, flag("TABLE", "Draw the calls of a case table, and how long they took.")] = None,
     columns: table_flags.ColumnFlags,
     levels: Annotated[str, flag(None, "Levels of memory with a roof: some of hbm,l2,smem.")] = "hbm",
     ceilings: Annotated[str, flag(None, "Further roofs: some of exp,fp32,mma_sync.")] = "",
-    look: Look,
     verbose: options.Details = False,
-    json: options.Json = False,
 ) -> None:
     """Draw rooflines with predicted points, and a CSV of them beside the picture; 32 heads of 128 without a model.
 
     A GPU that --set changes is drawn beside the unchanged one.
     """
-    look.check(*out)
     roofs = partial(
         picture,
         levels=options.words([levels], "--levels"),
         ceilings=options.some_words(ceilings, "--ceilings"),
     )
     if measured is not None:
-        unchanged = [load_gpu(name) for name in options.words(gpu, "--gpu")]
+        unchanged = [load_gpu(name) for name in options.words(asked.gpu, "--gpu")]
         given.refuse(context, "is given with --measured, whose table holds the questions", but=_WITH_MEASURED)
         found, times = _measured(measured, columns.naming(), unchanged)
-        files = look.write(roofs(found, unchanged, measured=times), *out)
+        files = asked.look.write(roofs(found, unchanged, measured=times), *asked.out)
         records = ({**one.to_dict(), "measured_s": time_s} for one, time_s in zip(found, times, strict=True))
-        show.give(json, records, measured_calls(found, times, files))
+        show.give(asked.json, records, measured_calls(found, times, files))
         return
     columns.check_without("--measured")
+    flags = asked.flags
     if flags.model is None:
         flags = replace(flags, heads=flags.heads or 32, head_dim=flags.head_dim or 128)
     question = flags.workload()
-    machines = question_flags.beside_unchanged(gpu, changes)
-    names = plot_flags.drawn(algorithm, question)
-    imitated = options.some_words(implementation, "--implementation")
-    conditions = {"implementation": imitated, "tiles": tiles, **how.with_l2(flags.l2)}
-    groups = [(one, compare(question, one, names, **conditions)) for one in machines]
-    predictions = [item for _, found in groups for item in found]
-    files = look.write(roofs(predictions, machines), *out)
+    answers = asked.answers([question])
+    predictions = [one for _, one in answers]
+    files = asked.look.write(roofs(predictions, asked.machines()), *asked.out)
 
     def blocks() -> Iterator[Block]:
-        yield f"{flags.title}{heading(question, names)}\n"
-        for machine, found in groups:
+        yield f"{flags.title}{heading(question, [one.algorithm for one in predictions])}\n"
+        for machine, some in groupby(answers, key=lambda pair: pair[0]):
+            found = [one for _, one in some]
             over = ratios_over_unchanged(found, predictions) if machine.changes else ratios_over(found)
             yield predicted(machine.described, found, [over], verbose)
         yield from trusted(predictions, verbose)
         yield from written(files)
 
-    show.give(json, (item.to_dict() for item in predictions), blocks(), verbose)
+    show.give(asked.json, (item.to_dict() for item in predictions), blocks(), verbose)
 
 
 _WITH_MEASURED = {

@@ -16,7 +16,7 @@ from attnsim.cli import given, lifted, options, outputs, question_flags, show
 from attnsim.cli.look import Look
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
-from attnsim.cli.question_flags import QuestionFlags, asking
+from attnsim.cli.question_flags import LaunchFlags, QuestionFlags, asking
 from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.schedule.kernel_file import read_kernels
@@ -39,8 +39,7 @@ def trace(
     implementation: options.ImplementationNames = "",
     flags: QuestionFlags,
     changes: options.Changes = [],  # noqa: B006
-    launch: options.Launch = "stream",
-    calibration: options.Calibration = None,
+    how: LaunchFlags,
     sms: Annotated[
         int, options.count("SMs in the trace, where the grid is small enough to be played whole.", None)
     ] = 2,
@@ -52,7 +51,8 @@ def trace(
     if kernel is not None:
         given.refuse(context, lifted.WHY, ("calibration",))
         _check(out, picture, len(options.words(gpu, "--gpu")))
-        _trace_kernel(context, kernel, gpu, changes, out, picture, look, json, cache=flags.l2, launch=launch, sms=sms)
+        conditions: dict[str, Any] = {"cache": flags.l2, "launch": how.launch, "sms": sms}
+        _trace_kernel(context, kernel, gpu, changes, out, picture, look, json, **conditions)
         return
     names = options.words([algorithm], "--algorithm")
     imitated = options.some_words(implementation, "--implementation")
@@ -64,20 +64,20 @@ def trace(
     pairs = zip(bases if picture else changed, changed, strict=True)
     machines = list(dict.fromkeys(one for pair in pairs for one in pair))
 
-    conditions = read_conditions(cache=flags.l2, launch=launch, calibration=calibration)
+    asked = read_conditions(**how.with_l2(flags.l2))
     with busy("replaying"):
         found = [
             (machine, name, one)
             for machine in machines
-            for name, one in traces(question, machine, names, implementation=imitated, conditions=conditions, sms=sms)
+            for name, one in traces(question, machine, names, implementation=imitated, conditions=asked, sms=sms)
         ]
     files: list[Path] = []
-    asked = f"{flags.title}{question}"
+    title = f"{flags.title}{question}"
     if out is not None:
-        about = {"workload": asked, "gpu": machines[-1].described}
+        about = {"workload": title, "gpu": machines[-1].described}
         files.append(write_trace(found[-1][2], out, about))
     if picture is not None:
-        files += look.write(timeline_of(found, asked), picture)
+        files += look.write(timeline_of(found, title), picture)
     kernels = [
         (machine, name, one.schedule.implementation, kernel) for machine, name, one in found for kernel in one.kernels
     ]
@@ -104,8 +104,8 @@ def trace(
             mine = [row for row, one in zip(records, kernels, strict=True) if one[0] == machine]
             yield Table(machine.described, texts(mine, formats, heads))
         yield lifted.WITHOUT_RANGE
-        if calibration is not None:
-            yield f"times of a call all multiplied alike, as {calibration} corrects it: attnsim predict says how"
+        if how.calibration is not None:
+            yield f"times of a call all multiplied alike, as {how.calibration} corrects it: attnsim predict says how"
         yield from written(files)
 
     show.give(json, records, blocks())

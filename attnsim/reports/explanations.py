@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from attnsim.api.answer import Outcome
+from attnsim import wording
+from attnsim.api.answer import Answer, Outcome
+from attnsim.api.asking import KernelQuestion
 from attnsim.api.bounds import fastest
 from attnsim.api.comparing.levers import KernelLever, Lever, as_busy_text, busy_text, unturned
 from attnsim.api.explaining import Explanation, KernelFit
+from attnsim.api.lifted import KernelExplanation
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
 from attnsim.reports.predictions import cells
@@ -243,3 +246,39 @@ def _best(found: Explanation) -> str:
     most = sorted((best, *whole), key=lambda lever: -lever.speedup)
     told = (f"{names.get(lever.unit, lever.figure)} {times_text(lever.speedup)}" for lever in most)
     return f"Gains with one of them twice as good: {', '.join(told)}."
+
+
+def file_row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str, object]:
+    """A prediction of a kernel file, over the first."""
+    return {
+        "gpu": one.machine,
+        **cells(one, "time", "90 % range"),
+        "vs first": str(one.speedup_over(first)),
+        **cells(one, "busiest"),
+        "HBM MB": wording.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
+        "blocks/SM": one.blocks_per_sm,
+    }
+
+
+def file_trust(found: Sequence[Answer[KernelQuestion]], more: Iterable[str] = ()) -> Remarks:
+    """Level and range of predictions of a kernel file; why, and what `more` there is to say, where it is asked for."""
+    trusts = [one.trust for one in found]
+    spread = wording.spread_text(min(one.low for one in trusts), max(one.high for one in trusts))
+    reasons = [f"trust: {reason}" for one in trusts for reason in one.reasons]
+    return Remarks(f"{trusts[0].level}: {spread}. -v says why.", [*more, *reasons])
+
+
+def file_explanation(found: KernelExplanation) -> Iterator[Block]:
+    """An explanation of a kernel file."""
+    asked = found.prediction
+    yield f"{asked.implementation} on {asked.machine}\n"
+    yield f"{found.loop_nest}\n"
+    yield kernels_table(found.fits)
+    yield bytes_table(found.tensors)
+    yield levers_table(found.levers, LEVERS, as_busy=True, bounded=found.turn is not None)
+    if found.turn is not None:
+        one = found.turn
+        yield f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x"
+    time, ranged = cells(asked, "time", "90 % range").values()
+    yield f"Time {time} ({ranged}), bound by {found.bound.words}."
+    yield file_trust([asked], ("Speedups are of replays, without a range.", COLUMNS))

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from attnsim import wording
-from attnsim.api.answer import Answer
-from attnsim.api.asking import KernelQuestion
-from attnsim.api.lifted import KernelExplanation
 from attnsim.kernels.catalog import OPERATIONS, Operation
 from attnsim.kernels.cpu_device import Count
 from attnsim.kernels.resources import (
@@ -26,9 +23,7 @@ from attnsim.ptx.counters import PIPES
 from attnsim.ptx.foreign.launching import summary_of
 from attnsim.ptx.foreign.run import PtxRun
 from attnsim.ptx.outcome import Difference, Outcome
-from attnsim.reports.explanations import COLUMNS, LEVERS, bytes_table, kernels_table, levers_table
-from attnsim.reports.predictions import cells
-from attnsim.tables import Block, Remarks, Table, Unfolded, texts
+from attnsim.tables import Block, Table, Unfolded, texts
 
 
 def kernels_list() -> Iterator[Block]:
@@ -266,39 +261,3 @@ def traced(found: LiftedCall) -> Iterator[Block]:
     yield Table("Kernels", rows, whole=("kernel",))
     yield f"registers by {', '.join(dict.fromkeys(one.origin.resources for one in found.kernels))}"
     yield f"fitted latencies: {found.like or 'none, priors'}"
-
-
-def file_row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str, object]:
-    """A prediction of a kernel file, over the first."""
-    return {
-        "gpu": one.machine,
-        **cells(one, "time", "90 % range"),
-        "vs first": str(one.speedup_over(first)),
-        **cells(one, "busiest"),
-        "HBM MB": wording.number((one.hbm_read_bytes + one.hbm_write_bytes) / 1e6),
-        "blocks/SM": one.blocks_per_sm,
-    }
-
-
-def file_trust(found: Sequence[Answer[KernelQuestion]], more: Iterable[str] = ()) -> Remarks:
-    """Level and range of predictions of a kernel file; why, and what `more` there is to say, where it is asked for."""
-    trusts = [one.trust for one in found]
-    spread = wording.spread_text(min(one.low for one in trusts), max(one.high for one in trusts))
-    reasons = [f"trust: {reason}" for one in trusts for reason in one.reasons]
-    return Remarks(f"{trusts[0].level}: {spread}. -v says why.", [*more, *reasons])
-
-
-def file_explanation(found: KernelExplanation) -> Iterator[Block]:
-    """An explanation of a kernel file."""
-    asked = found.prediction
-    yield f"{asked.implementation} on {asked.machine}\n"
-    yield f"{found.loop_nest}\n"
-    yield kernels_table(found.kernels)
-    yield bytes_table(found.tensors)
-    yield levers_table(found.levers, LEVERS, as_busy=True, bounded=found.turn is not None)
-    if found.turn is not None:
-        one = found.turn
-        yield f"{one.figure} {one.factor:.2f}x: {one.next_unit.replace('_', ' ')} is as busy, {one.speedup:.2f}x"
-    time, ranged = cells(asked, "time", "90 % range").values()
-    yield f"Time {time} ({ranged}), bound by {found.bound.words}."
-    yield file_trust([asked], ("Speedups are of replays, without a range.", COLUMNS))
