@@ -8,9 +8,12 @@ from rich.console import Console
 import attnsim
 from attnsim.api.comparing.baselines import ratios_over_unchanged
 from attnsim.cli import main
-from attnsim.cli.show import console, print_remarks, print_table
+from attnsim.cli.show import console, print_blocks, print_remarks, print_table
+from attnsim.plots.document import Document, Section
+from attnsim.plots.html_page import html_text
+from attnsim.plots.markdown_page import markdown_text
 from attnsim.reports.predictions import predicted
-from attnsim.tables import REMARKS, Remarks, Table
+from attnsim.tables import REMARKS, Remarks, Table, Unfolded, texts
 from attnsim.wording import NOTHING
 
 WINDOWED = attnsim.Workload(1, 32, 8192, 128, heads_kv=8, mask=attnsim.Mask.sliding_window(1024))
@@ -67,6 +70,28 @@ def test_a_cell_wider_than_the_terminal_is_not_cut(capsys: pytest.CaptureFixture
     kernel = f"flash_forward({'Bfloat16,' * 9})"
     print_table(Console(width=60, highlight=False), Table("", [{"kernel": kernel, "time": "3 us"}], whole=["kernel"]))
     assert kernel in "\n".join(printed(capsys))
+
+
+def test_remarks_stand_below_their_table_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("times", [{"a": 1}], remarks=["a is < 2.", "b is not asked."])
+    print_blocks(console(), ["above\n", table, Remarks("in short", ["at length"]), Unfolded("x " * 60)], verbose=True)
+    lines = printed(capsys)
+    assert [line.strip() for line in lines if line.strip("─ ")] == [
+        *("above", "times", "a", "1", "a is < 2.", "b is not asked.", "at length", ("x " * 60).strip()),
+    ]
+    assert table.html.endswith("</table><p>a is &lt; 2.</p><p>b is not asked.</p>")
+    document = Document("title", (), (Section("one", "One", (table,)),))
+    assert "</table></div><p>a is &lt; 2.</p><p>b is not asked.</p>" in html_text(document)
+    assert "| 1 |\n\na is \\< 2.\n\nb is not asked." in markdown_text(document, "files")
+
+
+def test_a_record_is_shown_by_the_format_of_its_column() -> None:
+    rows = [{"mean": 0.125, "rows": 3, "note": None}, {"mean": None, "rows": 4, "note": "x"}]
+    assert texts(rows, {"mean": "{:.1%}".format}, without=("note",)) == [
+        {"mean": "12.5%", "rows": 3},
+        {"mean": "", "rows": 4},
+    ]
+    assert texts(rows, {}, {"note": "", "rows": "number"}) == [{"": None, "number": 3}, {"": "x", "number": 4}]
 
 
 def test_an_empty_table_is_its_title(capsys: pytest.CaptureFixture[str]) -> None:
