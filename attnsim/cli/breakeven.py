@@ -15,7 +15,7 @@ from attnsim.cli.plot_flags import numbers_of
 from attnsim.cli.progress import steps
 from attnsim.cli.question_flags import NOT_OF_DENSITIES, LaunchFlags, QuestionFlags, asking
 from attnsim.models.hardware.files import load_gpu
-from attnsim.plots import breakeven as picture
+from attnsim.plots.density import breakeven as picture
 from attnsim.reports.studies import breakeven_tables
 
 

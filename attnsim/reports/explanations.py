@@ -273,7 +273,7 @@ def file_explanation(found: KernelExplanation) -> Iterator[Block]:
     asked = found.prediction
     yield f"{asked.implementation} on {asked.machine}\n"
     yield f"{found.loop_nest}\n"
-    yield kernels_table(found.fits)
+    yield kernels_table(found.kernels)
     yield bytes_table(found.tensors)
     yield levers_table(found.levers, LEVERS, as_busy=True, bounded=found.turn is not None)
     if found.turn is not None:

@@ -9,9 +9,7 @@ import attnsim
 from attnsim.api.comparing.baselines import ratios_over_unchanged
 from attnsim.cli import main
 from attnsim.cli.show import console, print_blocks, print_remarks, print_table
-from attnsim.plots.document import Document, Section
-from attnsim.plots.html_page import html_text
-from attnsim.plots.markdown_page import markdown_text
+from attnsim.plots.document import Document, Section, html_text, markdown_text
 from attnsim.reports.predictions import predicted
 from attnsim.tables import REMARKS, Remarks, Table, Unfolded, texts
 from attnsim.wording import NOTHING
@@ -86,7 +84,7 @@ def test_remarks_stand_below_their_table_everywhere(capsys: pytest.CaptureFixtur
 
 
 def test_a_record_is_shown_by_the_format_of_its_column() -> None:
-    rows = [{"mean": 0.125, "rows": 3, "note": None}, {"mean": None, "rows": 4, "note": "x"}]
+    rows: list[dict[str, object]] = [{"mean": 0.125, "rows": 3, "note": None}, {"mean": None, "rows": 4, "note": "x"}]
     assert texts(rows, {"mean": "{:.1%}".format}, without=("note",)) == [
         {"mean": "12.5%", "rows": 3},
         {"mean": "", "rows": 4},
