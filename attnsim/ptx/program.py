@@ -14,7 +14,6 @@ from attnsim import bounds
 from attnsim.errors import InputError
 from attnsim.ptx import (  # noqa: F401  (each registers the instructions that it knows)
     clusters,
-    comparisons,
     control,
     copies,
     floats,

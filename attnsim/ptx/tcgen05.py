@@ -23,8 +23,8 @@ from attnsim.ptx.faults import MisusedTensorMemory, NotUniform, UnsupportedInstr
 from attnsim.ptx.flow import space_of
 from attnsim.ptx.lanes import WARP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
-from attnsim.ptx.matrix_descriptors import DEPTH, TCGEN05, matrices, piece_addresses
 from attnsim.ptx.registers import DTYPES
+from attnsim.ptx.shared import DEPTH, TCGEN05, matrices, piece_addresses
 from attnsim.ptx.syntax import Address, Immediate, Instruction, Operand, Register
 from attnsim.ptx.tensor_memory import LANES, QUARTERS, Place, TensorMemory
 from attnsim.ptx.warps import require_whole_warps

@@ -15,8 +15,8 @@ from attnsim.ptx.faults import Fault, InactiveLane, NotUniform, UnsupportedInstr
 from attnsim.ptx.flow import Control, control, suspended
 from attnsim.ptx.lanes import WARPGROUP, Indices, Mask, Values
 from attnsim.ptx.machine import Machine, Step, items, operation, unsupported
-from attnsim.ptx.matrix_descriptors import DEPTH, matrices, piece_addresses
 from attnsim.ptx.registers import DTYPES, Dtype, Rows
+from attnsim.ptx.shared import DEPTH, matrices, piece_addresses
 from attnsim.ptx.syntax import Immediate, Instruction, Vector
 from attnsim.ptx.tensor_cores import Fragment, TensorCores, require_warpgroups
 
