@@ -157,16 +157,8 @@ class Tensor:
                     blocks.append(1.0)
                 blocks[-1] *= _over_groups(count, each, first)
             first &= np.size(n) == 1
-        return TensorUse(
-            self.name,
-            int(each.sum()),
-            tuple(blocks),
-            self.times,
-            self.written,
-            in_place=self.in_place,
-            just_written=self.just_written,
-            scattered=self.scattered,
-        )
+        how = self.written, self.in_place, self.just_written, self.scattered
+        return TensorUse(self.name, int(each.sum()), tuple(blocks), self.times, *how)
 
 
 def along(axes: str, sizes: Mapping[str, int], **alike: Any) -> tuple[Tensor, ...]:

@@ -508,15 +508,13 @@ def in_step(kernel: Kernel) -> Kernel:
     Every step begins with a barrier of the whole block (``cp.async.wait_group`` and ``bar.sync``, `MembarAnalysis` of
     Triton's ``lib/Analysis/Membar.cpp``), so no warpgroup multiplies while another computes its softmax.
     """
-    groups = kernel.warpgroups
-    return replace(edited(kernel, lambda op: _times(op, groups)), warpgroups=1, in_step=groups)
+    groups, per_block = kernel.warpgroups, ("bytes", "clks")
 
+    def whole(op: TileOp) -> TileOp:
+        amounts = {name: getattr(op, name) * groups for name in AMOUNTS if name not in per_block}
+        return op if op.bytes else op._replace(**amounts)  # copies are per block and stay
 
-def _times(op: TileOp, groups: int) -> TileOp:
-    """Sum of an operation over `groups` warpgroups; copies are per block and stay."""
-    if op.bytes:
-        return op
-    return op._replace(**{name: getattr(op, name) * groups for name in AMOUNTS if name not in ("bytes", "clks")})
+    return replace(edited(kernel, whole), warpgroups=1, in_step=groups)
 
 
 def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
