@@ -15,8 +15,8 @@ from attnsim.validation.checking.accuracy import Chosen, chosen
 ROOT = Path(attnsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 SAID = re.compile(r"\b(chosen|picked|set|taken|guessed)\s+by\s+(hand|eye)\b|\bassumed, not fitted\b", re.IGNORECASE)
-ABOUT_THEM = ("by_hand.py", "validation/checking/accuracy.py", "validation/checking/accuracy.py")
-FAST_MODE = ("grid.py", "reduced_grid.py", "dispatch.py", "players.py", "memory.py", "replay.py")
+ABOUT_THEM = ("by_hand.py", "validation/checking/accuracy.py")
+FAST_MODE = ("grid.py", "reduced_grid.py", "players.py", "memory.py", "replay.py")
 """Files of the simulator in which every number is a choice; those of the others are facts with a source."""
 
 

@@ -26,7 +26,7 @@ from attnsim.models.implementations.fused.flash1 import ROWS as FLASH1_ROWS
 from attnsim.models.implementations.fused.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Loop, Order
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Loop, Order, preset
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -194,28 +194,11 @@ def fa3_shape(w: Workload, paged: bool) -> tuple[tuple[int, int], bool]:
     return (found["rows"], found["keys"]), "p_in_smem" in found
 
 
-def hopper_tile(
-    rows: int, keys: int, *, p_in_smem: bool = False, order: Order = "ascending", pack_gqa: bool = False
-) -> FlashTile:
+def hopper_tile(rows: int, keys: int, **more: Any) -> FlashTile:
     """A warp-specialised Hopper block: one MMA warpgroup per 64 rows and one that loads; one block per SM."""
     groups = rows // 64
-    threads = (groups + 1) * 128
-    return FlashTile(
-        rows,
-        keys,
-        warps=4 * groups,
-        loop="fa3",
-        stages=2,
-        warpgroups=groups,
-        extra_threads=128,
-        registers=min(255, 65536 // threads // 8 * 8),
-        path="wgmma",
-        p_in_smem=p_in_smem,
-        pack_gqa=pack_gqa,
-        order=order,
-        persistent=True,
-        max_blocks_per_sm=1,
-    )
+    registers = min(255, 65536 // ((groups + 1) * 128) // 8 * 8)
+    return FlashTile(rows, keys, warps=4 * groups, warpgroups=groups, registers=registers, **preset("hopper"), **more)
 
 
 def fa3_backward(w: Workload, gpu: Gpu) -> BackwardTile:

@@ -22,7 +22,7 @@ from attnsim.models.implementations.fused.backward import flash_backward, two_pa
 from attnsim.models.implementations.fused.building import Attended, each_way, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order, preset
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
@@ -68,20 +68,8 @@ def plain_tile(w: Workload, gpu: Gpu) -> FlashTile:
     For kernels with no further known details: pipelined as FA3, all exponentials on the exponential units.
     """
     wide = _is_wide(w)
-    return FlashTile(
-        128 if wide else 256,
-        64 if wide else 128,
-        warps=8,
-        loop="fa3",
-        stages=2,
-        warpgroups=2,
-        extra_threads=256,
-        registers=128,
-        path="tcgen05",
-        order=_order(w),
-        persistent=True,
-        max_blocks_per_sm=1,
-    )
+    rows, keys = (128, 64) if wide else (256, 128)
+    return FlashTile(rows, keys, order=_order(w), **preset("blackwell"))
 
 
 def split_count(w: Workload, gpu: Gpu, tile: FlashTile) -> int:

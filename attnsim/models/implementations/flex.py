@@ -50,7 +50,7 @@ from attnsim.models.implementations.fused.forward import (
     tiled_kernel,
 )
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, fits
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, fits, preset
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.implementations.selecting.walks import LIST as SELECTED
 from attnsim.models.implementations.selecting.walks import Walk, keys_outside, rows_outside
@@ -254,18 +254,7 @@ def _scanned_tile(w: Workload) -> MaskTile:
         if w.seq_q % block or w.seq_kv % block:
             continue
         groups = rows // 64
-        flash = FlashTile(
-            rows,
-            keys,
-            warps=4 * groups,
-            loop="ring",
-            stages=2,
-            warpgroups=groups,
-            extra_threads=128,
-            registers=128,
-            path="wgmma",
-            max_blocks_per_sm=1,
-        )
+        flash = FlashTile(rows, keys, warps=4 * groups, warpgroups=groups, **preset("flex-block-attn"))
         tile = MaskTile(flash, block, scanned=True)
         if not counts_of(w, tile).partial.any():
             return tile

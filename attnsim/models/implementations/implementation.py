@@ -217,7 +217,7 @@ def facts() -> dict[str, dict[str, Any]]:
     They are in a TOML file with the library's name: ``flash_attention.toml`` beside ``flash_attention.py``; "any" is
     the largest value that a question allows. Python reads TOML without packages: a GPU machine needs only NumPy.
     """
-    files = sorted(Path(__file__).parent.rglob("*.toml"))
+    files = sorted(path for path in Path(__file__).parent.rglob("*.toml") if path.stem != "tiles")
     content = {name: given for path in files for name, given in tomllib.loads(path.read_text("utf-8")).items()}
     largest = {"largest_head_dim": LARGEST["head_dim"], "pages": LARGEST["seq_kv"]}
 

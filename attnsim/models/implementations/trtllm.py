@@ -41,7 +41,7 @@ from attnsim.models.implementations.flash_attention_4 import plain_tile
 from attnsim.models.implementations.fused.building import alike, flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, merging_last, store_cache
-from attnsim.models.implementations.fused.tile import FlashTile, Order
+from attnsim.models.implementations.fused.tile import FlashTile, Order, preset
 from attnsim.models.implementations.implementation import TileRequest, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
@@ -104,10 +104,8 @@ def context_tile(w: Workload, gpu: Gpu) -> FlashTile:
         keys = 256 if d <= 64 else 128 if d <= 128 else 64
         kv_bytes = 2 * w.element_bytes * w.batch * w.heads_q * w.seq_q * w.head_dim
         balanced = w.mask.is_causal and kv_bytes <= gpu.l2.capacity_bytes
-        return FlashTile(
-            128, keys, warps=8, loop="staged", stages=2, warpgroups=2, extra_threads=128, registers=168, path="wgmma",
-            order=_from_the_end(w) if balanced else BY_SEQUENCE, persistent=True, max_blocks_per_sm=1,
-        )  # fmt: skip
+        order = _from_the_end(w) if balanced else BY_SEQUENCE
+        return FlashTile(128, keys, order=order, **preset("fmha-v2-hopper"))
     if architecture_of(gpu.compute_capability_number).small_shared_memory and d < 256:
         return FlashTile(64, 64 if d <= 64 else 32, order=BY_SEQUENCE)
     tile = FlashTile(128 if d <= 64 else 64, 128, order=BY_SEQUENCE)
@@ -143,18 +141,7 @@ def xqa_tile(w: Workload, gpu: Gpu) -> FlashTile:
     kept = 64 if gpu.compute_capability_number in (80, 90) else 32  # KiB of K and as much of V
     keys = min(XQA_TILE, kept * 1024 // (2 * d * w.element_bytes) // 16 * 16)
     rows = -(-w.group * w.seq_q // FRAGMENT) * FRAGMENT
-    return FlashTile(
-        rows,
-        keys,
-        warps=8,
-        loop="staged",
-        stages=2,
-        registers=128,
-        pack_gqa=True,
-        warps_share_keys=True,
-        widths=(d, d),
-        order=BY_SEQUENCE,
-    )
+    return FlashTile(rows, keys, widths=(d, d), **preset("xqa"))
 
 
 def _xqa_width(w: Workload) -> int:
@@ -185,10 +172,7 @@ def gen_generation_tile(w: Workload) -> FlashTile:
     rows = next((size for size in (8, 16, 32, 64) if heads <= size), 128)
     kv_tile = 2 * 128 * d * w.element_bytes
     stages = max(1, min(3, (224 * 1024 - rows * d * w.element_bytes) // kv_tile))  # of 227 KiB
-    return FlashTile(
-        rows, 128, warps=8, loop="staged", stages=stages, extra_threads=128, registers=128, path="tcgen05",
-        pack_gqa=True, persistent=True, max_blocks_per_sm=1, order=BY_SEQUENCE,
-    )  # fmt: skip
+    return FlashTile(rows, 128, stages=stages, **preset("trtllm-gen-generation"))
 
 
 def gen_splits(w: Workload, gpu: Gpu, tile: FlashTile) -> int:

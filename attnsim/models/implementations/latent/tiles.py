@@ -23,6 +23,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.order import joined, longest_sequences
 from attnsim.models.implementations.fused.splits import split_count
+from attnsim.models.implementations.fused.tile import preset
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.row_tiles import classes, row_tiles
@@ -152,18 +153,7 @@ def fmha_v2() -> LatentTile:
 
 def _tcgen05(rows: int, pair: int) -> LatentTile:
     """A kernel with accumulators in tensor memory; in a pair, two blocks of a cluster multiply together (2-CTA MMA)."""
-    return LatentTile(
-        rows,
-        64 * pair,
-        8,
-        "tcgen05",
-        "overlapped",
-        stages=2,
-        extra_threads=128,
-        registers=128,
-        pair=pair,
-        max_blocks_per_sm=1,
-    )
+    return LatentTile(rows, 64 * pair, pair=pair, **preset("mla-tcgen05"))
 
 
 def trtllm_gen(w: Workload, gpu: Gpu) -> LatentTile:

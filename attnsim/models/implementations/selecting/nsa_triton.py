@@ -25,7 +25,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import dot_do_o, sums_of_groups
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, preset
 from attnsim.models.implementations.implementation import Builder, TileRequest, record
 from attnsim.models.implementations.selecting.walks import (
     INDEX_BYTES,
@@ -102,18 +102,8 @@ def forward_tile(w: Workload, selection: Selection, gpu: Gpu) -> FlashTile:
     """The tile of `forward_kernel`: the query heads of a group against a block."""
     heads, block, width = max(16, power_of_two(w.group)), power_of_two(selection.block), padded(w.head_dim_v)
     warps = 8 if max(w.head_dim, w.head_dim_v) > 64 else 4
-    tile = FlashTile(
-        heads,
-        block,
-        warps=warps,
-        loop="ring",
-        stages=2,
-        registers=registers("forward", gpu, width),
-        pack_gqa=True,
-        warps_share_keys=True,
-        across=warps,
-        p_in_smem=True,
-    )
+    held = registers("forward", gpu, width)
+    tile = FlashTile(heads, block, warps=warps, registers=held, across=warps, **preset("nsa-selected"))
     return compiled(tile, SELECTED, gpu, width)
 
 
