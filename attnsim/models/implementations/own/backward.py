@@ -184,10 +184,6 @@ def _of_queries(w: Workload, tile: OwnBackwardTile) -> dict[str, Tensor]:
     return {name: Tensor(name, "b h g i", size) for name, size in sizes.items()} | {sums.name: sums}
 
 
-def _registers(entry: str, w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> int:
-    return registers_of(kernel_label(entry, tile.constants(w.dtype)), gpu, THREADS)
-
-
 def _row_dots(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
     """The kernel for D, which also clears the sums of dQ."""
     tensors, at_once = _of_queries(w, tile), THREADS * PIECE // w.head_dim
@@ -241,7 +237,7 @@ def _per_query_tile(
         {"missing": axes["i"].missing},
         lambda missing: by_size("queries", missing, lambda n: ops(tile.rows - n)),
         threads=THREADS,
-        registers_per_thread=_registers(name, w, gpu, tile),
+        registers_per_thread=registers_of(kernel_label(name, tile.constants(w.dtype)), gpu, THREADS),
         buffers=buffers,
         dtype="fp32",
         step="tile",
@@ -301,14 +297,10 @@ def _main(w: Workload, gpu: Gpu, tile: OwnBackwardTile) -> Kernel:
         (k, v, dk, dv, *passing, sums),
         _visits(w, axes),
         body,
-        threads=THREADS,
-        registers_per_thread=_registers(MAIN, w, gpu, tile),
         warpgroups=2,
         is_backward=True,
-        path="mma_sync",
-        buffers=tile.buffers,
-        dtype=w.dtype,
         step="query tile",
+        **tile.resources(kernel_label(MAIN, tile.constants(w.dtype)), gpu, w.dtype),
     )
 
 

@@ -315,12 +315,8 @@ def _split_kernel(w: Workload, gpu: Gpu, tile: DecodeTile, splits: int) -> Kerne
         (q, k, v, o, lse),
         facts,
         block,
-        threads=tile.threads,
-        registers_per_thread=registers_of(compiled, gpu, tile.threads),
-        path="mma_sync",
-        buffers=tile.buffers,
-        dtype=w.dtype,
         step="key tile",
+        **tile.resources(compiled, gpu, w.dtype),
     )
 
 

@@ -44,7 +44,7 @@ from attnsim.models.implementations.own.linear_tiles import (
     row_ranges,
     state_ranges,
 )
-from attnsim.models.implementations.own.resources import FLYING, LOADING, TURN, counts_of, registers_of
+from attnsim.models.implementations.own.resources import FLYING, LOADING, TURN, counts_of
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Axis, Tensor, declared
 from attnsim.models.schedule.instructions import StepCounts, product, together
@@ -119,17 +119,8 @@ def _state_note(w: Workload) -> str:
 
 def _kernel(w: Workload, gpu: Gpu, block: Block, *declaration: Any, step: str) -> Kernel:
     """Kernel of a block; axes, grid, tensors, facts and body are those of :func:`declared`."""
-    tensor = block.kernel in (STATE, OUTPUT, CAUSAL)
-    return declared(
-        block.kernel,
-        *declaration,
-        threads=block.threads,
-        buffers=block.buffers,
-        step=step,
-        registers_per_thread=registers_of(block.label(w.dtype), gpu, block.threads),
-        path="mma_sync" if tensor else "simt",
-        dtype=w.dtype if tensor else "fp32",
-    )
+    dtype = w.dtype if block.kernel in (STATE, OUTPUT, CAUSAL) else "fp32"
+    return declared(block.kernel, *declaration, step=step, **block.resources(block.label(w.dtype), gpu, dtype))
 
 
 def _ranges(tiles: Axis, ranges: int, blocks: int) -> dict[str, Ints]:

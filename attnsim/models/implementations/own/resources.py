@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,16 @@ class Compiled:
     def shared_memory_bytes(self) -> int:
         """Sum of the buffers."""
         return bytes_of(self.buffers)
+
+    def resources(self, label: str, gpu: Gpu, dtype: str) -> dict[str, Any]:
+        """Fields of the kernel of this compilation, by its label; mma.sync multiplies, unless the format is fp32."""
+        return {
+            "threads": self.threads,
+            "registers_per_thread": registers_of(label, gpu, self.threads),
+            "path": "simt" if dtype == "fp32" else "mma_sync",
+            "buffers": self.buffers,
+            "dtype": dtype,
+        }
 
     def blocks_in_shared_memory(self, gpu: Gpu) -> int:
         """Blocks whose shared memory fits an SM."""

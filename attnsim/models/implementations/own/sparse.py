@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heapreplace
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,6 @@ from attnsim.models.implementations.own.resources import (
     asked_for,
     kernel_label,
     least_clks,
-    registers_of,
 )
 from attnsim.models.mask.tile_counts import TileCounts
 from attnsim.models.question.workload import Workload
@@ -306,7 +304,8 @@ def _kernel(w: Workload, gpu: Gpu, tile: SparseTile, counts: TileCounts) -> Kern
         row_tile.block,
         launches=lambda kinds: _launches(kinds[launch_order(counts)], heads, together),
         persistent=persistent,
-        **_resources(w, gpu, tile),
+        step="key tile",
+        **tile.resources(label_of(tile, w.dtype), gpu, w.dtype),
     )
 
 
@@ -436,23 +435,11 @@ def _softmax(tile: SparseTile, counted: StepCounts | None, *, masked: bool, firs
     return TileOp("vector", "P", scores=scores, exps=exps, fp32=rescaled + MASK_INSTRUCTIONS * scores * masked)
 
 
-def _resources(w: Workload, gpu: Gpu, tile: SparseTile) -> dict[str, Any]:
-    """Resources of a block."""
-    registers = registers_of(label_of(tile, w.dtype), gpu, tile.threads)
-    return {
-        "threads": tile.threads,
-        "registers_per_thread": registers,
-        "path": "mma_sync",
-        "buffers": tile.buffers,
-        "dtype": w.dtype,
-        "step": "key tile",
-    }
-
-
 def blocks_at_once(w: Workload, gpu: Gpu, tile: SparseTile) -> int:
     """Blocks that fit the GPU: the largest grid that the kernel is launched with."""
     none = np.zeros((0, 1, 0), np.int64)
-    kernel = Kernel(ENTRY, segments=(), repeats=none, launches=(), uses=(), **_resources(w, gpu, tile))
+    resources = tile.resources(label_of(tile, w.dtype), gpu, w.dtype)
+    kernel = Kernel(ENTRY, segments=(), repeats=none, launches=(), uses=(), step="key tile", **resources)
     return gpu.sm.count * occupancy(kernel, gpu).blocks_per_sm
 
 
