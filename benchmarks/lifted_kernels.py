@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 from attnsim.kernels.catalog import OPERATIONS
-from attnsim.kernels.lift.own import lift_operation
+from attnsim.kernels.lift.tracing import lift_operation
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import find_implementation

@@ -105,18 +105,15 @@ class CpuDevice:
             If the kernel does something wrong; with the place.
         """
         check_launch(variant, grid, arguments, self.gpu)
-        nearest = max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number)
-        ptx = compile_variant(variant, f"{nearest}{variant.arch_suffix}", cubin=False).ptx
-        counters = run(
-            ptx,
-            variant.entry,
-            grid,
-            (variant.threads, 1, 1),
-            arguments,
-            variant.shared_memory_bytes,
-            checks=self.checks,
-        )
+        ptx = compile_variant(variant, self.architecture(variant), cubin=False).ptx
+        block, shared = (variant.threads, 1, 1), variant.shared_memory_bytes
+        counters = run(ptx, variant.entry, grid, block, arguments, shared, checks=self.checks)
         self.launches.append(Launched(variant, grid, counters))
+
+    def architecture(self, variant: Variant) -> str:
+        """Return the architecture that a kernel is compiled for: "80", "90a"."""
+        nearest = max(arch for arch in PTX_ARCHITECTURES if arch <= self.gpu.compute_capability_number)
+        return f"{nearest}{variant.arch_suffix}"
 
     def requested(self) -> dict[tuple[str, str, str], int]:
         """Return bytes requested of global memory by (kernel, "load" or "store", tensor), summed over launches."""

@@ -11,7 +11,7 @@ import pytest
 
 from attnsim.api.lifted import explain_kernel, predict_kernel
 from attnsim.kernels.catalog import find_operation
-from attnsim.kernels.lift.own import lift_operation
+from attnsim.kernels.lift.tracing import lift_operation
 from attnsim.kernels.variant import compile_variant
 from attnsim.models.calibrations.choose import choose
 from attnsim.models.hardware.files import load_gpu

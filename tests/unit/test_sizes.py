@@ -52,7 +52,7 @@ def test_rooms_are_folders_and_those_of_models() -> None:
     names = (
         "errors.py",
         "api/comparing/ratios.py",
-        "kernels/lift/loops.py",
+        "kernels/lift/drafts.py",
         "models/mask/mask.py",
         "models/__init__.py",
     )

@@ -15,10 +15,9 @@ import numpy as np
 from attnsim import bounds
 from attnsim.arrays import Ints
 from attnsim.by_hand import by_hand
-from attnsim.kernels.lift.drafts import Draft
+from attnsim.kernels.lift.drafts import Body, Draft, Ops, merged, nest_of, repeated
 from attnsim.kernels.lift.grid import Access, Blocks, blocks_of, launches, uses_of
 from attnsim.kernels.lift.kinds import Known, kinds_of
-from attnsim.kernels.lift.loops import Body, Ops, merged, nest_of, repeated
 from attnsim.kernels.lift.machine import amounts, instruction_ratio_of, loop_of_products, meet, schedulers
 from attnsim.kernels.lift.operations import as_one, drafts_of, streams
 from attnsim.kernels.lift.products import (

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnsim.kernels.lift.drafts import VANISHING
+from attnsim.kernels.lift.drafts import VANISHING, Ops
 from attnsim.kernels.lift.kinds import Known
-from attnsim.kernels.lift.loops import Ops
 from attnsim.kernels.lift.paths import between_waits, code_marks, marks_made, marks_of, shortest_path
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.schedule.instructions import LANES, LDMATRIX_BYTES, MMA_FLOPS

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from attnsim.kernels.lift.drafts import Draft
+from attnsim.kernels.lift.drafts import WORK, Draft
 from attnsim.kernels.lift.kinds import Known
 from attnsim.ptx.faults import UnsupportedInstruction
 from attnsim.ptx.recording import Row
@@ -333,7 +333,7 @@ def as_one(side_by_side: Sequence[list[Draft]]) -> list[Draft]:
     alike = [drafts for drafts in side_by_side if [one.kind for one in drafts] == [one.kind for one in found]]
     for place, one in enumerate(found):
         if one.kind == "vector":
-            for name in ("exps", "special", "fp32", "on_sums", "smem_bytes"):
+            for name in WORK:
                 setattr(one, name, round(sum(getattr(drafts[place], name) for drafts in alike) / len(alike)))
     return found
 
