@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import itertools
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources.abc import Traversable
@@ -172,3 +171,12 @@ def read_csv(where: Path | Traversable) -> list[dict[str, str]]:
     """
     names, *rows = csv.reader(line for line in where.read_text("utf-8").splitlines() if not line.startswith("#"))
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """The text of a tidy table: one header, missing entries empty."""
+    out = io.StringIO()
+    table = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return out.getvalue()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,6 +17,7 @@ from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.own import resources as kernel_resources
 from attnsim.models.schedule.occupancy import occupancy
 from attnsim.models.schedule.schedule import Kernel
+from attnsim.tables import csv_text
 
 ARCHITECTURES = ("80", "86", "89", "90", "90a", "100")
 """Architectures of the table; "90a" is for kernels that run on nothing else."""
@@ -149,8 +148,4 @@ def runs_on(one: ResourceRow, gpu: Gpu) -> bool:
 
 def to_csv(table: Iterable[ResourceRow]) -> str:
     """Return the rows as the text of the committed table."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [field.name for field in fields(ResourceRow)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(one) for one in sorted(table, key=_order))
-    return out.getvalue()
+    return csv_text([field.name for field in fields(ResourceRow)], map(asdict, sorted(table, key=_order)))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attnsim.errors import InputError
+from attnsim.tables import csv_text
 from attnsim.writing import write_whole
 
 SUFFIXES = (".png", ".svg", ".pdf", ".pgf")
@@ -44,15 +43,6 @@ def check_suffix(out: Path) -> str:
 def write_csv(out: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """A tidy table: one header, missing entries empty."""
     write_whole(out, csv_text(columns, rows))
-
-
-def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """The text of such a table."""
-    out = io.StringIO()
-    table = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return out.getvalue()
 
 
 def check_caption(caption: str) -> None:

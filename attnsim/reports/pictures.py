@@ -15,11 +15,11 @@ from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.plots import roofline, timeline, units
 from attnsim.plots.document import Image
 from attnsim.plots.document import Picture as Shown
-from attnsim.plots.files import csv_text
 from attnsim.plots.roofline_data import Entry, entries, machines
 from attnsim.plots.sheet import DPI, Picture
 from attnsim.plots.styles import applied, find_style
 from attnsim.reports.answers import Answered
+from attnsim.tables import csv_text
 from attnsim.wording import and_text, number, time_text
 
 if TYPE_CHECKING:

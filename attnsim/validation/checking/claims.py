@@ -7,7 +7,6 @@ HBM for compulsory bytes; a measured row that is faster than one of them allows 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Kernel, Schedule
 from attnsim.simulator.replay import Replay, replay
+from attnsim.tables import read_csv
 from attnsim.validation.checking.evidence import SERVING_SAMPLE, serving_rows
 from attnsim.validation.measured.datasets import Row, batches, published_cases, row_of
 from attnsim.validation.measured.sources import BATCHES, MEASUREMENTS, ROLES
@@ -290,13 +290,12 @@ def shares_table() -> list[dict[str, Any]]:
         busiest unit among those that the profiler's figure covers; `off` is predicted minus measured.
     """
     table = []
-    with (MEASUREMENTS / "shares.csv").open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            row = row_of(parse_row(line))
-            played = row.replay(choose(row.record, row.gpu).numbers)
-            busy = [played.units_s().get(unit, 0.0) for unit in line["units"].split()]
-            measured, predicted = float(line["share"]), max(busy) / played.time_s
-            names = {"gpu": row.gpu.base_id, "implementation": row.record.name, "profiler": line["profiler"]}
-            shares = {"measured": measured, "predicted": predicted, "off": predicted - measured}
-            table.append(names | {name: round(share, 4) for name, share in shares.items()})
+    for line in read_csv(MEASUREMENTS / "shares.csv"):
+        row = row_of(parse_row(line))
+        played = row.replay(choose(row.record, row.gpu).numbers)
+        busy = [played.units_s().get(unit, 0.0) for unit in line["units"].split()]
+        measured, predicted = float(line["share"]), max(busy) / played.time_s
+        names = {"gpu": row.gpu.base_id, "implementation": row.record.name, "profiler": line["profiler"]}
+        shares = {"measured": measured, "predicted": predicted, "off": predicted - measured}
+        table.append(names | {name: round(share, 4) for name, share in shares.items()})
     return table

@@ -7,7 +7,6 @@ chips and kernels (`unseen`) whose rows entered no fit and no choice.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
@@ -29,6 +28,7 @@ from attnsim.models.mechanisms import running
 from attnsim.models.question.case_file import records
 from attnsim.models.question.case_row import parse_row
 from attnsim.models.question.workload import Workload
+from attnsim.tables import read_csv
 from attnsim.validation.checking.ratio_steps import stated_steps
 from attnsim.validation.measured.aiconfigurator_files import FACTS
 from attnsim.validation.measured.datasets import Row, batches, error_summary, grouped, published_cases, row_of
@@ -150,17 +150,14 @@ def _predicted(w: Workload, gpu: Gpu, record: Implementation) -> Outcome:
 
 def releases() -> dict[str, str]:
     """Return the commit of each release by date, the oldest first."""
-    if not RELEASES.exists():
-        return {}
-    with RELEASES.open(encoding="utf-8", newline="") as file:
-        return {row["date"]: row["commit"] for row in csv.DictReader(file)}
+    return {row["date"]: row["commit"] for row in read_csv(RELEASES)} if RELEASES.exists() else {}
 
 
 def fixed(date: str) -> list[Forecast]:
     """Read the committed forecasts of a release."""
-    with (FOLDER / f"{date}.csv").open(encoding="utf-8", newline="") as file:
-        kinds = {one.name: {"int": int, "float": float}.get(str(one.type), str) for one in fields(Forecast)}
-        return [Forecast(**{name: kinds[name](text) for name, text in row.items()}) for row in csv.DictReader(file)]
+    kinds = {one.name: {"int": int, "float": float}.get(str(one.type), str) for one in fields(Forecast)}
+    rows = read_csv(FOLDER / f"{date}.csv")
+    return [Forecast(**{name: kinds[name](text) for name, text in row.items()}) for row in rows]
 
 
 def score(path: Path) -> dict[str, list[dict[str, Any]]]:

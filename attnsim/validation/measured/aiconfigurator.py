@@ -245,6 +245,11 @@ class Table:
         """Id of the GPU, "" without a GPU file."""
         return self.file.gpu
 
+    @property
+    def implementation(self) -> str:
+        """Implementation that models it, "" if none does."""
+        return implementation_of(self.file, self.kernel)
+
 
 def available() -> bool:
     """Return True if the package is installed at the pinned version, with a Parquet reader."""
@@ -280,7 +285,7 @@ def tables(folder: Path | None = None) -> tuple[Table, ...]:
 def cells() -> list[tuple[str, str, str]]:
     """Return (GPU, implementation, pass) with rows, in order; empty without the package."""
     files = tables() if available() else ()
-    return sorted({(one.gpu, implementation_of(one.file, one.kernel), one.file.passes) for one in files if one.kept})
+    return sorted({(one.gpu, one.implementation, one.file.passes) for one in files if one.kept})
 
 
 def rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.schedule import Schedule
 from attnsim.simulator.program import Cache
 from attnsim.simulator.replay import Replay, replay
+from attnsim.tables import read_csv
 from attnsim.validation.measured.sources import BATCHES, PUBLISHED, Role, role_of, sources
 
 
@@ -87,13 +87,9 @@ def published_cases(*roles: Role) -> Iterator[Case]:
     """Yield the cases of the published sources with one of these roles, in the order of the sources."""
     tables = dict.fromkeys(table for source in sources().values() for table in source.tables)
     for table in tables:
-        for case in map(parse_row, _read(table)):
+        for case in map(parse_row, read_csv(PUBLISHED / f"{table}.csv")):
             if role_of(case.source) in roles:
                 yield _with_defaults(replace(case, clock_mhz=case.clock_mhz or sources()[case.source].clock_mhz))
-
-
-def _read(table: str) -> Iterator[dict[str, str]]:
-    return csv.DictReader((PUBLISHED / f"{table}.csv").read_text("utf-8").splitlines())
 
 
 def _with_defaults(case: Case) -> Case:
@@ -104,8 +100,7 @@ def _with_defaults(case: Case) -> Case:
 @lru_cache(maxsize=4)
 def batches(table: str) -> tuple[Row, ...]:
     """Return the rows of one of the tables of batches, in order."""
-    with (BATCHES / f"{table}.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(row_of(parse_row(row)) for row in csv.DictReader(file))
+    return tuple(row_of(parse_row(row)) for row in read_csv(BATCHES / f"{table}.csv"))
 
 
 def timed(row: Row, w: Workload | None = None) -> Schedule:

@@ -6,7 +6,6 @@ role of every source and of every table of aiconfigurator-core.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ from typing import Literal
 
 from attnsim.errors import InputError
 from attnsim.files import read_typed
+from attnsim.tables import read_csv
 from attnsim.validation.measured.aiconfigurator_files import PACKAGE, VERSION
 
 Role = Literal["fit", "choose", "test", "strangers"]
@@ -99,7 +99,7 @@ def batch_sources() -> dict[str, Source]:
 
 
 def _read_sources(folder: Path, roles: Mapping[str, Role]) -> dict[str, Source]:
-    rows = list(csv.DictReader((folder / "sources.csv").read_text("utf-8").splitlines()))
+    rows = read_csv(folder / "sources.csv")
     if odd := {row["source"] for row in rows} ^ set(roles):
         raise InputError(
             f"split.yaml and sources.csv differ in {', '.join(sorted(odd))}; every source needs one role there"
