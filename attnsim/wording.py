@@ -101,14 +101,16 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{round(value, decimals):,.{max(0, min(decimals, 9))}f}"
 
 
-def share_text(share: float, digits: int = 1, *, signed: bool = False) -> str:
+def share_text(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
     """A share in percent: "8.4 %", signed "+8.4 %"."""
+    if share is None:
+        return NOTHING
     return f"{100 * share:{'+' if signed else ''}.{digits}f} %"
 
 
 def error_text(ratio: float | None) -> str:
     """The error of a prediction, by its ratio to what was measured: "+8.4 %"."""
-    return NOTHING if ratio is None else share_text(ratio - 1, signed=True)
+    return share_text(None if ratio is None else ratio - 1, signed=True)
 
 
 def times_text(ratio: float | None) -> str:

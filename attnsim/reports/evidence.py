@@ -28,7 +28,7 @@ from attnsim.validation.checking.accuracy import kind_of
 from attnsim.validation.checking.claims import CLAIMING
 from attnsim.validation.checking.deviations import Deviation, deviations
 from attnsim.validation.measured.datasets import published_rows
-from attnsim.wording import number
+from attnsim.wording import number, share_text
 
 LEFT_OUT = {"band": "lengths and heads", "head_dim": "a head_dim"}
 
@@ -51,7 +51,7 @@ def _errors(used: Sequence[Calibration]) -> Table:
     rows = []
     for one in used:
         held = one.held_out
-        errors = {name: _percent(getattr(held, name)) for name in ("mean", "median", "p90", "worst")}
+        errors = {name: share_text(getattr(held, name)) for name in ("mean", "median", "p90", "worst")}
         named = {"calibration": _name(one), "measurements": ", ".join(one.sources)}
         rows.append({**named, "rows": str(held.rows), **errors})
     caption = "Errors |predicted / measured - 1| of the calibrations used, on measurements that the fit did not see"
@@ -65,7 +65,7 @@ def _splits(used: Sequence[Calibration]) -> Table:
             quantiles = {float(part): value for part, value in about["quantiles"].items()}
             parts = {"median": 0.5, "5 %": 0.05, "95 %": 0.95}
             named = {"calibration": _name(one), "left out of the fit": LEFT_OUT.get(split, split)}
-            sizes = {"rows": str(about["rows"]), "mean size": _percent(about["spread"])}
+            sizes = {"rows": str(about["rows"]), "mean size": share_text(about["spread"])}
             rows.append(named | sizes | {name: f"{100 * quantiles[part]:+.1f} %" for name, part in parts.items()})
     caption = "The same by what was left out: log(measured / predicted), its mean size and its quantiles"
     return Table(caption, rows, right=("rows", "mean size", "median", "5 %", "95 %"), heads=2)
@@ -91,7 +91,7 @@ def _value(value: float, interval: tuple[float, float] | None) -> dict[str, str]
 
 def _gaps(gaps: Sequence[Deviation]) -> Table:
     def size(one: Deviation, value: float) -> str:
-        return f"{number(value)}x" if one.check["table"] == "trust" else _percent(value)
+        return f"{number(value)}x" if one.check["table"] == "trust" else share_text(value)
 
     rows = [
         {
@@ -109,10 +109,6 @@ def _gaps(gaps: Sequence[Deviation]) -> Table:
 
 def _name(one: Calibration) -> str:
     return f"{one.implementation}, {one.architecture}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
 
 
 def repeat_blocks(asked: ReportStudy, found: Sequence[Use], out: str) -> list[Block]:

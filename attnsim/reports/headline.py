@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attnsim.api.answer import Outcome
-from attnsim.api.comparing.ratios import Ratio
 from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.reports.answers import Answer, Answered, Gain, Report, base_of, compared_with, fastest
 from attnsim.reports.explanations import SAME, timed_text
 from attnsim.reports.predictions import cells
 from attnsim.tables import Table
-from attnsim.wording import NOTHING, interval_text, ratio_text, time_text
+from attnsim.wording import NOTHING, interval_text, time_text
 
 MOST = 4
 """GPUs that the headline names; of more, those that gain most."""
@@ -49,7 +48,7 @@ def _speedups(found: Sequence[tuple[Answered, Gain]]) -> str:
     parts: list[str] = []
     for one, made in found:
         call = _case(one.case.name, made.after.question.algorithm if several else "")
-        gain_text = ratio(made.ratio) if parts else ratio(made.ratio).replace("(", "(90 % range ")
+        gain_text = str(made.ratio) if parts else str(made.ratio).replace("(", "(90 % range ")
         parts.append(" ".join(filter(None, (call, gain_text, _source(made)))))
     who = "Speedup" if several else f"Speedup of {names.pop()}"
     return f"{who} on {_name(gain.after, case.names)} over {_name(gain.before, case.names)}: {', '.join(parts)}."
@@ -93,18 +92,13 @@ def _alone(case: Answered) -> str:
     first = _first(best, case)
     if first is None or (gain := found.speedup_over(first.prediction) if first.prediction else None) is None:
         return f"{text}."
-    return f"{text}, {ratio(gain)} as fast as {first.question.algorithm}."
+    return f"{text}, {gain} as fast as {first.question.algorithm}."
 
 
 def _first(one: Answer, case: Answered) -> Answer | None:
     """The study's first algorithm on the same GPU, where that is another one."""
     first = next((other for other in case.answers if other.gpu == one.gpu and other.prediction is not None), None)
     return first if first and first.question.algorithm != one.question.algorithm else None
-
-
-def ratio(found: Ratio | None) -> str:
-    """A ratio with its range; a dash where there is none."""
-    return ratio_text(found.value, found.low, found.high) if found else NOTHING
 
 
 def answer_table(report: Report) -> Table:
@@ -140,8 +134,8 @@ def _cells(one: Answer, base: Answer | None, first: Answer | None, names: Mappin
     return {
         "GPU": _name(one, names),
         **cells(found, "time", "90 % range"),
-        "speedup": ratio(ratios[0]),
-        "over the first": ratio(ratios[1]),
+        "speedup": str(ratios[0] or NOTHING),
+        "over the first": str(ratios[1] or NOTHING),
         **cells(found, "trust"),
     }
 

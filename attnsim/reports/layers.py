@@ -119,35 +119,25 @@ def _rows(answer: Layer) -> list[dict[str, object]]:
     found = answer.found
     whole, trust = found.time_s, found.trust
     ratios = found.speedups_over(answer.base) if answer.base else [None] * len(found.parts)
-    rows: list[dict[str, object]] = [
-        {
-            "part": part.name,
-            "time": _time(part.time_s),
-            "90 % range": wording.interval_text(part.time_low_s, part.time_high_s, part.time_s),
-            **_versus(answer, ratio),
-            **_rates(answer, part.hbm_bytes, part.flops_useful, part.time_s),
-            "busiest": bound_text(part.busiest),
-        }
+    rows = [
+        _row(answer, part.name, (part.time_low_s, part.time_high_s, part.time_s), ratio)
+        | _rates(answer, part.hbm_bytes, part.flops_useful, part.time_s)
+        | {"busiest": bound_text(part.busiest)}
         for part, ratio in zip(found.parts, ratios, strict=True)
     ]
-    rows.append(
-        {
-            "part": "layer",
-            "time": _time(whole),
-            "90 % range": wording.interval_text(whole and whole * trust.low, whole and whole * trust.high, whole),
-            **_versus(answer, answer.layer_speedup),
-            **_rates(answer, found.hbm_bytes, found.flops_useful, whole),
-        }
-    )
-    rows.append(
-        {
-            "part": _model_parts(found),
-            "time": _time(found.model_time_s),
-            "90 % range": wording.interval_text(*found.model_range_s, found.model_time_s),
-            **_versus(answer, answer.model_speedup),
-        }
-    )
-    return rows
+    times = whole and whole * trust.low, whole and whole * trust.high, whole
+    layer = _row(answer, "layer", times, answer.layer_speedup)
+    name = f"{found.model.layers} layers{' + LM head' if found.head else ''}"
+    model = _row(answer, name, (*found.model_range_s, found.model_time_s), answer.model_speedup)
+    return [*rows, layer | _rates(answer, found.hbm_bytes, found.flops_useful, whole), model]
+
+
+def _row(
+    answer: Layer, name: str, times: tuple[float | None, float | None, float | None], ratio: Ratio | None
+) -> dict[str, object]:
+    """A part with its low, high and typical time."""
+    cells: dict[str, object] = {"part": name, "time": _time(times[-1]), "90 % range": wording.interval_text(*times)}
+    return cells | _versus(answer, ratio)
 
 
 def _rates(answer: Layer, size: int | None, flops: int, time_s: float | None) -> dict[str, object]:
@@ -156,15 +146,10 @@ def _rates(answer: Layer, size: int | None, flops: int, time_s: float | None) ->
         return {}
     whole = answer.found.time_s
     return {
-        "share": _percent(time_s / whole if time_s and whole else None),
+        "share": wording.share_text(time_s / whole if time_s and whole else None),
         "HBM GB": wording.number(None if size is None else size / 1e9),
         "TFLOP/s": wording.number(flops / time_s / 1e12 if time_s and flops else None),
     }
-
-
-def _model_parts(found: LayerAnswer) -> str:
-    """The parts of the model's time: "80 layers + LM head"."""
-    return f"{found.model.layers} layers{' + LM head' if found.head else ''}"
 
 
 def _versus(answer: Layer, ratio: Ratio | None) -> dict[str, object]:
@@ -188,17 +173,13 @@ def _share_row(answer: Layer) -> dict[str, object]:
         "layer": _time(found.time_s),
         "90 % range": wording.interval_text(found.time_low_s, found.time_high_s, found.time_s),
         **_versus(answer, answer.layer_speedup),
-        "attention's share": _percent(found.attention_share),
+        "attention's share": wording.share_text(found.attention_share),
     }
-
-
-def _percent(share: float | None) -> str:
-    return wording.NOTHING if share is None else wording.share_text(share)
 
 
 def _shares(found: LayerAnswer) -> str:
     """Attention's share of the layer and of the model, in words."""
-    layer, model = (_percent(share) for share in (found.attention_share, found.model_attention_share))
+    layer, model = (wording.share_text(share) for share in (found.attention_share, found.model_attention_share))
     return f"attention takes {layer} of the layer, {model} of the model"
 
 
