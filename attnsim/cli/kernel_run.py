@@ -271,7 +271,7 @@ def trace(
 def _lifted(
     kernel: KernelFlags, gpu: str, inputs: str, registers: int | None, like: str | None, flags: OwnFlags, counted: bool
 ) -> LiftedCall:
-    from attnsim.kernels.lift import own, tracing
+    from attnsim.kernels.lift import tracing
 
     if kernel.given:
         if like:
@@ -281,6 +281,6 @@ def _lifted(
     operation = find_operation(kernel.name)
     where, question = gpu or operation.example_gpu, flags.workload(operation)
     try:
-        return own.lift_operation(operation, question, where, inputs, counted=counted)
+        return tracing.lift_operation(operation, question, where, inputs, counted=counted)
     except Fault as fault:
         raise InputError(str(fault)) from None

@@ -16,9 +16,9 @@ from attnsim.explore.pictures import LENGTHS, Shown, compared_kernels, limits, s
 from attnsim.explore.state import State
 from attnsim.models.question.lengths import lengths_text
 from attnsim.models.question.workload import Workload
-from attnsim.plots.files import csv_text
 from attnsim.plots.sheet import Picture
 from attnsim.studies.folder import calibration
+from attnsim.tables import csv_text
 
 IMPORTED = {"replace": "dataclasses", "Case": "attnsim.studies.hardware_case", "step": "attnsim.api.step"}
 """Names that the Python code calls, and the modules that hold them."""

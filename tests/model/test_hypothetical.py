@@ -11,6 +11,7 @@ from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.choose import IMPLEMENTATIONS
 from attnsim.validation.checking.hypothetical import PAIRS, VIEWS, Outcome, as_announced, errors, numbers_for, outcomes
 from attnsim.validation.measured import aiconfigurator
+from attnsim.validation.measured.aiconfigurator_files import implementation_of
 from attnsim.validation.measured.datasets import published_rows
 
 TO_HOPPER = PAIRS[0]
@@ -122,9 +123,7 @@ def test_serving_rows_have_twins_of_the_same_format_and_caller(monkeypatch: pyte
         assert errors(outcomes([PAIRS[1]])) == []
         return
     encoders = [
-        table
-        for table in aiconfigurator.tables()
-        if aiconfigurator.implementation_of(table.file, table.kernel) == "sglang.vit-fa3"
+        table for table in aiconfigurator.tables() if implementation_of(table.file, table.kernel) == "sglang.vit-fa3"
     ]
     monkeypatch.setattr(aiconfigurator, "tables", lambda: encoders)
     found = outcomes([PAIRS[1]], 8)
