@@ -26,10 +26,17 @@ def cases_of(
     """
     if not given:
         return [_case(flags, layers, whole)]
-    told = [weighted(text) if weights else (text, 1.0) for text in given]
-    return each_once(
-        [replace(_case(_asked(flags, what), layers, whole), weight=weight, name=name_of(what)) for what, weight in told]
-    )
+    cases = []
+    for what, weight in (weighted(text) if weights else (text, 1.0) for text in given):
+        pairs, where = _pairs(what), f"--case {what if is_file(what) else shown(what)}"
+        ep = _number("ep", pairs.pop("ep", 1), where)
+        if ep != 1 and not whole:
+            raise InputError(f"{where}: ep divides the experts of a whole model; add --of model, or leave it out")
+        case = _case(_with(flags, pairs, where), layers, whole)
+        if whole and case.layer:
+            case = replace(case, layer=replace(case.layer, ep=ep if ep != 1 else 0))
+        cases.append(replace(case, weight=weight, name=name_of(what)))
+    return each_once(cases)
 
 
 def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
@@ -51,15 +58,14 @@ def _case(flags: QuestionFlags, layers: str, whole: bool) -> Case:
     return Case(flags.workload(), layer=layer, cache=flags.cache or "cold", model=flags.filled.title, tp=flags.tp)
 
 
-def _asked(flags: QuestionFlags, what: str) -> QuestionFlags:
-    """The command's flags with those of one case in their place."""
+def _pairs(what: str) -> dict[str, Any]:
+    """The flags of one case."""
     if not is_file(what):
-        return _with(flags, pairs_of(what), f"--case {shown(what)}")
-
+        return dict(pairs_of(what))
     content = read_yaml(Path(what), "case")
     if not isinstance(content, dict):
         raise InputError(f"--case {what}: holds no keys; {HOW}")
-    return _with(flags, content, f"--case {what}")
+    return content
 
 
 def _with(flags: QuestionFlags, content: dict[str, Any], where: str) -> QuestionFlags:
@@ -77,8 +83,11 @@ def _read(name: str, value: object, where: str) -> object:
         if text.lower() not in ("true", "false"):
             raise InputError(f"{where}: causal is {shown(text)}; allowed: true or false")
         return text.lower() == "true"
-    if name not in _WHOLE:
-        return text
+    return _number(name, text, where) if name in _WHOLE else text
+
+
+def _number(name: str, value: object, where: str) -> int:
+    text = str(value).strip()
     if not (number := whole(text)):
         raise InputError(f"{where}: {name} is {shown(text)}; allowed: whole numbers from 1, such as 65536 or 64k")
     return number

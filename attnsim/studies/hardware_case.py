@@ -31,7 +31,7 @@ Answered = Outcome | LayerAnswer
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of a model; fields are the parameters of :func:`attnsim.layer`. `whole`: a step of all layers."""
+    """A layer of a model, by the parameters of :func:`attnsim.layer`; `whole` is a step of all layers, with `ep`."""
 
     model: Model
     batch: int
@@ -41,6 +41,7 @@ class Layer:
     dtype: str = "bf16"
     tp: int = 1
     whole: bool = False
+    ep: int = 0
 
     @property
     def lengths(self) -> tuple[Length, ...]:
@@ -120,8 +121,8 @@ class Case:
             return found if whole else without_alternatives(found)
         if one.whole:
             how: Any = {"cache": conditions.cache, "launch": conditions.launch, "calibration": conditions.own}
-            return step(one.model, gpu, one.lengths, dtype=one.dtype, tp=one.tp, **asked, **how).as_layer()
-        shape: Any = {item.name: getattr(one, item.name) for item in fields(one) if item.name != "whole"}
+            return step(one.model, gpu, one.lengths, dtype=one.dtype, tp=one.tp, ep=one.ep, **asked, **how).as_layer()
+        shape: Any = {item.name: getattr(one, item.name) for item in fields(one) if item.name not in ("whole", "ep")}
         return answer_layer(ask_layer(gpu=gpu, conditions=conditions, **shape, **asked))
 
 

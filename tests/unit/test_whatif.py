@@ -122,6 +122,17 @@ def test_watts_above_the_limit_say_when_it_acts(capsys: pytest.CaptureFixture[st
     assert "from 1 ms on, and wholly from 10 ms on; shorter ones, run again and again, would be slower" in short
 
 
+def test_a_case_of_a_model_divides_its_experts(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("whatif", "--gpu", "b200", "--model", "qwen3-235b-a22b", "--set", "link.bandwidth=2x")
+    cases = ("--case", "pass=decode, batch=64, seq=1k, tp=4", "--case", "pass=decode, batch=64, seq=1k, tp=4, ep=8")
+    assert main([*asked, "--of", "model", *cases, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    alone, divided = ({one["speedup"] for one in records if one["case"].endswith(end)} for end in ("tp=4", "ep=8"))
+    assert alone and divided and max(filter(None, divided)) > max(filter(None, alone))  # tokens go to experts and back
+    assert main([*asked, "--of", "layer", *cases]) == 2
+    assert "ep divides the experts of a whole model; add --of model, or leave it out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shared", [("--tp", "8", "--case", "seq=1k"), ("--case", "seq=1k, tp=8")])
 def test_the_heading_says_which_columns_leave_all_reduces_out(
     shared: tuple[str, ...], capsys: pytest.CaptureFixture[str]
