@@ -26,8 +26,8 @@ from attnsim.models.implementations.fused.flash1 import ROWS as FLASH1_ROWS
 from attnsim.models.implementations.fused.flash1 import flash1_backward, flash1_forward, key_block
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import fa3_combine, fa3_splits, split_count
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Loop, Order, preset
-from attnsim.models.implementations.implementation import Builder, TileRequest, record
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Loop, Order
+from attnsim.models.implementations.implementation import Builder, TileRequest, preset, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts

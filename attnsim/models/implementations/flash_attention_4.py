@@ -22,8 +22,8 @@ from attnsim.models.implementations.fused.backward import flash_backward, two_pa
 from attnsim.models.implementations.fused.building import Attended, each_way, override
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.splits import MAX_SPLITS, combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order, preset
-from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, Order
+from attnsim.models.implementations.implementation import TileRequest, preset, record
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import step_counts
 from attnsim.models.schedule.row_tiles import padded

@@ -50,8 +50,8 @@ from attnsim.models.implementations.fused.forward import (
     tiled_kernel,
 )
 from attnsim.models.implementations.fused.splits import combine
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, fits, preset
-from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, fits
+from attnsim.models.implementations.implementation import TileRequest, preset, record
 from attnsim.models.implementations.selecting.walks import LIST as SELECTED
 from attnsim.models.implementations.selecting.walks import Walk, keys_outside, rows_outside
 from attnsim.models.mask.mask import Mask

@@ -218,20 +218,34 @@ def facts() -> dict[str, dict[str, Any]]:
     the largest value that a question allows. Python reads TOML without packages: a GPU machine needs only NumPy.
     """
     files = sorted(path for path in Path(__file__).parent.rglob("*.toml") if path.stem != "tiles")
-    content = {name: given for path in files for name, given in tomllib.loads(path.read_text("utf-8")).items()}
+    content = {name: given for path in files for name, given in _read(path).items()}
     largest = {"largest_head_dim": LARGEST["head_dim"], "pages": LARGEST["seq_kv"]}
 
-    def field(key: str, value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(field(key, item) for item in value)
-        return largest[key] if value == "any" else value
-
-    own = {name: {key: field(key, value) for key, value in given.items()} for name, given in content.items()}
+    own = {
+        name: {key: _field(value, largest.get(key, 0)) for key, value in given.items()}
+        for name, given in content.items()
+    }
     return {name: _inherited(own.get(given.get("launches", ""), {})) | given for name, given in own.items()}
 
 
 _OWN = {"source", "calls", "versions", "aliases", "like", "pages", "page_multiple"}
 """Fields that an implementation does not inherit from the one whose kernels it launches."""
+
+
+@functools.cache
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
+def preset(kernel: str) -> dict[str, Any]:
+    """Fields of a kernel's tiles that do not depend on the question: a table of ``tiles.toml``."""
+    return {key: _field(value) for key, value in _read(Path(__file__).with_name("tiles.toml"))[kernel].items()}
+
+
+def _field(value: Any, largest: int = 0) -> Any:
+    if isinstance(value, list):
+        return tuple(_field(item, largest) for item in value)
+    return largest if value == "any" else value
 
 
 def _inherited(launched: dict[str, Any]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ from attnsim.models.implementations.flash_attention_4 import plain_tile
 from attnsim.models.implementations.fused.building import alike, flash_schedule, override
 from attnsim.models.implementations.fused.forward import flash_forward, flash_peak_bytes
 from attnsim.models.implementations.fused.splits import cache_write, merging_last, store_cache
-from attnsim.models.implementations.fused.tile import FlashTile, Order, preset
-from attnsim.models.implementations.implementation import TileRequest, record
+from attnsim.models.implementations.fused.tile import FlashTile, Order
+from attnsim.models.implementations.implementation import TileRequest, preset, record
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import LANES

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
-from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Literal
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
@@ -41,16 +38,6 @@ KEYS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256)
 ACCUMULATOR_REGISTERS = 200
 """fp32 accumulators that a thread may hold in addition to addresses and fragments, of 255 registers."""
 _MOST_REGISTERS = 255
-
-
-@cache
-def _presets() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(FilePath(__file__).with_name("tiles.toml").read_text("utf-8"))
-
-
-def preset(kernel: str) -> dict[str, Any]:
-    """Fields of a kernel's tiles that do not depend on the question: a table of ``tiles.toml``."""
-    return _presets()[kernel]
 
 
 @dataclass(frozen=True, slots=True)

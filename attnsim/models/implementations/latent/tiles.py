@@ -23,7 +23,7 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.order import joined, longest_sequences
 from attnsim.models.implementations.fused.splits import split_count
-from attnsim.models.implementations.fused.tile import preset
+from attnsim.models.implementations.implementation import preset
 from attnsim.models.question.lengths import Length
 from attnsim.models.question.workload import Latent, Workload
 from attnsim.models.schedule.row_tiles import classes, row_tiles

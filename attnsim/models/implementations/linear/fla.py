@@ -16,7 +16,7 @@ from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.linear import gated_delta
-from attnsim.models.implementations.linear.chunks import Chunks, Recurrence, Shape, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Shape, Work, path_of
 from attnsim.models.implementations.linear.gated_delta import (
     CHUNK,
     COLUMNS_A_BLOCK,
@@ -125,27 +125,20 @@ def _delta_net(s: Shape, gpu: Gpu) -> Iterator[Chunks]:
         yield replace(one, tensors=tensors, work=replace(one.work, exps=0))
 
 
-def _by_chunks(name: str, algorithm: str, tile: States) -> Implementation:
+def _by_chunks(name: str, tile: States) -> Implementation:
     def parts(s: Shape, gpu: Gpu) -> tuple[Chunks, ...]:
         return _channel_parts(s, gpu) if tile.gates < 0 else (_states(s, tile, gpu), _outputs(s, tile, gpu))
 
-    return prefill(name, algorithm, f"chunks of {CHUNK}, {TILE} x {TILE} of a state a block", parts, chunked_bytes)
-
-
-def _recurrent(
-    name: str, algorithm: str, *, channels: bool = False, delta_rule: bool = False, gates: int = 2
-) -> Implementation:
-    how = Recurrence(columns=8, warps=1, gates=gates, channels=channels, delta=delta_rule)
-    return recurring(name, algorithm, how)
+    return prefill(name, f"chunks of {CHUNK}, {TILE} x {TILE} of a state a block", parts, chunked_bytes)
 
 
 RECORDS = (
-    _by_chunks("fla.gla-chunk", "gla", States(-1)),
-    _recurrent("fla.gla-recurrent", "gla", channels=True),
-    prefill("fla.delta-net-chunk", "delta-net", COLUMNS_A_BLOCK, _delta_net, chunked_bytes),
-    _recurrent("fla.delta-net-recurrent", "delta-net", delta_rule=True, gates=0),
-    _by_chunks("fla.retention-chunk", "retnet", States()),
-    _recurrent("fla.retention-recurrent", "retnet", gates=0),
-    _by_chunks("mlstm-kernels.chunkwise", "mlstm", States(1, normalises=True)),
-    _recurrent("mlstm-kernels.step", "mlstm"),
+    _by_chunks("fla.gla-chunk", States(-1)),
+    recurring("fla.gla-recurrent"),
+    prefill("fla.delta-net-chunk", COLUMNS_A_BLOCK, _delta_net, chunked_bytes),
+    recurring("fla.delta-net-recurrent"),
+    _by_chunks("fla.retention-chunk", States()),
+    recurring("fla.retention-recurrent"),
+    _by_chunks("mlstm-kernels.chunkwise", States(1, normalises=True)),
+    recurring("mlstm-kernels.step"),
 )

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.implementation import Implementation, TileRequest, record
+from attnsim.models.implementations.implementation import Implementation, TileRequest, facts, preset, record
 from attnsim.models.implementations.linear.chunks import (
     Chunks,
     Recurrence,
@@ -323,7 +324,6 @@ class DeltaRule:
 
 def prefill(
     name: str,
-    algorithm: str,
     tile: str,
     kernels: Callable[[Shape, Gpu], Iterable[Chunks | Kernel]],
     peak: Callable[[Workload], int],
@@ -338,7 +338,7 @@ def prefill(
             one.kernel(s.sequences, s.tokens, w.dtype, s.e) if isinstance(one, Chunks) else one
             for one in kernels(s, gpu)
         )
-        return Schedule(algorithm, name, tuple(played), tile, peak(w))
+        return Schedule(facts()[name]["runs"], name, tuple(played), tile, peak(w))
 
     return record(name, build, peak_bytes=peak)
 
@@ -370,7 +370,7 @@ def _chunked(name: str, rule: DeltaRule) -> Implementation:
             yield zeroed("zeros O", "O", s.rows * s.heads * s.dv, s.e)
         yield output(s, gpu)
 
-    return prefill(name, "gdn", COLUMNS_A_BLOCK, kernels, chunked_bytes)
+    return prefill(name, COLUMNS_A_BLOCK, kernels, chunked_bytes)
 
 
 def peak_bytes(w: Workload) -> int:
@@ -424,10 +424,12 @@ def _whole(s: Shape, gpu: Gpu) -> tuple[Chunks]:
     return (one,)
 
 
-def recurring(
-    name: str, algorithm: str, how: Recurrence, widths: tuple[int, ...] = WIDTHS, tokens: range | None = None
-) -> Implementation:
-    """Record of a decoding kernel; with `tokens`, for drafts of these lengths."""
+def recurring(name: str, widths: tuple[int, ...] = WIDTHS, tokens: range | None = None, **more: Any) -> Implementation:
+    """Record of a decoding kernel, with the fields of its recurrence in ``tiles.toml``, and `more`.
+
+    With `tokens`, for drafts of these lengths.
+    """
+    how = Recurrence(**preset(name), **more)
 
     def build(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
         check_takes(name, w, widths)
@@ -437,7 +439,7 @@ def recurring(
             )
         whole, head = state_bytes(w, how.before), w.head_dim * w.head_dim_v * how.before
         note = f"state of {whole:,} bytes ({head:,} a head), read and written at each step, whatever the length"
-        return Schedule(algorithm, name, (how.kernel(Shape.of(w), w.dtype),), how, peak_bytes(w), (note,))
+        return Schedule(facts()[name]["runs"], name, (how.kernel(Shape.of(w), w.dtype),), how, peak_bytes(w), (note,))
 
     return record(name, build, peak_bytes=peak_bytes)
 
@@ -446,7 +448,7 @@ RECORDS = (
     _chunked("sglang.gdn-chunk", DeltaRule(together=True, turned=True, clears=True)),
     _chunked("vllm.gdn-chunk", DeltaRule(turned=True)),
     _chunked("tensorrt-llm.gdn-chunk", DeltaRule(gates=2, before=0, after=0, unit=False)),
-    prefill("flashinfer.gdn-chunk", "gdn", f"chunks of {CHUNK}, a state a block", _whole, peak_bytes, (128,)),
-    recurring("fla.gdn-packed-decode", "gdn", Recurrence(columns=32, warps=1, gates=2)),
-    recurring("tensorrt-llm.gdn-recurrent", "gdn", Recurrence(columns=8, warps=1, before=2, gates=2)),
+    prefill("flashinfer.gdn-chunk", f"chunks of {CHUNK}, a state a block", _whole, peak_bytes, (128,)),
+    recurring("fla.gdn-packed-decode"),
+    recurring("tensorrt-llm.gdn-recurrent"),
 )

@@ -6,14 +6,12 @@ FlashKDA's two CUDA kernels (MoonshotAI/FlashKDA ``csrc/smxx``); and by recurren
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.implementation import Implementation
 from attnsim.models.implementations.linear import gated_delta
-from attnsim.models.implementations.linear.chunks import Chunks, Recurrence, Shape, Work
+from attnsim.models.implementations.linear.chunks import Chunks, Shape, Work
 from attnsim.models.implementations.linear.gated_delta import (
     BLOCK,
     CHUNK,
@@ -95,7 +93,7 @@ def _chunked(name: str) -> Implementation:
     def peak(w: Workload) -> int:
         return chunked_bytes(w) + w.batch * w.seq_q * w.heads_q * w.head_dim * (FP32 + w.element_bytes)
 
-    return prefill(name, "kda", COLUMNS_A_BLOCK, kernels, peak)
+    return prefill(name, COLUMNS_A_BLOCK, kernels, peak)
 
 
 def _check_every_head(name: str, s: Shape) -> None:
@@ -158,38 +156,15 @@ def _flash_parts(s: Shape, gpu: Gpu) -> tuple[Chunks, Chunks]:
     )  # fmt: skip
 
 
-_PACKED = Recurrence(columns=32, warps=1, gates=2, channels=True)
-_PACKED_VLLM = replace(_PACKED, warps=4)
-"""``fused_recurrent_kda_packed_decode`` of vLLM's Kimi K3 launches the same columns with four warps."""
-_DRAFT = Recurrence(columns=32, warps=1, after=0, gates=2, channels=True, kept=4)
-"""``fused_sigmoid_gating_recurrent.py`` of SGLang with `CACHE_INTERMEDIATE_STATES` and `DISABLE_STATE_UPDATE`."""
-_DRAFT_AHEAD = replace(_DRAFT, columns=8, narrower=((48, 4), (96, 8), (192, 16)), ahead=True)
-"""``fused_recurrent.py`` of vLLM's Kimi K3, `fused_recurrent_kda_fwd`: BV by heads x sequences, stages of loads."""
-_FUSED = Recurrence(columns=32, warps=4, gates=2, channels=True, fused=True)
-_FUSED_DRAFT = Recurrence(
-    columns=128,
-    warps=8,
-    registers=WHOLE_FILE,
-    after=0,
-    gates=2,
-    channels=True,
-    kept=4,
-    turns=2,
-    ahead=True,
-    fused=True,
-)
-"""``kda_decode_mtp.py`` of SGLang, `kda_decode_mtp_kernel`: a block of 256 threads has all columns of a head and
-processes them in two tiles of 64; Q, K, V and gates of all tokens are computed first and stay in shared memory."""
-
 RECORDS = (
     _chunked("sglang.kda-chunk"),
     _chunked("vllm.kda-chunk"),
-    prefill(FLASH, "kda", f"chunks of {BLOCK}, a state a block", _flash_parts, _flash_bytes, (128,)),
-    recurring("sglang.kda-packed-decode", "kda", _PACKED),
-    recurring("vllm.kda-packed-decode", "kda", _PACKED_VLLM),
-    recurring("vllm.kda-fused-decode", "kda", _FUSED, (128,)),
-    recurring("sglang.kda-fused-decode", "kda", _FUSED, (128,)),
-    recurring("vllm.kda-verify", "kda", _DRAFT_AHEAD),
-    recurring("sglang.kda-verify", "kda", _DRAFT),
-    recurring("sglang.kda-verify-cutedsl", "kda", _FUSED_DRAFT, (128,), range(2, 9)),
+    prefill(FLASH, f"chunks of {BLOCK}, a state a block", _flash_parts, _flash_bytes, (128,)),
+    recurring("sglang.kda-packed-decode"),
+    recurring("vllm.kda-packed-decode"),
+    recurring("vllm.kda-fused-decode", (128,)),
+    recurring("sglang.kda-fused-decode", (128,)),
+    recurring("vllm.kda-verify"),
+    recurring("sglang.kda-verify"),
+    recurring("sglang.kda-verify-cutedsl", (128,), range(2, 9), registers=WHOLE_FILE),
 )

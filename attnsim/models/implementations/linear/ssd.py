@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from attnsim.by_hand import by_hand
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.implementations.linear.chunks import Chunks, Recurrence, Shape, Work, path_of
+from attnsim.models.implementations.linear.chunks import Chunks, Shape, Work, path_of
 from attnsim.models.implementations.linear.gated_delta import peak_bytes, prefill, recurring
 from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.axes import Tensor, along
@@ -98,6 +98,6 @@ def _chunked_bytes(w: Workload) -> int:
 
 
 RECORDS = (
-    prefill("mamba-ssm.ssd", "mamba-2", f"chunks of {CHUNK}, tiles of {TILE} x {TILE}", parts, _chunked_bytes),
-    recurring("mamba-ssm.state-update", "mamba-2", Recurrence(columns=16, warps=4, gates=2, delta=False)),
+    prefill("mamba-ssm.ssd", f"chunks of {CHUNK}, tiles of {TILE} x {TILE}", parts, _chunked_bytes),
+    recurring("mamba-ssm.state-update"),
 )

@@ -25,8 +25,8 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.implementations.fused.backward import dot_do_o, sums_of_groups
 from attnsim.models.implementations.fused.forward import flash_peak_bytes
-from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile, preset
-from attnsim.models.implementations.implementation import Builder, TileRequest, record
+from attnsim.models.implementations.fused.tile import BackwardTile, FlashTile
+from attnsim.models.implementations.implementation import Builder, TileRequest, preset, record
 from attnsim.models.implementations.selecting.walks import (
     INDEX_BYTES,
     LIST,
