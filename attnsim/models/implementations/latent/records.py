@@ -21,7 +21,7 @@ from attnsim.models.implementations.flash_attention_4 import plain_tile
 from attnsim.models.implementations.fused.building import alike
 from attnsim.models.implementations.fused.forward import flash_forward
 from attnsim.models.implementations.fused.tile import FlashTile
-from attnsim.models.implementations.implementation import Implementation, TileRequest, record
+from attnsim.models.implementations.implementation import Implementation, TileRequest, preset, record
 from attnsim.models.implementations.latent import tiles as mla_tiles
 from attnsim.models.implementations.latent.mla import copy, latent_attention, latent_combine, product
 from attnsim.models.implementations.latent.tiles import (
@@ -100,7 +100,7 @@ def _flash_mla_attention(w: Workload, gpu: Gpu) -> Attended:
 
     Its shares do not depend on the mask, so that with several queries the keys after a row tile are multiplied too.
     """
-    latent, own, tile = latent_of(w), absorbed(alike(w, "FlashMLA", RAGGED)), mla_tiles.flash_mla()
+    latent, own, tile = latent_of(w), absorbed(alike(w, "FlashMLA", RAGGED)), LatentTile(**preset("mla-flash"))
     if (latent.rank, latent.rope) != (512, 64):
         raise InputError(f"FlashMLA is compiled for a latent of 512x64, not {latent}; take sglang.triton-mla-absorbed")
     pieces, wanted = flash_mla_shares(own, tile, gpu.sm.count)
@@ -134,7 +134,7 @@ _TRITON_MERGE = partial(latent_combine, rows_per_block=1, threads=128, in_flight
 
 
 def _fa3_attention(w: Workload, gpu: Gpu) -> Attended:
-    tile = mla_tiles.fa3()
+    tile = LatentTile(**preset("mla-fa3"))
     splits, upper = mla_tiles.fa3_splits(w, gpu, tile)
     kernels, _, _, partials = _even_attention(w, tile, splits, _MERGE)
     exits = [copy(w, "combine (exits)")] if upper > 1 and not partials else []
@@ -149,7 +149,7 @@ def _triton_attention(w: Workload, gpu: Gpu) -> Attended:
 
 
 def _fmha_v2_attention(w: Workload, gpu: Gpu) -> Attended:
-    return _even_attention(w, mla_tiles.fmha_v2(), UNCUT, None)
+    return _even_attention(w, LatentTile(**preset("mla-fmha-v2")), UNCUT, None)
 
 
 def _trtllm_gen_attention(w: Workload, gpu: Gpu) -> Attended:

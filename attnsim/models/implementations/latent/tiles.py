@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -120,20 +120,6 @@ class LatentTile:
         return f"{self.rows} x {self.keys}, {self.warps} warps{stages}{heads}{again}{pairs}"
 
 
-def flash_mla() -> LatentTile:
-    """FlashMLA on Hopper: two warpgroups alternate on tiles of 64 tokens, each owning half of O ("seesaw")."""
-    return LatentTile(
-        64, 64, 8, "wgmma", "overlapped", stages=2, warpgroups=2, registers=255, persistent=True, max_blocks_per_sm=1
-    )
-
-
-def fa3() -> LatentTile:
-    """FlashAttention-3: one warpgroup computes S and P, two multiply with V, no overlap of the steps."""
-    return LatentTile(
-        64, 64, 8, "wgmma", stages=2, extra_threads=128, registers=168, longest_first=True, max_blocks_per_sm=1
-    )
-
-
 def triton_decode(gpu: Gpu) -> LatentTile:
     """SGLang's and vLLM's grouped decode kernel: 16 heads, 32 tokens; K and V are separate loads."""
     stages = 2 if gpu.sm.shared_memory_per_block_bytes > 128 * 1024 else 1
@@ -144,11 +130,6 @@ def triton_prefill(gpu: Gpu) -> LatentTile:
     """SGLang's extend kernel: 32 queries of one head, 32 tokens if shared memory is short, otherwise 64."""
     short = gpu.sm.shared_memory_per_block_bytes < 128 * 1024
     return LatentTile(32, 32 if short else 64, 8, reload=True, v_over_k=True, packed=False)
-
-
-def fmha_v2() -> LatentTile:
-    """TensorRT-LLM's FMHA v2 before Hopper and on sm_120: 64 x 64, K and V copied by chunks of columns."""
-    return LatentTile(64, 64, 4, reload=True, chunk=64, max_blocks_per_sm=1)
 
 
 def _tcgen05(rows: int, pair: int) -> LatentTile:
@@ -294,6 +275,7 @@ def flash_mla_pieces(blocks: Sequence[int], parts: int) -> list[Piece]:
     return [piece for _, _, piece in sorted(found)]
 
 
+COUNTED = ("steps", "masked", "missing_keys", "missing_rows")
 FINAL, PARTIAL, NOTHING = range(3)
 """Output of a block: its rows of O; a partial result in fp32; or nothing, as there was no key for it."""
 
@@ -363,19 +345,12 @@ def even_visits(w: Workload, tile: LatentTile, splits: Splits, *, merged: bool =
     part, number = np.concatenate([one.part for one in cut]), np.repeat(np.arange(len(cut)), len(cut[0].part))
     launched = np.flatnonzero(number < ranges[part])
     part = part[launched]
-    columns = [
-        np.concatenate([getattr(one, name) for one in cut])[launched]
-        for name in ("steps", "masked", "missing_keys", "missing_rows")
-    ]
-    written = np.where(of_parts[part] > 0, PARTIAL, FINAL)
-    (steps, masked, missing_keys, missing_rows, written), order = classes(*columns, written)
+    columns = [np.concatenate([getattr(one, name) for one in cut])[launched] for name in COUNTED]
+    (*counted, written), order = classes(*columns, np.where(of_parts[part] > 0, PARTIAL, FINAL))
     tiles = np.bincount(cut[0].part)
     blocks = [order[part == one].reshape(-1, count) for one, count in enumerate(tiles.tolist())]
     visits = Visits(
-        steps=steps,
-        masked=masked,
-        missing_keys=missing_keys,
-        missing_rows=missing_rows,
+        **dict(zip(COUNTED, counted, strict=True)),
         written=written,
         launches=_launches(w, tile, blocks, heads),
         partial_rows=sum(
@@ -399,15 +374,8 @@ def _launches(w: Workload, tile: LatentTile, blocks: Sequence[Ints], heads: int)
 def _with_idle(visits: Visits, blocks: int) -> Visits:
     """Append `blocks` blocks that have nothing to do."""
     last = Launch.alike(blocks, len(visits.steps))
-    return replace(
-        visits,
-        steps=np.append(visits.steps, 0),
-        masked=np.append(visits.masked, 0),
-        missing_keys=np.append(visits.missing_keys, 0),
-        missing_rows=np.append(visits.missing_rows, 0),
-        written=np.append(visits.written, NOTHING),
-        launches=(*visits.launches, last),
-    )
+    counted: dict[str, Any] = {name: np.append(getattr(visits, name), 0) for name in COUNTED}
+    return replace(visits, **counted, written=np.append(visits.written, NOTHING), launches=(*visits.launches, last))
 
 
 def flash_mla_visits(w: Workload, tile: LatentTile, pieces: Sequence[Piece]) -> Visits:
@@ -451,10 +419,5 @@ def split_requests(pieces: Sequence[Piece]) -> Counter[int]:
 def flash_mla_shares(w: Workload, tile: LatentTile, sms: int) -> tuple[list[Piece], int]:
     """Pieces of FlashMLA's schedule, and the number of parts by its rule."""
     wanted = max(1, sms // -(-w.seq_q * w.heads_q // tile.rows))
-    return pieces_of(w, tile, wanted), wanted
-
-
-def pieces_of(w: Workload, tile: LatentTile, parts: int) -> list[Piece]:
-    """The keys of all requests distributed over `parts` parts."""
     blocks = [-(-one.keys // tile.keys) for one in w.parts for _ in range(one.times)]
-    return flash_mla_pieces(blocks, parts)
+    return flash_mla_pieces(blocks, wanted), wanted
