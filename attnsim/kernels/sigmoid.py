@@ -13,7 +13,6 @@ from attnsim.kernels.device import Array, Device
 from attnsim.kernels.variant import Variant
 from attnsim.models.implementations.implementation import TileRequest
 from attnsim.models.implementations.own import flash as own_flash
-from attnsim.models.implementations.own import sigmoid as own_sigmoid
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import sigmoid_attention
@@ -28,7 +27,7 @@ def variants() -> tuple[Variant, ...]:
 
 def variant_of(one: Variant) -> Variant:
     """Return the sigmoid variant with the tile of a flash variant."""
-    return replace(one, source="sigmoid.cu", entry=own_sigmoid.ENTRY)
+    return replace(one, source="sigmoid.cu", entry=own_flash.SIGMOID_ENTRY)
 
 
 def sigmoid_forward(

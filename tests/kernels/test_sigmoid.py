@@ -8,7 +8,7 @@ import pytest
 from attnsim.kernels.arrays import random_arrays
 from attnsim.kernels.cpu_device import CpuDevice
 from attnsim.kernels.sigmoid import exercise, sigmoid_forward
-from attnsim.models.implementations.own.sigmoid import build
+from attnsim.models.implementations.own.flash import build_sigmoid
 from attnsim.models.mask.mask import Mask
 from attnsim.models.question.workload import Workload
 from attnsim.models.references.softmax import sigmoid_attention
@@ -34,7 +34,7 @@ def test_right_and_with_the_work_of_its_schedule(
     w = CASES[case]
     ran = exercise(cpu_device, w, seed=len(case))
     assert ran.largest_error() <= TOLERANCE[w.dtype], ran.errors()
-    schedule = build(w, cpu_device.gpu, None)
+    schedule = build_sigmoid(w, cpu_device.gpu, None)
     assert_matches_schedule(cpu_device, schedule)
     counters = cpu_device.launches[0].counters
     assert counters.tensor_flops == schedule.total("flops")

@@ -55,7 +55,7 @@ from attnsim.models.implementations.latent import records as latent
 from attnsim.models.implementations.linear import convolution, fla, gated_delta, kda, ssd
 from attnsim.models.implementations.names import in_bounds, span
 from attnsim.models.implementations.options import check_operations, check_options, surrounded, with_options
-from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, sigmoid, sparse
+from attnsim.models.implementations.own import backward, decode, flash, hopper, linear, sparse
 from attnsim.models.implementations.own import naive as own_naive
 from attnsim.models.implementations.selecting import dsa, flash_nsa, moba, nsa_decode, nsa_triton
 from attnsim.models.mask.mask import Mask
@@ -192,7 +192,9 @@ LIBRARIES = (
 
 OWN_KERNELS: tuple[Implementation, ...] = (
     *own_naive.RECORDS,
-    *(one.RECORD for one in (decode, sparse, flash, hopper, sigmoid, backward, linear)),
+    *(one.RECORD for one in (decode, sparse, flash, hopper)),
+    flash.SIGMOID_RECORD,
+    *(one.RECORD for one in (backward, linear)),
 )
 """The schedules of the CUDA kernels in :mod:`attnsim.kernels`."""
 

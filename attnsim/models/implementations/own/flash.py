@@ -1,4 +1,7 @@
-"""Schedule of ``kernels/cuda/flash.cu``: FlashAttention-2's loop order on any GPU since sm_80."""
+"""Schedules of two kernels with FlashAttention-2's loop order, on any GPU since sm_80.
+
+They are ``kernels/cuda/flash.cu`` and ``sigmoid.cu``, which has a sigmoid in place of the softmax.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,14 @@ from attnsim.models.implementations.own.resources import (
     registers_of,
 )
 from attnsim.models.question.workload import Workload
+from attnsim.models.schedule.operation import TileOp
 from attnsim.models.schedule.row_tiles import row_tiles
-from attnsim.models.schedule.schedule import Schedule, check_shared_memory
+from attnsim.models.schedule.schedule import Schedule, check_shared_memory, edited
 
-NAME = "attnsim.flash"
-ENTRY = "flash_forward"
+NAME, SIGMOID = "attnsim.flash", "attnsim.sigmoid"
+ENTRY, SIGMOID_ENTRY = "flash_forward", "sigmoid_forward"
+SIGMOID_OPERATIONS = 2
+"""Special-function operations per score of a sigmoid: ``ex2`` and the reciprocal of 1 plus it."""
 
 
 def _tile(rows: int, keys: int, stages: int, warps: int = 4) -> FlashTile:
@@ -138,4 +144,24 @@ def schedule_of(w: Workload, gpu: Gpu, tile: FlashTile) -> Schedule:
     return flash_schedule(w, NAME, [flash_forward(w, gpu, tile, ENTRY)], FusedTiles(tile))
 
 
+def build_sigmoid(w: Workload, gpu: Gpu, shape: TileRequest | None) -> Schedule:
+    """Schedule of the forward kernel of sigmoid attention.
+
+    Raises
+    ------
+    InputError
+        See :func:`able_tiles`.
+    """
+    tile = replace(choose_tile(w, gpu, shape, LEAN), rescale="seldom")
+    label = kernel_label(SIGMOID_ENTRY, constants(w.dtype, w.head_dim, tile))
+    tile = replace(tile, registers=registers_of(label, gpu, tile.threads), counts=counts_of(label, gpu))
+    kernel = edited(flash_forward(w, gpu, tile, SIGMOID_ENTRY, lse=False), _weighed)
+    return flash_schedule(w, SIGMOID, [kernel], str(tile))
+
+
+def _weighed(op: TileOp) -> TileOp:
+    return op._replace(exps=SIGMOID_OPERATIONS * op.scores) if op.kind == "vector" else op
+
+
 RECORD = record(NAME, build)
+SIGMOID_RECORD = record(SIGMOID, build_sigmoid)
