@@ -101,7 +101,7 @@ class MachineAnswer:
 
     @property
     def results(self) -> dict[str, Interval | None]:
-        """Results by the names of `attnsim.models.hardware.merits.RESULTS`."""
+        """Results by the names of `attnsim.models.hardware.units.RESULTS`."""
         return {"time": self.time_s, "energy": self.joules, "power": self.watts, "area": self.area, "cost": self.cost}
 
     def values(self) -> dict[str, float]:

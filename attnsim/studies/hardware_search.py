@@ -24,8 +24,8 @@ from attnsim.by_hand import by_hand
 from attnsim.errors import InputError
 from attnsim.models.hardware.area import area_mm2, cost_usd
 from attnsim.models.hardware.gpu import Change, Gpu
-from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import Interval
+from attnsim.models.hardware.units import RESULTS, column
 from attnsim.models.question.workload import Workload
 from attnsim.studies.hardware_case import NOT_OF_CASES, Answered, Case, speedup_of
 from attnsim.studies.hardware_machines import INFEASIBLE, Design, Evaluator, Mix, compared

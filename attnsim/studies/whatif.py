@@ -19,9 +19,8 @@ from attnsim.api.layer_answer import LayerAnswer
 from attnsim.errors import InputError, shown
 from attnsim.models.hardware.area import area_mm2, beyond_reticle, cost_usd
 from attnsim.models.hardware.gpu import Gpu, changes_text
-from attnsim.models.hardware.merits import RESULTS
 from attnsim.models.hardware.sections import FIELDS, Interval, changeable, changeable_alone
-from attnsim.models.hardware.units import bound_text
+from attnsim.models.hardware.units import RESULTS, bound_text
 from attnsim.models.mechanisms import playing
 from attnsim.models.question.headings import frame_of
 from attnsim.models.question.workload import Workload

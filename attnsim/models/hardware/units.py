@@ -1,4 +1,7 @@
-"""Table of the units that work occupies, on every SM and on the chip; a new unit is a new row."""
+"""Table of the units that work occupies, on every SM and on the chip, and of a machine's figures of merit."""
+
+Figures of merit of a machine (time, energy, power, area, cost): names, units and table columns.
+"""
 
 from __future__ import annotations
 
@@ -112,3 +115,12 @@ ASYNC_SHARE = by_hand(0.95, "share of the tensor peak that wgmma and tcgen05 rea
 MMA_SYNC_STALL = by_hand(
     0.48, "share of a product of mma.sync for which vector work stalls: FlashAttention-2 on A100 and on H100 agree"
 )
+
+
+RESULTS = {"time": "s", "energy": "J", "power": "W", "area": "mm2", "cost": "USD"}
+"""Results that a search over hardware can limit and minimise in addition to a GPU's figures, with units."""
+
+
+def column(name: str, end: str = "") -> str:
+    """Column of a result or of an end of its range: ``time_s``, ``time_low_s``; for a figure, its key."""
+    return "_".join(filter(None, (name, end, RESULTS[name].lower()))) if name in RESULTS else name
