@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from attnsim.errors import InputError
 from attnsim.models.hardware.units import UNITS as HARDWARE
 from attnsim.models.mechanisms import ALGORITHMS
 
-BLUE, ORANGE, GREEN, MAGENTA, BROWN, SKY, WINE, INK = range(8)
-"""Hues, as places in the list of a style; `INK` is that of text."""
-
-TENSORS = {
-    "Q": GREEN, "K": SKY, "V": BLUE, "S": ORANGE, "P": WINE, "O": BROWN,
-    "State": MAGENTA, "Latent": MAGENTA,
-    "dQ": GREEN, "dK": SKY, "dV": BLUE, "dS": ORANGE, "dP": WINE, "dO": BROWN,
-}  # fmt: skip
-"""Tensors; those of the rows (sums, masks, lists) have none and are grey. A gradient has its tensor's."""
-
-UNITS = {one.name: GREEN if one.moves else WINE for one in HARDWARE.values()} | {
-    "tensor": ORANGE,
-    "exp": BROWN,
-    "issue": INK,
-    "hbm": BLUE,
-    "l2": SKY,
-    "tensor_memory": MAGENTA,
-}
-"""Units: warm where they compute, cool where they move bytes. The lanes of all number formats share a hue, and
-load/store units that of the shared memory which they reach."""
-
-GROUPS = {"dense": INK, "sparse": MAGENTA, "linear": BROWN, "sharing": WINE}
-"""Algorithms by their group, where `FAMILIAR` does not name them."""
-
-FAMILIAR = {
-    "naive": ORANGE, "flash": BLUE, "flash-1": SKY, "flash-2": GREEN, "flash-3": BLUE, "split-kv": SKY,
-    "sliding-window": MAGENTA, "sparse": WINE, "sigmoid": INK, "longformer": INK, "bigbird": GREEN,
-    "efficient": GREEN, "performer": MAGENTA, "linformer": WINE,
-}  # fmt: skip
-"""Algorithms that are often compared; flash has the hue of flash-3, which it is on GPUs that run that."""
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
-STEPS: dict[str, tuple[str, int | None]] = {
-    "attention": ("attention", BLUE),
-    "projections": ("projections", SKY),
-    "mlp": ("MLP", GREEN),
-    "communication": ("collectives", MAGENTA),
-    "head": ("LM head", WINE),
-    "passes": ("norms, cache", BROWN),
-    "launches": ("launches", None),
-}
+def _hue(name: str) -> int:
+    """The place of a hue in the list of a style."""
+    return int(_TABLE["hues"].index(name))
+
+
+INK = _hue("ink")
+"""The hue of text."""
+TENSORS, GROUPS, FAMILIAR, _UNITS = (
+    {name: _hue(hue) for name, hue in _TABLE[part].items()} for part in ("tensors", "groups", "algorithms", "units")
+)
+UNITS = {one.name: _UNITS["moving" if one.moves else "computing"] for one in HARDWARE.values()} | _UNITS
+"""Units. The lanes of all number formats share a hue, and load/store units that of the shared memory which they
+reach."""
+STEPS = {name: (text, _hue(hue) if hue else None) for name, (text, hue) in _TABLE["steps"].items()}
 """Groups of the parts of a model's step, in the order in which they are drawn: what they are called, and the hue."""
 
 
@@ -80,18 +58,6 @@ def figure_hue(figure: str) -> int | None:
     group = figure.partition(".")[0]
     return unit_hue(named[0]) if named else unit_hue(group)
 
-
-COLOURS = ("#1F53D1", "#CF7D07", "#008054", "#C9259B", "#875D1A", "#2093F8", "#720047", "#000000")
-"""The hues of :mod:`attnsim.plots.styles` on a light page.
-
-Okabe and Ito's (jfly.uni-koeln.de/color), moved until any two differ by at least 22 in CIELAB for people with all cones
-and for those who miss one kind (Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009), each at 3:1 or more on the
-page.
-"""
-DARK = ("#587CDA", "#DF8522", "#4CE69B", "#D590B1", "#EDDC1D", "#ABB9FC", "#DF4E4D", "#FFFFFF")
-"""Hues on a dark page."""
-GREYS = ("#000000", "#949494", "#616161", "#303030") * 2
-"""Hues in print; dashes tell lines of one grey apart, names areas."""
 
 SIZE = 8.5
 """Smallest text of a page, in points."""
@@ -153,15 +119,9 @@ class Style:
         return self.colours[: hue % len(self.colours)].count(self.colour(hue))
 
 
-STYLES = {
-    one.name: one
-    for one in (
-        Style("light", "white", "black", "#333333", "#A8A8A8", "#E4E4E4", COLOURS),
-        Style("dark", "#15181C", "#F2F2F2", "#C8C8C8", "#7C828A", "#3A3F45", DARK),
-        Style("print", "white", "black", "#222222", "#C4C4C4", "#DDDDDD", GREYS),
-        Style("latex", "white", "black", "#222222", "#A8A8A8", "#E4E4E4", COLOURS, serif=True),
-    )
-}
+STYLES = {name: Style(name, **{**look, "colours": tuple(look["colours"])}) for name, look in _TABLE["styles"].items()}
+COLOURS = STYLES["light"].colours
+"""The hues on a light page."""
 
 DASHES = ("-", (0, (5, 2)), (0, (2.5, 1.5)), (0, (1, 1)))
 """Dash patterns of lines that share a colour."""

@@ -80,7 +80,8 @@ def test_every_hue_is_legible_on_its_page(style: object) -> None:
 
 
 def test_a_tensor_keeps_its_hue_in_copies_parts_and_transposes() -> None:
-    assert {tensor_hue(name) for name in ("K", "K'", "copy K", "K projected partial", "phi(K)"[4:5])} == {styles.SKY}
+    hue = styles.TENSORS["K"]
+    assert {tensor_hue(name) for name in ("K", "K'", "copy K", "K projected partial", "phi(K)"[4:5])} == {hue}
     assert tensor_hue("O partial") == tensor_hue("O") != tensor_hue("P")
     assert tensor_hue("LSE") is None and tensor_hue("mask") is None and tensor_hue("") is None
     named = [tensor_hue(name) for name in ("Q", "K", "V", "S", "P", "O", "State")]
