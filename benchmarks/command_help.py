@@ -18,17 +18,17 @@ def main() -> None:
     help.STORED.write_text(f"{text}\n", encoding="utf-8")
 
 
-def helps() -> dict[str, str]:
-    """The help of each command and group of commands, by the words that come before --help."""
+def helps() -> dict[str, list[str]]:
+    """The lines of the help of each command and group of commands, by the words that come before --help."""
     root = typer.main.get_command(app)
     return dict(_below(root, typer.Context(root, info_name="attnsim", **root.context_settings), ()))
 
 
-def _below(group: Any, context: Any, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _below(group: Any, context: Any, words: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
     for name in group.list_commands(context):
         one, path = group.get_command(context, name), (*words, name)
         own = one.make_context(name, [], context, resilient_parsing=True)
-        yield " ".join(path), one.get_help(own)
+        yield " ".join(path), one.get_help(own).splitlines()
         if hasattr(one, "commands"):
             yield from _below(one, own, path)
 

@@ -21,7 +21,7 @@ WIDTH = 80
 """Columns of the narrowest terminal whose help is not folded anew; two of them stay empty."""
 
 STORED = Path(__file__).with_name("help.json")
-"""The help of each command by its words, which `make outputs` writes."""
+"""The lines of the help of each command by its words, which `make outputs` writes."""
 
 PANELS = ("GPU and kernels", "Question", "Conditions", "Output")
 """The groups of a command's flags in its help, in order; other flags stand below them."""
@@ -136,7 +136,7 @@ def stored(words: Sequence[str]) -> str:
     """
     if words[-1:] not in (["--help"], ["-h"]) or shutil.get_terminal_size().columns < WIDTH:
         return ""
-    return str(json.loads(STORED.read_text(encoding="utf-8")).get(" ".join(words[:-1]), ""))
+    return "\n".join(json.loads(STORED.read_text(encoding="utf-8")).get(" ".join(words[:-1]), []))
 
 
 def summary(command: Any) -> str:
