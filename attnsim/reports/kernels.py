@@ -238,7 +238,7 @@ def run_tables(
     title = "Counted by the interpreter, and in the schedule that the simulator plays"
     yield Table(title, rows, right=("counted", "schedule"))
     if any(one.agrees is False and not one.must_agree for one in counts):
-        yield ("blocks and bytes must agree; FLOPs and exponentials the schedule charges by the tile")
+        yield "blocks and bytes must agree; FLOPs and exponentials the schedule charges by the tile"
 
 
 def traced(found: LiftedCall) -> Iterator[Block]:

@@ -108,7 +108,7 @@ def _pair(one: int, other: int) -> str:
 
 def model_figures(found: Model, memory: dict[str, Any]) -> Iterator[Block]:
     """Every figure of a model, its cache, and whether it fits."""
-    yield (f"{found.id}: {found.name}, {found.sharing}\n")
+    yield f"{found.id}: {found.name}, {found.sharing}\n"
     rows: list[dict[str, object]] = [
         {"figure": name, "value": str(value)}
         for name, value in _figures(found).items()

@@ -150,7 +150,7 @@ def _uncertainty(found: HardwareSearch, shown: Sequence[Design], cost: str) -> I
     if left:
         nearest = min(left, key=lambda one: sum(one.excess))
         figures = ", ".join(f"{key} {FIELDS[key].show(value)}" for key, value in nearest.figures.items())
-        yield (f"left out: {len(left)} that break a limit; the nearest, {figures}, breaks {'; '.join(nearest.broken)}")
+        yield f"left out: {len(left)} that break a limit; the nearest, {figures}, breaks {'; '.join(nearest.broken)}"
     spans = []
     for one in found.space.ranges:
         ends = sorted({machine.figures[one.key] for machine in rivals})
