@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Generic, cast
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.asking import KernelQuestion, Q, Question
-from attnsim.api.bounds import Bound, bounds_of, fastest, floor_s
+from attnsim.api.bounds import Bound, bounds_of
+from attnsim.api.building import shipped
+from attnsim.api.cells import cells
 from attnsim.api.comparing.ratios import Ratio, Timed, speedup
 from attnsim.api.playing import DoesNotFit, Played, shipped, with_alternatives
 from attnsim.api.trust import Reason, Trust, assess
@@ -138,18 +140,16 @@ class Reply(Generic[Q]):
         """The one row of :meth:`row` as a frame; :func:`attnsim.compare` gives several."""
         return frame_of([self.row()])
 
-    def shown(self: Reply[Question]) -> dict[str, str]:
+    def shown(self: Reply[Question]) -> dict[str, object]:
         """The cells of a table for people."""
         one = cast("Outcome", self)
         return {
             "algorithm": one.algorithm,
             "implementation": one.implementation,
             "gpu": self.machine,
-            "time": time_text(one.time_s) if one.fits else "too large",
-            "90 % range": interval_text(one.time_low_s, one.time_high_s, one.time_s),
+            **cells(one, "time", "90 % range"),
             "vs naive": times_text(one.speedup_vs_naive),
-            "busiest": bound_text(one.busiest),
-            "trust": one.trust.level,
+            **cells(one, "busiest", "trust"),
         }
 
     def __eq__(self, other: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated
 from attnsim import wording
 from attnsim.api import predict
 from attnsim.api.answer import Outcome
+from attnsim.api.cells import cells
 from attnsim.api.comparing.ratios import Ratio
 from attnsim.cli import options, outputs, question_flags, show
 from attnsim.cli.options import flag
@@ -17,7 +18,7 @@ from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.models.llm.files import load_model
 from attnsim.models.question.workload import Workload
 from attnsim.plots.roofline import roofline
-from attnsim.reports.predictions import cells, heading, trusted
+from attnsim.reports.predictions import heading, trusted
 from attnsim.tables import Block, Table, Unfolded, written
 
 GPU, MODEL, CHANGES = "h100-sxm5-80gb", "llama-3-8b", ("hbm.bandwidth=6TB/s", "tensor.bf16=2x")

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from attnsim import wording
 from attnsim.api.answer import Answer, Outcome
 from attnsim.api.asking import KernelQuestion
-from attnsim.api.bounds import fastest
+from attnsim.api.cells import cells
 from attnsim.api.comparing.levers import KernelLever, Lever, as_busy_text, busy_text, unturned
 from attnsim.api.explaining import Explanation, KernelFit
 from attnsim.api.lifted import KernelExplanation
 from attnsim.models.hardware.gpu import Gpu
 from attnsim.models.hardware.units import unit_text
-from attnsim.reports.predictions import cells
 from attnsim.tables import Block, Remarks, Table, texts
 from attnsim.wording import interval_text, number, share_text, time_text, times_text
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attnsim.api.answer import Outcome
+from attnsim.api.cells import cells
 from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.units import UNITS, unit_text
 from attnsim.reports.answers import Answer, Answered, Gain, Report, base_of, compared_with, fastest
 from attnsim.reports.explanations import SAME, timed_text
-from attnsim.reports.predictions import cells
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, interval_text, time_text
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import attnsim
 from attnsim.api.answer import Outcome
+from attnsim.api.cells import cells
 from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED
 from attnsim.api.comparing.levers import BETTER
 from attnsim.errors import InputError
@@ -43,7 +44,7 @@ from attnsim.reports.evidence import (
 )
 from attnsim.reports.explanations import anew_sentences, bound_sentences, levers_table
 from attnsim.reports.headline import answer_table, changes, headline, short_answer
-from attnsim.reports.predictions import TEXTS, caption, cells
+from attnsim.reports.predictions import TEXTS, caption
 from attnsim.tables import Table
 from attnsim.wording import NOTHING, ratio_text
 from attnsim.writing import write_whole, writing

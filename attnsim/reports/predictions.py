@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
-from attnsim.api.answer import Answer, Outcome
-from attnsim.api.asking import KernelQuestion
+from attnsim.api.answer import Outcome
+from attnsim.api.cells import cells
 from attnsim.api.comparing.baselines import UNCHANGED, UNFUSED, Ratios
 from attnsim.api.comparing.levers import why
 from attnsim.api.comparing.ratios import T
 from attnsim.api.comparing.splitting import Split
 from attnsim.errors import InputError
 from attnsim.models.hardware.gpu import Change
-from attnsim.models.hardware.units import bound_text
 from attnsim.models.mechanisms import MECHANISMS, find_mechanism, only_for
 from attnsim.models.question.workload import Workload
 from attnsim.tables import REMARKS, Block, Remarks, Table, folded
@@ -22,7 +20,6 @@ from attnsim.wording import (
     NOTHING,
     and_text,
     clock_text,
-    interval_text,
     number,
     spread_text,
     time_text,
@@ -68,28 +65,8 @@ def caption(question: Workload, over: Collection[str], shown: Collection[str] = 
     return text
 
 
-COLUMNS: Mapping[str, Callable[[Any], object]] = {
-    "time": lambda one: time_text(one.time_s) if one.fits else "too large",
-    "90 % range": lambda one: interval_text(one.time_low_s, one.time_high_s, one.time_s),
-    "HBM GB": lambda one: number(None if one.hbm_bytes is None else one.hbm_bytes / 1e9),
-    "TFLOP/s": lambda one: number(one.useful_flops_per_s and one.useful_flops_per_s / 1e12),
-    "busiest": lambda one: bound_text(one.busiest),
-    "blocks /SM": lambda one: one.blocks_per_sm,
-    "waves": lambda one: number(one.waves),
-    "floor": lambda one: time_text(one.floor_s),
-    "trust": lambda one: one.trust.level,
-    "bound": lambda one: str(one.bound or NOTHING),
-    "SM clock": lambda one: clock_text(one.clock_hz, one.clock_by) if one.clock_hz and one.clock_by else NOTHING,
-}
-"""The cells that every table has of a prediction, by the heads of their columns."""
-
 TEXTS = ("GPU", "algorithm", "busiest", "trust")
 """Columns that are no numbers."""
-
-
-def cells(one: Outcome | Answer[KernelQuestion], *heads: str) -> dict[str, object]:
-    """Cells of a prediction; a head may be folded."""
-    return {head: COLUMNS[head.replace("\n", " ")](one) for head in heads}
 
 
 def predicted(
