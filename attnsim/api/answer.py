@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, cast
 
 from attnsim.api.approximation import ApproximationError, approximation_errors
 from attnsim.api.asking import KernelQuestion, Q, Question
-from attnsim.api.bounds import Bound, bounds_of
-from attnsim.api.building import shipped
+from attnsim.api.bounds import Bound, bounds_of, fastest, floor_s
 from attnsim.api.cells import cells
 from attnsim.api.comparing.ratios import Ratio, Timed, speedup
 from attnsim.api.playing import DoesNotFit, Played, shipped, with_alternatives

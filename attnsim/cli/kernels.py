@@ -17,7 +17,7 @@ from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
 from attnsim.kernels import comparison, cpu_device
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
-from attnsim.kernels.comparison import Count
+from attnsim.kernels.cpu_device import Count
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
 from attnsim.kernels.resources import (
     ARCHITECTURES,
@@ -33,12 +33,11 @@ from attnsim.models.question.workload import Workload
 from attnsim.models.schedule.instructions import LiftedCall
 from attnsim.models.schedule.kernel_file import check_suffix, to_dict, write_kernels
 from attnsim.ptx import compile_cache, outcome
-from attnsim.ptx.adversarial import check_kind
 from attnsim.ptx.faults import Fault
 from attnsim.ptx.foreign import launching
 from attnsim.ptx.foreign.arguments import load_named
 from attnsim.ptx.foreign.launching import Ready
-from attnsim.ptx.outcome import Difference, Outcome
+from attnsim.ptx.outcome import Difference, Outcome, check_kind
 from attnsim.reports.kernels import (
     faults_of,
     foreign_run,
@@ -347,7 +346,7 @@ def trace(
 def _lifted(
     kernel: KernelFlags, gpu: str, inputs: str, registers: int | None, like: str | None, flags: OwnFlags, counted: bool
 ) -> LiftedCall:
-    from attnsim.kernels.lift import own, tracing
+    from attnsim.kernels.lift import tracing
 
     if kernel.given:
         if like:
@@ -357,6 +356,6 @@ def _lifted(
     operation = find_operation(kernel.name)
     where, question = gpu or operation.example_gpu, flags.workload(operation)
     try:
-        return own.lift_operation(operation, question, where, inputs, counted=counted)
+        return tracing.lift_operation(operation, question, where, inputs, counted=counted)
     except Fault as fault:
         raise InputError(str(fault)) from None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnsim.errors import InputError
 from attnsim.models.hardware.sections import FIELDS
 from attnsim.models.hardware.units import RESULTS, column
-from attnsim.plots.layout import Panel, longest
-from attnsim.plots.sheet import Picture, note, plain_axes
+from attnsim.plots.sheet import Panel, Picture, dots, legend, longest, note, plain_axes, size_of
 from attnsim.plots.styles import Style
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from attnsim import wording
 from attnsim.api.answer import Answer, Outcome
 from attnsim.api.asking import KernelQuestion
+from attnsim.api.bounds import fastest
 from attnsim.api.cells import cells
 from attnsim.api.comparing.levers import KernelLever, Lever, as_busy_text, busy_text, unturned
 from attnsim.api.explaining import Explanation, KernelFit

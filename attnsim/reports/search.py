@@ -14,9 +14,8 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.area import beyond_reticle, die_of, table, typical_shares, without_area
 from attnsim.models.hardware.gpu import Gpu
-from attnsim.models.hardware.merits import RESULTS, column
 from attnsim.models.hardware.sections import FIELDS
-from attnsim.models.hardware.units import bound_text
+from attnsim.models.hardware.units import RESULTS, bound_text, column
 from attnsim.plots.pareto import pareto
 from attnsim.plots.sheet import Picture
 from attnsim.reports.predictions import split_table

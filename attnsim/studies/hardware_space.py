@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from attnsim.errors import InputError, nearest, shown
 from attnsim.models.hardware.area import area_mm2
 from attnsim.models.hardware.gpu import TIMES, Gpu, decimal, new_value
-from attnsim.models.hardware.sections import FIELDS, changeable_alone
+from attnsim.models.hardware.sections import FIELDS, Interval, changeable_alone
 from attnsim.models.hardware.units import RESULTS
-from attnsim.units import parse_quantity
+from attnsim.units import EXAMPLES, parse_quantity
 
 FINE = 64
 """Number of steps of a range without a given step, if its figure is no count."""

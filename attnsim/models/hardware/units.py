@@ -1,8 +1,5 @@
 """Table of the units that work occupies, on every SM and on the chip, and of a machine's figures of merit."""
 
-Figures of merit of a machine (time, energy, power, area, cost): names, units and table columns.
-"""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
