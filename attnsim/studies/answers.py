@@ -13,7 +13,7 @@ from attnsim.api.adapting.own import OwnTimings
 from attnsim.api.lifted import predict_kernel
 from attnsim.api.tables import Cells, answer_columns, one_line
 from attnsim.models.question.columns import ADDED_COLUMNS
-from attnsim.studies.closed_answers import Texts, closed_forms, uncertainty
+from attnsim.studies.closed_answers import closed_forms, uncertainty
 from attnsim.studies.closed_form import BOUNDS
 from attnsim.studies.points import Point, counts, field_values, figures, point
 from attnsim.studies.study import COLUMNS, Chunk, Points, Study, Values
@@ -37,12 +37,16 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
         reason in ``error``.
     """
     points = study.columns(chunk.first, chunk.stop)
-    answers = _Answers(points.count)
+    answers: dict[str, Any] = {name: np.full(points.count, np.nan) for name in (*SECONDS, *BYTES)}
+    answers |= {name: np.full(points.count, "", dtype=object) for name in TEXTS}
     replayed = np.ones(points.count, dtype=bool)
     if study.method != REPLAY:
         replayed = _closed(study, points, answers, chunk.replays)
     for row in np.flatnonzero(replayed):
-        answers.put(int(row), replay(point(points, int(row)), study.cache, study.launch, study.own))
+        found = replay(point(points, int(row)), study.cache, study.launch, study.own)
+        for name, column in answers.items():
+            value = found.get(name)
+            column[row] = value if value is not None else "" if name in TEXTS else np.nan
     columns: dict[str, pa.Array] = {"point": pa.array(np.arange(chunk.first, chunk.stop))}
     columns |= _question_columns(points)
     if not study.kernels:
@@ -50,7 +54,10 @@ def answer(study: Study, chunk: Chunk) -> pa.Table:
     still = np.zeros(points.count, dtype=np.int64)
     columns |= {"cache": _named([study.cache], still), "launch": _named([study.launch], still)}
     columns["method"] = _named([CLOSED_FORM, REPLAY], replayed)
-    return pa.table(columns | answers.arrays())
+    made = {name: pa.array(answers[name], from_pandas=True) for name in ADDED_COLUMNS}
+    made |= {name: made[name].cast(pa.int64()) for name in BYTES}
+    made |= {name: made[name].dictionary_encode() for name in TEXTS}
+    return pa.table(columns | made)
 
 
 def replay(question: Point, cache: str, launch: str, own: OwnTimings | None = None) -> Cells:
@@ -63,39 +70,17 @@ def replay(question: Point, cache: str, launch: str, own: OwnTimings | None = No
         return {"error": one_line(error)}
 
 
-class _Answers:
-    """`ADDED_COLUMNS` of some points, all empty at first."""
-
-    def __init__(self, count: int) -> None:
-        self.numbers = {name: np.full(count, np.nan) for name in (*SECONDS, *BYTES)}
-        self.texts = {name: Texts(count) for name in TEXTS}
-
-    def put(self, row: int, found: Cells) -> None:
-        """Set the answer of one point."""
-        for name, column in self.numbers.items():
-            column[row] = np.nan if (value := found.get(name)) is None else value
-        for name, texts in self.texts.items():
-            texts.put(row, [str(found.get(name) or "")])
-
-    def arrays(self) -> dict[str, pa.Array]:
-        """Return the Arrow columns in the order of `ADDED_COLUMNS`."""
-        made = {name: pa.array(values, from_pandas=True) for name, values in self.numbers.items()}
-        made |= {name: made[name].cast(pa.int64()) for name in BYTES}
-        made |= {name: _named(texts.values, texts.codes) for name, texts in self.texts.items()}
-        return {name: made[name] for name in ADDED_COLUMNS}
-
-
-def _closed(study: Study, points: Points, answers: _Answers, replays: int | None) -> NDArray[np.bool_]:
+def _closed(study: Study, points: Points, answers: dict[str, Any], replays: int | None) -> NDArray[np.bool_]:
     """Fill in closed forms; returns the points to replay: the most uncertain ones, at most `replays`."""
     closed = closed_forms(points, study.cache, study.launch)
     rows, found = closed.rows, closed.estimate
-    answers.texts["error"] = closed.error
-    answers.numbers["predicted_s"][rows] = found.time_s
+    answers["error"][:] = closed.error
+    answers["predicted_s"][rows] = found.time_s
     for name in BYTES:
-        answers.numbers[name][rows] = np.round(closed.work[name])
-    answers.texts["trust"].put(rows, [NOT_PLAYED])
-    answers.texts["busiest"].put(rows, BOUNDS, found.busiest)
-    answers.texts["used_implementation"].put(rows, [item.record.name for item in closed.plans], closed.which)
+        answers[name][rows] = np.round(closed.work[name])
+    answers["trust"][rows] = NOT_PLAYED
+    answers["busiest"][rows] = np.array(BOUNDS, dtype=object)[found.busiest]
+    answers["used_implementation"][rows] = np.array([one.record.name for one in closed.plans], object)[closed.which]
     chosen = np.zeros(points.count, dtype=bool)
     if study.method != CLOSED_FORM:
         doubt = np.zeros(points.count)

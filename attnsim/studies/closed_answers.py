@@ -17,7 +17,7 @@ tensor rate scaled by 0.5 to 2; benchmarks/sweep_speed.py prints them): of the p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,36 +48,13 @@ LENGTHS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv")
 _LARGEST_CODE = 1 << 40
 
 
-class Texts:
-    """A column of texts with few distinct values, dictionary-encoded; all empty at first."""
-
-    def __init__(self, count: int) -> None:
-        self.codes = np.zeros(count, dtype=np.int64)
-        self._code_of = {"": 0}
-
-    @property
-    def values(self) -> list[str]:
-        """The distinct texts, by code."""
-        return list(self._code_of)
-
-    @property
-    def empty(self) -> NDArray[np.bool_]:
-        """True for points without a text, ``[points]``."""
-        return np.asarray(self.codes == 0)
-
-    def put(self, rows: Any, texts: Sequence[str], which: Any = 0) -> None:
-        """Set the text of some points: the same for all, or each the text of its index in `which`."""
-        codes = [self._code_of.setdefault(text, len(self._code_of)) for text in texts]
-        self.codes[rows] = np.array(codes, dtype=np.int64)[which]
-
-
 @dataclass(frozen=True, slots=True)
 class Closed:
     """Closed-form answers.
 
     Parameters
     ----------
-    error : Texts
+    error : ndarray of str
         Reason why a point has no answer; empty if it has one.
     rows : ndarray of int
         Points with an answer; the columns below belong to them.
@@ -87,7 +64,7 @@ class Closed:
         Figures of the points' GPUs.
     """
 
-    error: Texts
+    error: NDArray[np.object_]
     rows: Ints
     plans: tuple[Plan, ...]
     which: Ints
@@ -104,7 +81,7 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
     cache : {"warm", "cold"}
     launch : {"stream", "host", "graph", "kernel"}
     """
-    error = Texts(points.count)
+    error = np.full(points.count, "", dtype=object)
     sizes = counts(points)
     gpu = figures(points)
     odd = out_of_range(points, gpu) | (sizes["heads_q"] % sizes["heads_kv"] != 0)
@@ -114,9 +91,9 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
             question.gpu()
             question.workload()
         except InputError as problem:
-            error.put(row, [str(problem)])
+            error[row] = str(problem)
     plans, which = _plans(points, error)
-    good = error.empty
+    good = error == ""
     dense = np.prod([sizes[name].astype(np.float64) for name in ("batch", "heads_q", "seq_q", "seq_kv")], axis=0)
     small = 2 * dense * (sizes["head_dim"] + sizes["head_dim_v"]) <= MOST_FLOPS
     known = np.array([*(item.vectorised for item in plans), False])[which] & good & small
@@ -133,9 +110,9 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
         try:
             put(row, scheduled_work(point(points, int(row)).ask(cache, launch), plans[which[row]]))
         except InputError as problem:
-            error.put(row, [str(problem)])
+            error[row] = str(problem)
     _refuse_large(work["peak_bytes"], gpu["hbm.capacity"], error)
-    good = error.empty
+    good = error == ""
     rows, which = np.flatnonzero(good), which[good]
     gpu, work = ({name: column[good] for name, column in columns.items()} for columns in (gpu, work))
     return Closed(error, rows, plans, which, gpu, work, estimate(work, gpu, plans, which, launch))
@@ -156,9 +133,9 @@ def groups(points: Points, alike: Collection[str]) -> Ints:
     return code
 
 
-def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
+def _plans(points: Points, error: NDArray[np.object_]) -> tuple[tuple[Plan, ...], Ints]:
     """Return the groups' plans, and the index of each point's plan; -1 without a plan, with the reason in `error`."""
-    rows = np.flatnonzero(error.empty)
+    rows = np.flatnonzero(error == "")
     alike: tuple[str, ...] = (*LENGTHS, *TILE_FREE)
     if any(read_algorithm(name).splits for name in points.columns["algorithm"].values):  # refused with many queries
         alike = tuple(name for name in alike if name != "seq_q")
@@ -170,19 +147,19 @@ def _plans(points: Points, error: Texts) -> tuple[tuple[Plan, ...], Ints]:
             plans.append(plan(point(points, int(row))))
             plan_of[number] = len(plans) - 1
         except InputError as problem:
-            error.put(rows[group == number], [str(problem)])
+            error[rows[group == number]] = str(problem)
     which = np.full(points.count, -1, dtype=np.int64)
     which[rows] = plan_of[group]
     return tuple(plans), which
 
 
-def _refuse_large(peak: Floats, capacity: Floats, error: Texts) -> None:
+def _refuse_large(peak: Floats, capacity: Floats, error: NDArray[np.object_]) -> None:
     """Set the error of calls that do not fit the memory; sizes have three digits, so that few texts differ."""
-    large = np.flatnonzero(error.empty & (peak > capacity))
+    large = np.flatnonzero((error == "") & (peak > capacity))
     unit = 10.0 ** (np.floor(np.log10(peak[large])) - 2)
     rounded = np.round(peak[large] / unit) * unit
     pairs, which = np.unique(np.stack([rounded, capacity[large]]), axis=1, return_inverse=True)
-    error.put(large, [too_large(*pair) for pair in pairs.T.tolist()], which)
+    error[large] = np.array([too_large(*pair) for pair in pairs.T.tolist()], dtype=object)[which]
 
 
 BALANCED = by_hand(0.6, "share of the longest of compute, L2 and HBM from which on the second is near it")

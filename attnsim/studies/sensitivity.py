@@ -254,5 +254,5 @@ def times(question: Question, figures: Sequence[str], factors: Floats) -> Floats
     columns |= {name: Column(Axis(name, "choice", (value,)), (value,), still) for name, value in held.items()}
     closed = closed_forms(Points(0, count, columns), question.conditions.cache, question.conditions.launch)
     if len(closed.rows) < count:
-        raise InputError(next(text for text in closed.error.values if text))
+        raise InputError(next(filter(None, closed.error)))
     return closed.estimate.time_s
