@@ -112,9 +112,10 @@ def closed_forms(points: Points, cache: str, launch: str) -> Closed:
         except InputError as problem:
             error[row] = str(problem)
     _refuse_large(work["peak_bytes"], gpu["hbm.capacity"], error)
-    good = error == ""
-    rows, which = np.flatnonzero(good), which[good]
-    gpu, work = ({name: column[good] for name, column in columns.items()} for columns in (gpu, work))
+    rows = np.flatnonzero(error == "")
+    if len(rows) < points.count:
+        which = which[rows]
+        gpu, work = ({name: column[rows] for name, column in columns.items()} for columns in (gpu, work))
     return Closed(error, rows, plans, which, gpu, work, estimate(work, gpu, plans, which, launch))
 
 
