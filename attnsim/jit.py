@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -34,9 +35,10 @@ def _load_without_scipy() -> None:
     """Load numba's functions of arrays without SciPy's linear algebra: 0.1 s, for products that nothing here has.
 
     They look for it when they are loaded; whoever compiles such a product later in the same process still gets it.
+    Beside other threads, which may need it meanwhile, it is loaded.
     """
     name = "scipy.linalg"
-    if name in sys.modules:
+    if name in sys.modules or threading.active_count() > 1:
         return
     sys.modules[name] = None  # type: ignore[assignment]
     try:

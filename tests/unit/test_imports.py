@@ -169,3 +169,18 @@ def test_a_narrow_terminal_has_its_help_folded_anew(
     assert stored(["gpus", "show", "--help"]) == ""
     assert main(["gpus", "show", "--help"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
+PRODUCT = """
+import sys
+import numba, numpy as np
+from attnsim.jit import jit
+assert jit(lambda one: one + 1)(1) == 2
+assert "scipy.linalg" not in sys.modules, "its linear algebra was loaded"
+assert numba.njit(lambda one, two: one @ two)(np.ones((2, 3)), np.ones((3, 2))).sum() == 12
+"""
+
+
+def test_compiled_code_loads_no_linear_algebra_and_leaves_it_to_others() -> None:
+    done = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
