@@ -16,7 +16,7 @@ from attnsim.ptx.flow import Control, Flow, Go, control, suspended
 from attnsim.ptx.lanes import WARPGROUP, Indices, Mask
 from attnsim.ptx.machine import Machine, Step, operation, unsupported
 from attnsim.ptx.syntax import Immediate, Instruction
-from attnsim.ptx.tensor_cores import require_warpgroups
+from attnsim.ptx.warps import require_warpgroups
 
 
 def cluster_barrier(instruction: Instruction, machine: Machine) -> Control:

@@ -35,8 +35,8 @@ from attnsim.ptx.flow import CONTROLS, Control, Stalls
 from attnsim.ptx.lanes import Mask
 from attnsim.ptx.machine import OPERATIONS, Machine, Step, unsupported
 from attnsim.ptx.syntax import Function, Instruction
-from attnsim.ptx.tensor_cores import Watch
 from attnsim.ptx.tensor_memory import TensorMemory
+from attnsim.ptx.wgmma import Watch
 
 STEPS_LIMIT = 5_000_000
 LOOKED_UP_EVERY = 5_000

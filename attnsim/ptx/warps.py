@@ -55,6 +55,14 @@ def require_whole_warps(mask: Mask, name: str) -> None:
     )
 
 
+def require_warpgroups(mask: Mask, name: str) -> None:
+    """Raise InactiveLane for a warpgroup that is only partially active."""
+    group = mask.part_of_warpgroup
+    if group is not None:
+        here = int(mask.by_warp[4 * group : 4 * group + 4].sum() if len(mask.by_warp) % 4 == 0 else mask.by_warp[group])
+        raise InactiveLane(f"{name} needs all 128 threads of the warpgroup together, {here} are here", mask.lane(0))
+
+
 def _result_and_predicate(target: Operand, machine: Machine) -> tuple[Write, Write]:
     """Return closures that write both results of ``d|p``; without ``|p`` the second does nothing."""
     result, predicate = (*items(target), Symbol("_"))[:2]
