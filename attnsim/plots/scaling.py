@@ -203,23 +203,13 @@ def _speedups(
 
 
 def _line(axes: Axes, line: Series, heights: Sequence[float], look: Style) -> None:
-    axes.plot(
-        [place(one) for one in line.drawn],
-        heights,
-        color=look.colour(line.hue),
-        marker=line.marker,
-        markersize=0.55 * look.size,
-        markeredgecolor=look.page,
-        markeredgewidth=0.5,
-        linewidth=0.19 * look.size,
-        linestyle=look.dash(line.hue, line.before),
-        markevery=max(1, len(heights) // 12),
-        zorder=4,
-    )
+    how: dict[str, Any] = {"markeredgecolor": look.page, "markeredgewidth": 0.5, "zorder": 4}
+    how |= line.line(look, 0.19, 0.55) | {"markevery": max(1, len(heights) // 12)}
+    axes.plot([place(one) for one in line.drawn], heights, **how)
     limited = [(place(one), height) for one, height in zip(line.drawn, heights, strict=True) if _limited(one)]
     if limited:
-        at, how = list(zip(*limited, strict=True)), {"markeredgewidth": 0.14 * look.size, "zorder": 5}
-        dots(axes, at, look, look.colour(line.hue), 0.6, line.marker, look.page, **how)
+        at, rim = list(zip(*limited, strict=True)), 0.14 * look.size
+        dots(axes, at, look, look.colour(line.hue), 0.6, line.marker, look.page, markeredgewidth=rim, zorder=5)
 
 
 def _limited(one: Outcome) -> bool:
@@ -348,17 +338,8 @@ def _draw(
     ends = []
     for line in lines:
         xs, ys = [place(one, over) for one in line.drawn], [value(one) for one in line.drawn]
-        axes.plot(
-            xs,
-            ys,
-            color=look.colour(line.hue),
-            linewidth=0.15 * look.size,
-            marker=line.marker,
-            zorder=3,
-            markersize=(0.45 if len(xs) < 40 else 0.28) * look.size,
-            linestyle=look.dash(line.hue, line.before),
-            markevery=max(1, round(look.crowding * len(xs) / 40)),
-        )
+        how, every = line.line(look, 0.15, 0.45 if len(xs) < 40 else 0.28), max(1, round(look.crowding * len(xs) / 40))
+        axes.plot(xs, ys, zorder=3, markevery=every, **how)
         ends.append((xs[-1], ys[-1], named(line), look.colour(line.hue)))
     places = sorted({place(one, over) for line in lines for one in line.drawn})
     axes.set_xlim(places[0] - 0.02 * (places[-1] - places[0] or 1), places[-1] + 0.02 * (places[-1] - places[0] or 1))

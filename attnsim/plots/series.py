@@ -62,6 +62,11 @@ class Series:
         """Marker of its points."""
         return MARKERS[self.number % len(MARKERS)]
 
+    def line(self, look: Style, width: float, size: float) -> dict[str, Any]:
+        """How its line looks, as Matplotlib takes it, with its width and its markers' size in sizes of letters."""
+        how = {"color": look.colour(self.hue), "linestyle": look.dash(self.hue, self.before), "marker": self.marker}
+        return how | {"linewidth": width * look.size, "markersize": size * look.size}
+
 
 def series_of(predictions: Sequence[Outcome], over: Over = "seq") -> list[Series]:
     """Predictions grouped by what they are called, in the order in which the names come.
