@@ -152,22 +152,12 @@ def applied(style: Style) -> Iterator[None]:
     """Matplotlib's own defaults for text, ticks and axes, within the block."""
     import matplotlib as mpl
 
-    settings: dict[str, object] = {
-        "font.family": list(style.fonts),  # by name: a figure is often saved outside of this block
-        "text.color": style.text,
-        "axes.labelcolor": style.text,
-        "axes.edgecolor": style.text,
-        "axes.facecolor": style.page,
-        "xtick.color": style.text,
-        "ytick.color": style.text,
-        "figure.facecolor": style.page,
-        "savefig.facecolor": style.page,
-        "svg.hashsalt": "attnsim",  # the same picture is the same file
-        "svg.fonttype": "none",  # text stays text
-        "pdf.fonttype": 42,  # and fonts are TrueType: upload checks refuse Type 3
-        "ps.fonttype": 42,
-        "hatch.linewidth": 0.6,
-    }
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    blank = ("axes.facecolor", "figure.facecolor", "savefig.facecolor")
+    settings: dict[str, Any] = {
+        "font.family": list(style.fonts)
+    }  # by name: a figure is often saved outside of this block
+    settings |= dict.fromkeys(inked, style.text) | dict.fromkeys(blank, style.page) | _TABLE["matplotlib"]
     if style.serif:
         settings |= {"mathtext.fontset": "stix", "axes.unicode_minus": False}
     with mpl.rc_context(settings):  # type: ignore[arg-type]

@@ -272,10 +272,7 @@ def _error(step: StatedStep, view: View) -> dict[str, Any]:
     sizes = {"machines": 1.0, "change": float(np.mean([moved(one, two) for one, two in pairs]))}
     half = ratio_widths().half_width(ratio_widths().sd[name] * size for name, size in sizes.items())
     return {
-        "older": step.older,
-        "newer": step.newer,
-        "implementation": step.implementation,
-        "head_dim": step.head_dim,
+        **{name: getattr(step, name) for name in ("older", "newer", "implementation", "head_dim")},
         "view": view,
         "measured_low": step.low,
         "measured_high": step.high,
