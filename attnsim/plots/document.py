@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
+from string import Template
 
 from attnsim.tables import Table
 
@@ -142,49 +144,7 @@ NARROW = "(max-width: 45rem)"
 DARK = "screen and (prefers-color-scheme: dark)"
 """Paper is never dark."""
 
-STYLE = """
-:root{--page:#fff;--text:#1a1a1a;--faint:#555;--line:#d5d5d5;--tint:#f4f5f6;--link:#0b57a4;--shade:#0006}
-@media screen and (prefers-color-scheme:dark){
-:root{--page:#15181c;--text:#ececec;--faint:#b6bcc4;--line:#3f464e;--tint:#20252b;--link:#8cc2ff;--shade:#fff7}}
-*{box-sizing:border-box}
-body{font:1rem/1.5 system-ui,sans-serif;margin:0 auto;max-width:70rem;padding:1.5rem 1rem 3rem;color:var(--text);
-background:var(--page);overflow-wrap:break-word}
-h1{font-size:1.7rem;line-height:1.25;margin:.5rem 0}h2{font-size:1.3rem;margin:2.4rem 0 .6rem}
-h3{font-size:1.05rem;margin:1.6rem 0 .5rem}p,li{max-width:46rem}
-header p{font-size:1.1rem}footer,figcaption,caption{color:var(--faint)}footer{margin-top:3rem;font-size:.875rem}
-a{color:var(--link)}a:focus-visible,[tabindex]:focus-visible,summary:focus-visible{outline:3px solid var(--link);
-outline-offset:2px}
-.skip{position:absolute;left:-999rem}.skip:focus{position:static;display:inline-block;padding:.3rem .6rem}
-nav ul{columns:2 16rem;padding-left:1.2rem}main:focus{outline:none}
-.scroll{overflow-x:auto;margin:.8rem 0 1.4rem;background:
-linear-gradient(to right,var(--page) 40%,transparent) 0 0/3rem 100% no-repeat local,
-linear-gradient(to left,var(--page) 40%,transparent) 100% 0/3rem 100% no-repeat local,
-linear-gradient(to right,var(--shade),transparent) 0 50%/.8rem calc(100% - 4px) no-repeat scroll,
-linear-gradient(to left,var(--shade),transparent) 100% 50%/.8rem calc(100% - 4px) no-repeat scroll}
-table{border-collapse:collapse;font-size:.875rem;line-height:1.4}
-caption{text-align:left;padding-bottom:.4rem;max-width:min(46rem,100vw - 3.2rem)}
-th,td{padding:.25rem .7rem .25rem 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
-thead th{border-bottom:2px solid var(--line);vertical-align:bottom}tbody th{font-weight:600}
-.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.w{min-width:12rem}
-.s{white-space:nowrap}
-figure{margin:1rem 0 1.8rem}img{width:100%;height:auto;display:block}.wide img{min-width:44rem}
-figcaption{font-size:.875rem;margin-top:.5rem;
-max-width:46rem}
-details{margin:.8rem 0}summary{cursor:pointer}
-pre{background:var(--tint);padding:.7rem .9rem;overflow-x:auto;font-size:.8125rem;line-height:1.45}
-@page{size:A4;margin:16mm 14mm}
-@media print{
-body{font-size:9.5pt;max-width:none;padding:0}h1{font-size:17pt}h2{font-size:13pt;margin-top:1.3rem}h3{font-size:11pt}
-header p{font-size:11pt}table,figcaption{font-size:8pt}nav,.skip,.table-link{display:none}
-p,li,figcaption{max-width:none}
-h2,h3,summary,caption{break-after:avoid}figure,tr{break-inside:avoid}thead{display:table-header-group}
-.scroll{overflow:visible;background:none}.w{min-width:4rem;overflow-wrap:anywhere}
-th,td{padding:.12rem .45rem .12rem 0}.s,thead .n{white-space:normal}
-img{max-width:100%!important;max-height:9.4cm;width:auto}.wide img{min-width:0}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:7.5pt;border:1px solid var(--line);background:none}
-summary{list-style:none;font-weight:600}details::details-content{content-visibility:visible;height:auto;opacity:1}
-a{color:inherit;text-decoration:none}}
-"""
+PAGE, STYLE = (Path(__file__).with_suffix(suffix).read_text("utf-8") for suffix in (".html", ".css"))
 
 SHORT = 26
 """Letters up to which a column of text is kept on one line; columns of longer ones are kept from becoming narrow."""
@@ -199,21 +159,15 @@ def html_text(document: Document) -> str:
     ----------
     document : Document
     """
-    title = _safe(document.title)
     numbers = count(1)
-    entries = "".join(f'<li><a href="#{one.ident}">{_safe(one.title)}</a></li>' for one in document.sections)
-    sections = "\n".join(_section_html(one, 2, numbers) for one in document.sections)
-    foot = f"<footer>{_safe(document.foot)}</footer>\n" if document.foot else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(POLICY)}">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">Skip to the content</a>\n'
-        f"<header>\n<h1>{title}</h1>\n{_blocks_html(document.lead, 2, numbers)}\n</header>\n"
-        f'<nav aria-label="Contents"><ul>{entries}</ul></nav>\n'
-        f'<main id="main" tabindex="-1">\n{sections}\n</main>\n{foot}</body>\n</html>\n'
+    return Template(PAGE).substitute(
+        policy=html.escape(POLICY),
+        title=_safe(document.title),
+        style=STYLE,
+        contents="".join(f'<li><a href="#{one.ident}">{_safe(one.title)}</a></li>' for one in document.sections),
+        sections="\n".join(_section_html(one, 2, numbers) for one in document.sections),
+        lead=_blocks_html(document.lead, 2, numbers),
+        foot=f"<footer>{_safe(document.foot)}</footer>\n" if document.foot else "",
     )
 
 
