@@ -71,14 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
     """Print what was taken for a word as a line on stderr, once; other warnings as always."""
-    told: set[str] = set()
+    seen: set[str] = set()
     plain = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
         if not issubclass(category, Taken):
             plain(message, category, *where, **more)
-        elif str(message) not in told:
-            told.add(str(message))
+        elif str(message) not in seen:
+            seen.add(str(message))
             print(f"note: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():

@@ -58,12 +58,12 @@ def player() -> Finding:
         )
     stats = compiled.advance.stats
     first = f"SimPy for the first {players.PLAYED_BY_SIMPY:,} executions of a process"
-    told = f"{first}, then the compiled twin, numba {version('numba')}, which agrees with it; "
+    player_text = f"{first}, then the compiled twin, numba {version('numba')}, which agrees with it; "
     if stats.cache_path is None:
         fix = "set NUMBA_CACHE_DIR to a folder that may be written, so that it is compiled once"
-        return Finding("player", "missing", f"{told}compiled in {took:.1f} s, and anew by every process", fix)
+        return Finding("player", "missing", f"{player_text}compiled in {took:.1f} s, and anew by every process", fix)
     how = "loaded" if stats.cache_hits else "compiled just now, for the first time,"
-    return Finding("player", "ok", f"{told}{how} in {took:.1f} s")
+    return Finding("player", "ok", f"{player_text}{how} in {took:.1f} s")
 
 
 def example() -> tuple[Kernel, Program, int, int]:

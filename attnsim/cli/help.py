@@ -154,9 +154,9 @@ def refused(error: Any) -> str:
     if given_to is not None and why:
         return f"{given_to.opts[0]}: {why}"
     if flag is None or context is None:
-        told = str(error.format_message())
+        message = str(error.format_message())
         example = context.command.epilog if context is not None else ""
-        return f"{told.removesuffix('.')}; such as: {example}" if example and "Missing" in told else told
+        return f"{message.removesuffix('.')}; such as: {example}" if example and "Missing" in message else message
     every = list(commands(context.find_root().command))
     having = [path for path, command in every if _has(command, flag)]
     taking = [f"{path} {one.metavar}" for path, command in every if (one := _argument(command, flag)) is not None]
@@ -176,9 +176,9 @@ def _too_many(ctx: Any, word: str) -> str:
     """A word on the command line that is no flag's value, and the flag that it goes with, where it names something."""
     taken = " ".join(one.metavar for one in ctx.command.params if one.param_type_name == "argument" and one.metavar)
     flags = (flag for flag, names in _names().items() if _has(ctx.command, flag) and _names_one(word, names))
-    told = next((f"write {flag} {word}" for flag in flags), f"{ctx.command_path} --help lists its flags")
+    message = next((f"write {flag} {word}" for flag in flags), f"{ctx.command_path} --help lists its flags")
     what = f"no more words than {taken}" if taken else "flags only"
-    return f"{ctx.command_path} takes {what}, not {shown(word)}; {told}"
+    return f"{ctx.command_path} takes {what}, not {shown(word)}; {message}"
 
 
 def _names() -> dict[str, Collection[str]]:

@@ -162,8 +162,8 @@ class KernelFlags:
         """
         what = [*([self.name] if self.name else []), *self.given]
         if len(what) != 1:
-            told = f"{' and '.join(what)} are given" if what else f"nothing to {context.command.name} is given"
-            raise InputError(f"{told}; give one of NAME (attnsim kernels list), --ptx, --cuda and --triton")
+            given_text = f"{' and '.join(what)} are given" if what else f"nothing to {context.command.name} is given"
+            raise InputError(f"{given_text}; give one of NAME (attnsim kernels list), --ptx, --cuda and --triton")
         launching = (one.name for one in fields(self) if one.name not in ("name", *NAMING))
         refused = (*launching, *others) if self.name else (*(one.name for one in fields(OwnFlags)), *own)
         if wrong := [

@@ -58,8 +58,8 @@ def predict_layers(wanted: PredictFlags) -> None:
             if wanted.split_changes:
                 splits.append(split_layer(filled.model, machine, seq=length or 0, **asked))
     answers.sort(key=lambda one: one.base is not None)
-    told = "\nlayer with {} on {}"
-    tables = (split_table(one, told.format(tokens_text(one.changed.workload), one.changed.gpu)) for one in splits)
+    title = "\nlayer with {} on {}"
+    tables = (split_table(one, title.format(tokens_text(one.changed.workload), one.changed.gpu)) for one in splits)
     blocks = chain(layers(title_of(filled, flags.tp), how.launch, answers), tables)
     show.give(
         wanted.json, (one.to_dict() for one in (splits if wanted.split_changes else answers)), blocks, wanted.verbose

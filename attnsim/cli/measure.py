@@ -62,8 +62,8 @@ def measure(
     operations, left_out = chosen(names, bench.device.gpu)
     outputs.make_folder(out)
     records = Records(out / FILE_NAME)
-    with progress.gpu_errors(), progress.budget("measuring", 60 * minutes) as told:
-        finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, progress=told)
+    with progress.gpu_errors(), progress.budget("measuring", 60 * minutes) as shown:
+        finished = run(bench, records, operations, budget_s=60 * minutes, keep_going=keep_going, progress=shown)
     for line in left_out:
         print(line, file=sys.stderr)
     if (finished.wrong and not keep_going) or finished.stopped:

@@ -80,9 +80,9 @@ def _algorithms(question: Workload, algorithm: str, imitated: list[str], flags: 
     names = options.words([algorithm or ",".join(dict.fromkeys(usual))], "--algorithm")
     if only and not set(only) & set(names):
         window, mask = flags.window, flags.mask
-        told = f"--window {window}" if window else f"--mask {mask!r}" if mask else f"the mask of --model {flags.model}"
+        which = f"--window {window}" if window else f"--mask {mask!r}" if mask else f"the mask of --model {flags.model}"
         who = " and ".join(only) if question.mask.is_band else only[0]
-        raise InputError(f"{told} is for {who}, not for --algorithm {','.join(names)}; add {only[0]}")
+        raise InputError(f"{which} is for {who}, not for --algorithm {','.join(names)}; add {only[0]}")
     return names
 
 
@@ -106,8 +106,8 @@ def _predict_cases(cases: Path, asked: PredictFlags) -> None:
     failed = int((result["error"] != "").sum())
     if out is not None:
         write_table(result, out)
-        told = f", {failed} of them not: see column error" if failed else ""
-        print(f"{len(result)} rows predicted to {out}{told}", file=sys.stderr)
+        missing = f", {failed} of them not: see column error" if failed else ""
+        print(f"{len(result)} rows predicted to {out}{missing}", file=sys.stderr)
     if asked.json:
         show.print_json(result.astype(object).where(result.notna(), None).to_dict("records"))
     elif out is None:

@@ -49,7 +49,7 @@ class Worker:
 
     def __init__(self, answered: Answered, nice: int) -> None:
         self.pipe, theirs = COPIED.Pipe()
-        self.told, self.begun = asyncio.Event(), False
+        self.ready, self.begun = asyncio.Event(), False
         self.process = COPIED.Process(target=_play, args=(answered, theirs, nice))
         Thread(target=self._start, args=(theirs,), daemon=True).start()  # the first waits for what it is a copy of
 
@@ -82,10 +82,10 @@ class Worker:
 
     async def _next(self) -> Any:
         loop, place = asyncio.get_running_loop(), self.pipe.fileno()
-        self.told.clear()
-        loop.add_reader(place, self.told.set)
+        self.ready.clear()
+        loop.add_reader(place, self.ready.set)
         try:
-            await self.told.wait()
+            await self.ready.wait()
         finally:
             loop.remove_reader(place)
         return self.pipe.recv()
@@ -97,7 +97,7 @@ class Worker:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.kill()  # one that has no group yet
         self.pipe.close()  # one that has not begun ends by this
-        self.told.set()
+        self.ready.set()
 
 
 def _play(answered: Answered, pipe: Connection, nice: int) -> None:
@@ -211,8 +211,8 @@ class Desk:
             if not self.closed:
                 return await workers.answer(name, body)
         except TimeoutError:
-            told = f"this takes more than {workers.deadline_s:g} s, which is all that the page has; ask for less of it"
-            return 400, {"ok": False, "error": f"{told}, or on the command line"}
+            text = f"this takes more than {workers.deadline_s:g} s, which is all that the page has; ask for less of it"
+            return 400, {"ok": False, "error": f"{text}, or on the command line"}
         except (EOFError, OSError):
             pass
         return 422, {"ok": False, "error": "the process that played this has ended; ask again", "fault": True}

@@ -174,10 +174,10 @@ def _levers(state: State) -> Shown:
     found = [_explained(state, gpu) for gpu in reversed(state.machines)]
     rows, *base = [[*map(asdict, one.levers), *map(asdict, one.kernel_levers)] for one in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    told = bound_sentences(found[0])
-    more = {"sentences": [*told, *anew_sentences(found[0])], "next_lever": told[-1]}
+    sentences = bound_sentences(found[0])
+    more = {"sentences": [*sentences, *anew_sentences(found[0])], "next_lever": sentences[-1]}
     title = "The call with each figure of the GPU twice as good, and the kernel changed in one property"
-    return Shown(title, told[-1], columns, rows, base[0] if base else (), more=more)
+    return Shown(title, sentences[-1], columns, rows, base[0] if base else (), more=more)
 
 
 def _layer(state: State) -> Shown:

@@ -203,8 +203,8 @@ class State:
     @property
     def cases(self) -> list[Case]:
         """The workloads of a budget."""
-        told = [weighted(text) for text in self.case_texts]
-        mine = [(self._with(what), weight, what) for what, weight in told] or [(self, 1.0, "")]
+        weights = [weighted(text) for text in self.case_texts]
+        mine = [(self._with(what), weight, what) for what, weight in weights] or [(self, 1.0, "")]
         return each_once([Case(one.question, weight, what, cache=one.cache) for one, weight, what in mine])
 
     def _with(self, what: str) -> State:
@@ -253,11 +253,11 @@ class State:
     def stale(self) -> str:
         """Remark on an address that was made by another version, or with other fitted numbers."""
         now = {"v": attnsim.__version__, "cal": calibration()}
-        told = {"v": "version {}", "cal": "calibration {}"}
+        forms = {"v": "version {}", "cal": "calibration {}"}
         other = [key for key in now if self.get(key) not in ("", now[key])]
         if not other:
             return ""
-        made, here = (" and ".join(told[key].format(one[key]) for key in other) for one in (self.texts, now))
+        made, here = (" and ".join(forms[key].format(one[key]) for key in other) for one in (self.texts, now))
         return f"This address was made with {made}; the numbers here are of {here}."
 
 

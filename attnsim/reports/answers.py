@@ -165,13 +165,13 @@ def steps(asked: ReportStudy) -> int:
     return sum(len(case.questions) + 2 for case in cases(asked))
 
 
-def answer(asked: ReportStudy, told: Progress = lambda: None) -> Report:
+def answer(asked: ReportStudy, done: Progress = lambda: None) -> Report:
     """Predict, explain and trace everything that a report shows.
 
     Parameters
     ----------
     asked : ReportStudy
-    told : callable, optional
+    done : callable, optional
         Called after each of `steps`.
 
     Raises
@@ -179,7 +179,7 @@ def answer(asked: ReportStudy, told: Progress = lambda: None) -> Report:
     InputError
         When no point of the study can be answered.
     """
-    found = [_answered(case, asked, told) for case in cases(asked)]
+    found = [_answered(case, asked, done) for case in cases(asked)]
     report = Report(asked, tuple(found))
     report = replace(report, cases=tuple(replace(case, names=report.names) for case in found))
     if not any(case.predictions for case in report.cases):
@@ -188,7 +188,7 @@ def answer(asked: ReportStudy, told: Progress = lambda: None) -> Report:
     return report
 
 
-def _answered(case: Case, asked: ReportStudy, told: Progress) -> Answered:
+def _answered(case: Case, asked: ReportStudy, done: Progress) -> Answered:
     answers: list[Answer] = []
     same: list[str] = []
     for one in case.questions:
@@ -197,11 +197,11 @@ def _answered(case: Case, asked: ReportStudy, told: Progress) -> Answered:
             same += [what] if what else []
         else:
             answers.append(found)
-        told()
+        done()
     explanations = tuple(_explanations(answers, asked))
-    told()
+    done()
     traces = tuple(_traces(answers, asked)) if "timeline" in asked.pictures else ()
-    told()
+    done()
     return Answered(case, tuple(answers), tuple(dict.fromkeys(same)), explanations, traces)
 
 

@@ -244,8 +244,8 @@ def _best(found: Explanation) -> str:
         return "No single figure of the GPU makes the call faster."
     names = {"clock": "the clock", "SMs": "the SMs"}
     most = sorted((best, *whole), key=lambda lever: -lever.speedup)
-    told = (f"{names.get(lever.unit, lever.figure)} {times_text(lever.speedup)}" for lever in most)
-    return f"Gains with one of them twice as good: {', '.join(told)}."
+    gains = (f"{names.get(lever.unit, lever.figure)} {times_text(lever.speedup)}" for lever in most)
+    return f"Gains with one of them twice as good: {', '.join(gains)}."
 
 
 def file_row(one: Answer[KernelQuestion], first: Answer[KernelQuestion]) -> dict[str, object]:

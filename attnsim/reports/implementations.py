@@ -99,7 +99,7 @@ def able(found: list[Implementation], gpu: str | None, passes: str | None) -> li
 
 def _lines(one: Implementation, width: int) -> Iterator[str]:
     """One implementation in full."""
-    told = {
+    facts = {
         "called by": "; ".join(one.calls) or "nobody: the fewest passes that can be made",
         "code": one.source + (" (closed: the nearest public schedule is played)" if one.closed else ""),
         "versions": ", ".join(one.versions),
@@ -109,7 +109,7 @@ def _lines(one: Implementation, width: int) -> Iterator[str]:
         "also called": some(known_as(one), "names.csv"),
     }
     yield one.name
-    for head, text in told.items():
+    for head, text in facts.items():
         if text:
             yield from textwrap.wrap(
                 text, width, initial_indent=f"  {head:12}", subsequent_indent=" " * 14, break_on_hyphens=False

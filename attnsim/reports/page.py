@@ -57,13 +57,13 @@ Drawn = dict[str, list[Picture]]
 """Pictures by the address of their section."""
 
 
-def draw(report: Report, told: Progress = lambda: None) -> Drawn:
+def draw(report: Report, done: Progress = lambda: None) -> Drawn:
     """The pictures that the study asks for.
 
     Parameters
     ----------
     report : Report
-    told : callable, optional
+    done : callable, optional
         Called after each case.
     """
     made: dict[str, tuple[str, Callable[[Answered, str], list[Picture]]]] = {
@@ -76,7 +76,7 @@ def draw(report: Report, told: Progress = lambda: None) -> Drawn:
         for ident, (name, drawn_of) in made.items():
             if name in report.asked.pictures and case.predictions:
                 found[ident] += drawn_of(case, f"{name}-{place}")
-        told()
+        done()
     return found
 
 

@@ -115,7 +115,7 @@ def units_pictures(case: Answered, name: str) -> list[Shown]:
 
 def _units(group: Group, case: Answered) -> Shown:
     predictions = group.predictions
-    told = " ".join(
+    words = " ".join(
         f"{one.algorithm} on {case.machine(one)} takes {time_text(one.time_s)}: "
         + ", ".join(
             f"{unit_text(unit)} {100 * busy / (one.time_s or 1.0):.0f} %"
@@ -126,7 +126,7 @@ def _units(group: Group, case: Answered) -> Shown:
         for one in predictions
         if one.time_s
     )
-    alt = f"Bars: the share of each call's time in which a unit is busy. {told}"
+    alt = f"Bars: the share of each call's time in which a unit is busy. {words}"
     return on_page(units.units(predictions, case.marked), group.name, group.label, alt)
 
 
@@ -139,14 +139,14 @@ def timeline_pictures(case: Answered, name: str) -> list[Shown]:
     found = [made for _, made in named]
     picture = timeline.timeline(found, titles, f"One SM, all panels on one scale of time; {case.case.workload}")
     span = timeline.span_of(found)
-    told = []
+    words = []
     for title, made in zip(titles, found, strict=True):
         kernel = max(made.kernels, key=lambda item: item.time_s)
         tensor, softmax, both = (f"{100 * part:.0f} %" for part in timeline.overlap(kernel, span))
-        told.append(f"{title}, {kernel.name}: tensor cores {tensor}, softmax {softmax}, both at once {both}.")
+        words.append(f"{title}, {kernel.name}: tensor cores {tensor}, softmax {softmax}, both at once {both}.")
     alt = (
         f"Bars by warpgroup and by copied tensor over the first {time_text(span)}. Busy from the first multiplication "
-        f"on: {' '.join(told)}"
+        f"on: {' '.join(words)}"
     )
     return [on_page(picture, name, case.case.name, alt)]
 

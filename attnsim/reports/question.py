@@ -72,9 +72,9 @@ class Asked:
         except InputError as error:
             refusal = str(error)  # a number format that only the changed GPU has
         found = [Group(f"{base.id}, unchanged", unchanged, [], refusal)]
-        told = "; ".join(str(one) for one in machine.changes if one not in base.changes)
+        settings = "; ".join(str(one) for one in machine.changes if one not in base.changes)
         for number, way in enumerate(ways):
-            title = f"the same changes, {way} tiles" if number else f"{base.id} with {told}; {way} tiles"
+            title = f"the same changes, {way} tiles" if number else f"{base.id} with {settings}; {way} tiles"
             try:
                 answers = self.answers(question, machine, way)
                 same = number > 0 and all(item.tiles == "shipped" for item in answers)

@@ -294,8 +294,8 @@ def _all_reduces(found: WhatIf) -> str:
     """Which columns have the all-reduces of several GPUs, and which leave them out."""
     scopes = dict.fromkeys(column.of for column in found.columns if any(case.tp > 1 for case in column.cases))
     without = " and ".join(of for of in scopes if of != "model")
-    told = [f"left out of {without}"] * bool(without) + ["part of the model's time"] * ("model" in scopes)
-    return f"All-reduces: {', '.join(told)}" if told else ""
+    parts = [f"left out of {without}"] * bool(without) + ["part of the model's time"] * ("model" in scopes)
+    return f"All-reduces: {', '.join(parts)}" if parts else ""
 
 
 def _name(row: Row) -> str:
