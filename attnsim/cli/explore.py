@@ -38,7 +38,7 @@ def explore(
         from attnsim.explore import build as pages
 
         pages.check_folder(build)
-        with progress.rate("answering states", pages.count()) as done:
+        with progress.steps("answering states", pages.count()) as done:
             written = pages.build(build, done)
         if json:
             show.print_json([{"folder": str(build), "files": written}])

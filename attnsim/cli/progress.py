@@ -41,13 +41,6 @@ def _bar(what: str, total: float, *columns: str) -> Iterator[tuple[Progress, Tas
 
 
 @contextmanager
-def steps(what: str, count: int) -> Iterator[Callable[[], None]]:
-    """A bar of `count` steps; yields the function that says that one is done."""
-    with _bar(what, count, "MofNCompleteColumn", "TimeRemainingColumn") as (bar, task):
-        yield lambda: bar.advance(task)
-
-
-@contextmanager
 def plays(what: str = "playing") -> Iterator[Callable[[str, int, int], None]]:
     """A bar of a kernel's thread blocks once it takes long; yields the callback (kernel, blocks ended, blocks)."""
     with ExitStack() as until_done:
@@ -81,11 +74,11 @@ def budget(what: str, seconds: float) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def rate(what: str, count: int) -> Iterator[Callable[[int], None]]:
-    """A bar of `count` points with their rate and the time left; yields the function that counts more done."""
+def steps(what: str, count: int) -> Iterator[Callable[..., None]]:
+    """A bar of `count` steps with their rate and the time left; yields the function that counts one more, or many."""
     with _bar(what, count, "MofNCompleteColumn", "{task.fields[rate]}", "TimeRemainingColumn") as (bar, task):
 
-        def advance(points: int) -> None:
+        def advance(points: int = 1) -> None:
             bar.advance(task, points)
             speed = bar.tasks[0].speed
             bar.update(task, rate="" if speed is None else f"{speed:,.0f}/s")
@@ -94,6 +87,7 @@ def rate(what: str, count: int) -> Iterator[Callable[[int], None]]:
 
 
 FAILED = 1
+"""Exit code of a command that ran and found a fault."""
 
 
 def fail(*lines: str) -> NoReturn:

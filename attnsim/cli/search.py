@@ -100,7 +100,7 @@ def hardware(
     prices = Prices.parse(cost) if cost else None
     space = Space.read(call.machine, vary, limit)
     goals = options.words([minimise], "--minimise")
-    with progress.rate("answering machines", min(points, space.size)) as done:
+    with progress.steps("answering machines", min(points, space.size)) as done:
         found = search_hardware(
             cases,
             space,

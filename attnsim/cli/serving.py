@@ -14,7 +14,7 @@ from attnsim.cli import given, options, question_flags, show, table_flags
 from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
 from attnsim.cli.progress import busy
-from attnsim.cli.question_flags import LaunchFlags, QuestionFlags, asking
+from attnsim.cli.question_flags import CallFlags, asking
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.question.case_file import write_table
 from attnsim.models.question.headings import frame_of
@@ -28,7 +28,7 @@ _NOT_OF_STEPS = (
 )
 
 
-@asking(without=(*_NOT_OF_STEPS, "set_columns", "save_map"), launch="graph")
+@asking(without=(*_NOT_OF_STEPS, "algorithm", "set_columns", "save_map"), gpu="", launch="graph")
 def serving(
     trace: Annotated[
         Path,
@@ -37,16 +37,12 @@ def serving(
     *,
     context: typer.Context,
     columns: table_flags.ColumnFlags,
-    gpu: options.OneGpu = "",
-    implementation: options.ImplementationName = None,
-    flags: QuestionFlags,
-    changes: options.Changes = [],  # noqa: B006 Typer copies it
+    call: CallFlags,
     tokens: Annotated[int, options.count("Tokens of a step at most.", STEPS)] = 2048,
     sequences: Annotated[int, options.count("Sequences that run at a time at most.", STEPS)] = 256,
     rest: Annotated[float, options.amount("Time of a step beside what is timed, ms.", STEPS, metavar="MS")] = 0.0,
     stride: Annotated[int, options.count("Predict one of N steps that decode alike.", STEPS)] = 8,
     ep: options.ExpertGpus = None,
-    how: LaunchFlags,
     out: Annotated[Path | None, flag("FILE", "The steps, CSV or Parquet.")] = None,
     plot: Plot,
     verbose: options.Details = False,
@@ -59,14 +55,15 @@ def serving(
     if out is not None:
         table_flags.check_table(out)
     found = read_requests(trace, columns.naming())
-    asked = {**vars(how), "implementation": implementation}
+    flags = call.flags
+    asked = {**vars(call.how), "implementation": call.implementation}
     if flags.model is None:
         given.refuse(context, "goes with --model, whose experts it divides", ("ep",))
-        machine = question_flags.changed(load_gpu(gpu), changes)
+        machine = call.machine
         asked |= {"prompt": found[0].prompt, "cache": flags.cache}
         timing = timed_attention(flags.workload(seq=1), machine, **asked)
     else:
-        machine = question_flags.changed(load_gpu(gpu), changes, joined=max(flags.tp, ep or 0) > 1)
+        machine = question_flags.changed(load_gpu(call.gpu), call.changes, joined=max(flags.tp, ep or 0) > 1)
         asked |= {"dtype": flags.dtype, "tp": flags.tp, "ep": ep or 0, "cache": flags.cache or "cold"}
         timing = timed_model(flags.whole, machine, kernel=flags.kernel, **asked)
     with busy("stepping"):

@@ -44,7 +44,7 @@ def sweep(
         outputs.check_output(path)
     started = time.perf_counter()
     try:
-        with progress.rate("answering", len(asked)) as done:
+        with progress.steps("answering", len(asked)) as done:
             finished = run(asked, out, jobs=jobs, backend=backend, scheduler=scheduler, progress=done)
     except KeyboardInterrupt:
         print(f"interrupted; what is finished is in {out}, the same command goes on with the rest", file=sys.stderr)

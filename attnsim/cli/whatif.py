@@ -13,10 +13,8 @@ from attnsim.cli.cases import cases_of
 from attnsim.cli.help import MACHINE, QUESTION
 from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
-from attnsim.cli.question_flags import NOT_OF_LAYERS, LaunchFlags, QuestionFlags, asking
+from attnsim.cli.question_flags import NOT_OF_LAYERS, CallFlags, QuestionFlags, asking
 from attnsim.errors import InputError, shown
-from attnsim.models.hardware.files import load_gpu
-from attnsim.plots.changes import whatif as picture
 from attnsim.plots.files import write_csv
 from attnsim.reports.search import whatif as what_ifs
 from attnsim.studies.hardware_case import Case
@@ -27,23 +25,19 @@ SCOPES = ("attention", "layer", "model")
 _row, _column = partial(flag, panel=MACHINE), partial(flag, panel=QUESTION)
 
 
-@asking()
+@asking(algorithm="")
 def whatif(
     *,
-    gpu: options.OneGpu,
-    changes: Annotated[list[str], _row("KEY=VALUE", "A row: a change, or several with commas.", "--set")] = [],  # noqa: B006
     case: Annotated[list[str], _column("CASE", "A column: 'pass=decode, batch=16, seq=8k'; repeat it.")] = [],  # noqa: B006
     of: Annotated[
         str,
         _column("WHAT", "attention, layer, model, or several with commas; default: attention, with --model layer too."),
     ] = "",
     mix: Annotated[str, _column("WEIGHTS", "A column more: the cases mixed, such as 0.5,0.5.")] = "",
+    call: CallFlags,
+    changes: Annotated[list[str], _row("KEY=VALUE", "A row: a change, or several with commas.", "--set")] = [],  # noqa: B006
     limit: Annotated[list[str], flag("NAME<=VALUE", "area<=1.1x, power<=700W: a row that breaks it says so.")] = [],  # noqa: B006
     tiles: Annotated[str, flag(None, "shipped or retuned; retuned ones for the unchanged GPU too.")] = "shipped",
-    algorithm: options.AlgorithmName = "",
-    implementation: options.ImplementationName = None,
-    flags: QuestionFlags,
-    how: LaunchFlags,
     out: Annotated[Path | None, flag("FILE", "CSV, a line for each row and column.")] = None,
     plot: Plot,
     verbose: options.Details = False,
@@ -57,20 +51,19 @@ def whatif(
         if out.suffix.lower() != ".csv":
             raise InputError(f"--out {out}: end the name with .csv")
         outputs.check_output(out)
-    cases = _cases(flags, case, options.some_words(of, "--of"), mix)
-    base = load_gpu(gpu)
+    cases = _cases(call.flags, case, options.some_words(of, "--of"), mix)
     rows = [options.read_settings(text.split(",")) for text in changes]
     with progress.steps("answering machines", 1 + len(rows) + (len(rows) > 1)) as done:
         found = found_by(
-            cases, base, rows, algorithm=algorithm or None, implementation=implementation, tiles=tiles, limits=limit,
-            mixed=bool(mix), done=done, **how.with_l2(flags.l2),
+            cases, call.machine, rows, algorithm=call.algorithm or None, tiles=tiles, limits=limit,
+            mixed=bool(mix), done=done, **call.conditions,
         )  # fmt: skip
     records = found.records()
     files = [out] if out else []
     if out is not None:
         write_csv(out, list(records[0]), records)
     files += plot.draw(lambda: picture(records))
-    blocks = what_ifs(found, flags.titled(left_out=False), how.launch, verbose)
+    blocks = what_ifs(found, call.flags.titled(left_out=False), call.how.launch, verbose)
     show.give(json, records, chain(blocks, written(files)), verbose)
 
 
