@@ -15,7 +15,7 @@ from attnsim.cli.given import is_given
 from attnsim.cli.options import flag, switch
 from attnsim.cli.question_flags import asking
 from attnsim.errors import InputError
-from attnsim.kernels import comparison, cpu_device
+from attnsim.kernels import cpu_device
 from attnsim.kernels.catalog import OPERATIONS, Operation, find_operation
 from attnsim.kernels.cpu_device import Count
 from attnsim.kernels.gpu.cuda_device import CudaDevice, CudaError
@@ -290,7 +290,7 @@ def _on_cpu(
     # A fault is a bug of the kernel, which is what the interpreter is there to find.
     with progress.gpu_errors(Fault), progress.interpreting(f"{operation.name} of {blocks:,} blocks in the interpreter"):
         outcome = operation.exercise(device, question, seed, inputs)
-    return f"the interpreter, tiles of {device.gpu.id}", outcome, comparison.compare(device.launches, schedule)
+    return f"the interpreter, tiles of {device.gpu.id}", outcome, cpu_device.compare(device.launches, schedule)
 
 
 def _on_gpu(operation: Operation, question: Workload, seed: int, inputs: str) -> tuple[str, Outcome, list[Count]]:
