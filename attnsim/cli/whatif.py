@@ -15,6 +15,7 @@ from attnsim.cli.look import Plot
 from attnsim.cli.options import flag
 from attnsim.cli.question_flags import NOT_OF_LAYERS, CallFlags, QuestionFlags, asking
 from attnsim.errors import InputError, shown
+from attnsim.plots.changes import whatif as picture
 from attnsim.plots.files import write_csv
 from attnsim.reports.search import whatif as what_ifs
 from attnsim.studies.hardware_case import Case
