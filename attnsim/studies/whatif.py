@@ -17,6 +17,7 @@ from attnsim.api.comparing.baselines import why_slower
 from attnsim.api.comparing.ratios import LikeForLike
 from attnsim.api.layer_answer import LayerAnswer
 from attnsim.errors import InputError, shown
+from attnsim.models.hardware.architectures import architecture_of
 from attnsim.models.hardware.area import area_mm2, beyond_reticle, cost_usd
 from attnsim.models.hardware.gpu import Gpu, changes_text
 from attnsim.models.hardware.sections import FIELDS, Interval, changeable, changeable_alone
@@ -159,6 +160,15 @@ def _calls(cell: Cell) -> list[Outcome]:
     """Return the attention calls of a cell."""
     answers = cell.answer.predictions if cell.answer else ()
     return [call for one in answers for call in (one.attention if isinstance(one, LayerAnswer) else (one,))]
+
+
+def _clocks(gpu: Gpu, cell: Cell) -> list[str]:
+    """Return the origins of the clocks of a cell's calls, and "power" if that slows another part of a long layer."""
+    from_s = architecture_of(gpu.compute_capability_number).slowed_from_s
+    layers = [one for one in (cell.answer.predictions if cell.answer else ()) if isinstance(one, LayerAnswer)]
+    long = [part.clock_hz for one in layers if (one.time_s or 0.0) > from_s for part in one.parts if part.clock_hz]
+    lowered = ["power"] if long and min(long) < 0.999 * gpu.clock.full_hz else []
+    return [*(call.clock_by or "" for call in _calls(cell)), *lowered]
 
 
 def whatif(
@@ -383,7 +393,7 @@ def _record(row: Row, column: Column, cell: Cell) -> dict[str, Any]:
             for end in ("value", "low", "high")
         },
         "power_limit_w": row.gpu.power.limit_w,
-        "clock_by": "; ".join(dict.fromkeys(call.clock_by or "" for call in _calls(cell))),
+        "clock_by": "; ".join(dict.fromkeys(_clocks(row.gpu, cell))),
         "beyond_reticle": bool(large) if row.area else None,
         "bound": cell.bound,
         "tile": "; ".join(dict.fromkeys(one.tile for one in predictions)),

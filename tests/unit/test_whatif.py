@@ -315,6 +315,16 @@ def test_the_picture_marks_power_limits_and_dies_beyond_the_reticle() -> None:
     assert "beyond the reticle" in found.left[0] and "beyond the reticle" not in found.left[1]
 
 
+def test_a_long_layer_is_limited_where_its_products_are() -> None:
+    question = QuestionFlags(model="llama-3-8b", seq=2048).workload()
+    cases = [
+        Case(question, cache="cold"),
+        Case(question, 1, "", Layer(attnsim.load_model("llama-3-8b"), 1, 2048), "cold"),
+    ]
+    call, layer, *_ = whatif(cases, H100, [HBM]).records()
+    assert (call["clock_by"], layer["clock_by"]) == ("load", "load; power") and layer["time_s"] > 1e-3
+
+
 def test_files_hold_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out, plot = tmp_path / "a.csv", tmp_path / "b.svg"
     asked = (*QUESTION, "--seq", "2k", *SETS)
