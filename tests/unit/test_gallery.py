@@ -34,7 +34,7 @@ NAMED = {
     "tornado": ("sm.exp_rate", "change of the time, %"),
     "split": ("l2.bandwidth", "all together", "after the others"),
     "whatif": ("hbm.bandwidth=6TB/s", "breaks a limit", "attention, seq=8k", "launch, "),
-    "step": ("MLP", "80 x attention", "161 x all-reduce", "15.9 ms", "30.0 %"),
+    "step": ("MLP", "80 x attention", "161 x all-reduce", "15.9 ms", "29.7 %"),
     "timeline": ("flash-3", "load K", "warpgroup 1", "softmax"),
     "timeline-set": ("flash, h100-sxm5-80gb*", "load V", "1 block an SM"),
     "breakeven": ("h100, 4k tokens", "flash-attn.4-sparse", "attnsim.sparse, never run", "visible pairs"),
