@@ -219,13 +219,13 @@ def _between(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
             }
             for name in (asked.older, asked.newer)
         )
-        yield from ((older[key], newer[key]) for key in older.keys() & newer.keys())
+        yield from ((older[key], newer[key]) for key in older if key in newer)
 
 
 def _numbers(pair: Pair) -> tuple[Use, Numbers, Numbers]:
     one, two = (dict(unseen(row)) for row in pair.rows)
-    for fold in one.keys() & two.keys():
-        if fold[0] != NEVER:
+    for fold in one:
+        if fold in two and fold[0] != NEVER:
             return "left out", one[fold], two[fold]
     use: Use = "held out" if (NEVER, "") in {*one, *two} else "fit"
     first, second = (choose(row.record, row.gpu).numbers for row in pair.rows)
