@@ -1,4 +1,7 @@
-"""Table of the units that work occupies, on every SM and on the chip, and of a machine's figures of merit."""
+"""Table of the units that work occupies, on every SM and on the chip; a new unit is a new row.
+
+After it, the figures of merit of a machine: names, units and table columns.
+"""
 
 from __future__ import annotations
 
