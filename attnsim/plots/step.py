@@ -77,8 +77,8 @@ def step(answers: Sequence[StepAnswer]) -> Picture:
     changed = [f"{name}: {changes_text(one.changes)}" for name, one in zip(names, answers, strict=True) if one.changes]
     return Picture(
         f"One step of {first.model.id}: {engineering(first.time_s, 's')}",
-        "Above: the whole step; its 90 % range has all parts at their lower or upper ends, and what is left out. Below: "
-        "all runs of a part together, with its share; whiskers: 90 % range; grey at the left: launches.",
+        "Above: the whole step; its 90 % range has all parts at their lower or upper ends, and what is left out. "
+        "Below: all runs of a part together, with its share; whiskers: 90 % range; grey at the left: launches.",
         (
             Panel(partial(_whole, names=names, tables=tables, longest_s=whole_s), WHOLE * len(answers), apart=True),
             Panel(partial(_key, groups=groups), KEY, apart=True, key=True),
