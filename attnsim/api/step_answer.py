@@ -184,6 +184,8 @@ class StepAnswer:
 def trust_lines(answer: StepAnswer) -> list[str]:
     """How far to trust a step, a line each."""
     lines = [f"products: {answer.products}"]
+    wider = f"the range has a factor of {math.exp(LEFT_OUT_HALF_WIDTH):.2f} either way beside those of the parts"
+    lines.append(f"the step: {wider}, for the host's work and for what a version of the server fuses")
     if answer.gpus > 1:
         pcie = any((part.busiest or "").startswith("PCIe") for _, part in answer.parts)
         over_pcie = "the host decides, and one that was measured is 3 to 10 times slower with 4 and 8 GPUs"

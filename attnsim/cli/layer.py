@@ -25,7 +25,7 @@ from attnsim.tables import written
 _NOT_OF_STEPS = (
     *("tile", "tiles", "baseline", "split_changes", "operations", "page_size", "prefix", "tree"),
     *("selection", "batch", "seq", "seq_kv", "heads", "kv_heads", "head_dim", "head_dim_v", "latent", "causal"),
-    *("window", "mask", *KERNEL_OPTIONS),
+    *("window", "mask", *(name for name in KERNEL_OPTIONS if name != "kv_dtype")),
 )
 """Flags that say nothing of a step, whose model and lengths say it all."""
 
@@ -76,6 +76,7 @@ def _predict_steps(wanted: PredictFlags, asked: dict[str, Any]) -> None:
         raise InputError(f"--pass {flags.passes} does not go with --layer --lengths, a step of a server; leave it out")
     lengths = read_lengths(flags.lengths or "", flags.passes == "decode")
     asked |= {"dtype": flags.dtype, "tp": flags.tp, "ep": ep}
+    asked |= {"kernel": {"kv_dtype": flags.kv_dtype}} if flags.kv_dtype else {}
     asked |= {} if given.is_given(wanted.context, "launch") else {"launch": "graph"}
     machines: list[Any] = []
     for base in [load_gpu(name) for name in options.words(wanted.gpu, "--gpu")]:

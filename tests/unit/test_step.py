@@ -233,6 +233,18 @@ def test_a_server_attends_by_its_own_kernels() -> None:
     assert [one.implementation for one in named.attention] == ["flash-attn.3"]
 
 
+def test_a_cache_in_fp8_is_half_as_large_and_read_by_a_kernel_that_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["predict", "--layer", "--model", "llama-3-8b", "--gpu", "h100", "--lengths", "1:4096 x 16", "--json"]
+    records = []
+    for more in ([], ["--kv-dtype", "fp8"]):
+        assert main([*ask, *more]) == 0
+        records += json.loads(capsys.readouterr().out)
+    wide, small = (record["memory"]["cache_bytes"] for record in records)
+    assert small == wide / 2
+    found = step("llama-3-8b", H100, "1:4096 x 16", kernel={"kv_dtype": "fp8"})
+    assert [one.implementation for one in found.attention] == ["flashinfer.fa2"]
+
+
 def test_the_range_is_wider_than_that_of_the_parts(llama: StepAnswer) -> None:
     low, high = (
         sum(number * (getattr(part, name) or 0.0) for number, part in llama.parts)
@@ -347,7 +359,7 @@ def test_the_command_prints_the_parts_and_says_what_it_is_not(capsys: pytest.Cap
         (["--window", "64"], "--window does not go with"),
         (["--sinks"], "--sinks does not go with"),
         (["--softcap", "30"], "--softcap does not go with"),
-        (["--kv-dtype", "fp8"], "--kv-dtype does not go with"),
+        (["--softcap", "30"], "--softcap does not go with"),
         (["--ep", "0"], "--ep: '0' given; allowed: whole numbers from 1 to 64"),
     ):
         assert main([*ask, *flags]) == 2
