@@ -54,6 +54,8 @@ from attnsim.models.question.workload import DTYPE_BYTES, Workload
 from attnsim.simulator.replay import Progress
 
 MOST_SHARED = 64
+SLOWER_EXCHANGE = 3.0
+"""Time of exchanges with experts of vLLM and TensorRT-LLM over the predicted one, median of ``benchmarks/steps.py``."""
 
 
 def step(
@@ -96,7 +98,7 @@ def step(
         GPUs among which whole experts are divided: `tp`, or several such groups, each with a batch like this one; 0
         where experts are divided in width.
     algorithm, implementation : str, optional
-        Of the attention.
+        Of the attention; or a server alone ("vllm", "sglang", "trtllm") with all its kernels, which is then `library`.
     library : {"vllm", "sglang", "tensorrt-llm", "nccl"}, optional
         Whose all-reduce it is; default: that of `implementation`, else vLLM's.
     mode, cache, launch, budget, progress, calibration
@@ -128,8 +130,11 @@ def step(
     if not kinds or any(kind.kind == "cross-attention" for kind in kinds):
         what = "an encoder and a decoder, which run apart" if kinds else "no layer that attends"
         raise InputError(f"{whole.id} has {what}; a step is of a model whose every layer runs: take another")
-    named = (implementation or "").partition(".")[0]
+    named, _, of_it = (implementation or "").lower().partition(".")
+    named = {"trtllm": "tensorrt-llm"}.get(named, named)
     library = library or (named if named in libraries() else "vllm")
+    if named == library and not of_it:
+        implementation = None  # the server, with all its kernels
     run = _Run(whole, machine, batch, dtype, tp, ep, algorithm, implementation, library, kernel)
     run = replace(run, attended=run.format_of_attention(kinds[0]))
     memory = run.memory(kinds)
@@ -345,7 +350,9 @@ class _Run:
                 continue
             sent = w.queries / self.tp * experts.active * self.model.hidden  # a copy for each expert, as DeepEP sends
             for name, each in (("to experts", w.element_bytes), ("from experts", w.output_bytes)):
-                yield number, self._said("all_to_all", sent * each, conditions, self.ep, f"all-to-all {name}")
+                said = self._said("all_to_all", sent * each, conditions, self.ep, f"all-to-all {name}")
+                longer = 1.0 if self.library == "sglang" else SLOWER_EXCHANGE
+                yield number, replace(said, time_high_s=longer * (said.time_high_s or 0.0))
             if self.tp > 1:
                 yield number, self._said("all_gather", size, conditions, name="all-gather of tokens")
         if self.tp > 1:

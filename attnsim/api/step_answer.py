@@ -130,6 +130,14 @@ class StepAnswer:
         return sum(one.times for one in self.lengths)
 
     @property
+    def formats(self) -> str:
+        """Formats of GEMMs and, where it is another or both are fp8, of the cache."""
+        kept = {
+            one.workload.kv_dtype or one.workload.dtype for one in self.attention if one.algorithm not in ALGORITHMS
+        }
+        return self.dtype if kept <= {self.dtype} and self.dtype != "fp8" else f"{self.dtype}, cache {', '.join(kept)}"
+
+    @property
     def tokens_per_s(self) -> float:
         """New tokens a second, of all GPUs."""
         return self.groups * self.new_tokens / self.time_s
@@ -184,21 +192,28 @@ class StepAnswer:
 def trust_lines(answer: StepAnswer) -> list[str]:
     """How far to trust a step, a line each."""
     lines = [f"products: {answer.products}"]
-    wider = f"the range has a factor of {math.exp(LEFT_OUT_HALF_WIDTH):.2f} either way beside those of the parts"
-    lines.append(f"the step: {wider}, for the host's work and for what a version of the server fuses")
+    wider = f"a factor of {math.exp(LEFT_OUT_HALF_WIDTH):.2f} either way (added in squares)"
+    lines.append(
+        f"the step's range: all parts off in the same direction, and {wider} for the host's work and for what a "
+        "version of the server fuses"
+    )
     if answer.gpus > 1:
         pcie = any((part.busiest or "").startswith("PCIe") for _, part in answer.parts)
         over_pcie = "the host decides, and one that was measured is 3 to 10 times slower with 4 and 8 GPUs"
-        over_nvlink = "all-reduces and all-gathers were 7 to 13 % off on GPUs that were held out"
+        over_nvlink = "the mean error of all-reduces and all-gathers on GPUs that were held out is 7 to 13 %"
         lines.append(f"collectives over {'PCIe' if pcie else 'NVLink'}: {over_pcie if pcie else over_nvlink}")
         if answer.gpus > TIMED_GPUS:
             lines += [f"collectives: nobody has timed groups of more than {TIMED_GPUS} GPUs of one switch"]
     if answer.groups > 1:
         lines.append(
             "to experts and back: NCCL's all-to-all of a copy for each expert; 18 % off DeepEP's low-latency kernels "
-            "in SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long; tokens reach all experts alike"
+            "in SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long, 3 in the median, which is the "
+            "upper end of their range; tokens reach all experts alike"
         )
     for one in answer.attention:
         what, trust = one.algorithm if one.algorithm in ALGORITHMS else "attention", one.trust
-        lines += [f"{what} is {trust.level}: {trust.reasons[0]}", *map(str, trust.reasons[1:])]
+        lines += [
+            f"{what} is {trust.level}: {trust.reasons[0]}",
+            *(f"{what}: {reason}" for reason in trust.reasons[1:]),
+        ]
     return list(dict.fromkeys(lines))

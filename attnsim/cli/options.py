@@ -110,7 +110,7 @@ TreeText = Annotated[str | None, _asked("PARENTS", "Draft tokens that branch: th
 HeadDim = Annotated[int | None, count("Width of Q and K.")]
 HeadDimV = Annotated[int | None, count("Width of V; default: as --head-dim.")]
 Tp = Annotated[
-    int, count("GPUs that share each layer (tensor parallel): one GPU's heads, all-reduces left out.", high=1024)
+    int, count("GPUs that share each layer (tensor parallel): one GPU's heads; all-reduces in a step alone.", high=1024)
 ]
 ExpertGpus = Annotated[int | None, count("Of a step: GPUs among which whole experts are divided.", high=64)]
 LatentText = Annotated[

@@ -196,12 +196,15 @@ def steps(answers: Sequence[StepAnswer]) -> Iterator[Block]:
     """A table of parts for each GPU, and below it what the step makes and what the memory holds."""
     first = answers[0]
     shared = f", {first.gpus} GPUs share each layer" if first.gpus > 1 else ""
-    shared += f", {first.expert_gpus} GPUs share the experts" if first.expert_gpus else ""
+    experts = "the same" if first.expert_gpus == first.gpus else f"{first.expert_gpus} GPUs"
+    shared += f", {experts} share the experts" if first.expert_gpus else ""
     tokens = f"{_count(first.new_tokens, 'new token')} of {_count(first.sequences, 'sequence')}"
     groups = f" on each of {first.groups} {'groups of ' * (first.gpus > 1)}GPUs" if first.groups > 1 else ""
     yield Unfolded(f"{first.model.id}{shared}: a step of {tokens}{groups} ({lengths_summary(first.lengths)})\n")
     for one in answers:
-        place = "; ".join((one.gpu, "warm L2" if one.cache == "warm" else "cold L2", *map(str, one.changes)))
+        place = "; ".join(
+            (one.gpu, one.formats, "warm L2" if one.cache == "warm" else "cold L2", *map(str, one.changes))
+        )
         title = f"{place}; {wording.launched_text(one.launch)}"
         yield Table(title, _rows_of_step(one), _RIGHT_OF_STEPS, ("part",))
         yield from map(Unfolded, _remarks_of_step(one))

@@ -163,6 +163,22 @@ def test_a_configuration_gives_the_preset(name: str, tmp_path: Path) -> None:
     assert replace(model, id=preset.id, name=preset.name, source=preset.source) == preset
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "('fp8'): ask with dtype fp8"),
+        (
+            {"quant_method": "awq", "bits": 4},
+            "('awq'), which is left out: they are taken in the format of the question",
+        ),
+    ],
+)
+def test_a_configuration_of_quantized_weights_says_so(given: dict[str, object], says: str, tmp_path: Path) -> None:
+    with pytest.warns(attnsim.errors.Taken, match=re.escape(f"its weights are quantized {says}")):
+        model = import_config(Path(written(tmp_path, LLAMA | {"quantization_config": given})))
+    assert model.fp8_blocks is ("weight_block_size" in given)
+
+
 def test_what_configurations_leave_open(tmp_path: Path) -> None:
     def read(**changes: object) -> Model:
         base = CONFIGS[str(changes.pop("base", "llama-3-8b"))]

@@ -407,9 +407,10 @@ def _language_model(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]
     told = [f"{key} is left out: this is the language model alone" for key in beside]
     if inner is None:
         return content, told
-    outer = {key: content[key] for key in ("architectures", "model_type", "tie_word_embeddings") if key in content}
+    names = ("architectures", "model_type", "tie_word_embeddings", "quantization_config")
+    outer = {key: content[key] for key in names if key in content}
     whose = [] if "architectures" in inner or "model_type" in inner else [outer]
-    kept = {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
+    kept = {key: outer[key] for key in names[2:] if key in outer}
     return {**kept, **{key: value for one in whose for key, value in one.items()}, **inner}, told
 
 
@@ -459,6 +460,7 @@ def _imported(raw: bytes, stem: str) -> tuple[Model, list[str]]:
         taken = ", ".join(f"{key} {value}" for key, value in config.taken.items())
         told = [*told, f"not in the file, taken as transformers does: {taken}"]
     left_out = [*(f"{key} is left out" for key in strange), *config.left_out]
+    told = [*told, *_quantized(outer.get("quantization_config") or content.get("quantization_config"))]
     given = str(outer.get("_name_or_path") or "")
     is_named = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,150}", given) is not None
     name = given if is_named else stem
@@ -467,6 +469,16 @@ def _imported(raw: bytes, stem: str) -> tuple[Model, list[str]]:
     if is_named:
         source += f", {name}"
     return replace(model, id=ident, name=name, source=source, left_out=tuple(left_out)), [*told, *beside, *left_out]
+
+
+def _quantized(given: object) -> list[str]:
+    """A sentence on weights of fewer bits, which a model does not keep: the format is asked with the question."""
+    if not isinstance(given, dict):
+        return []
+    method = shown(given.get("quant_method") or given.get("quant_algo") or "not named")
+    if "fp8" in method.lower():
+        return [f"its weights are quantized ({method}): ask with dtype fp8"]
+    return [f"its weights are quantized ({method}), which is left out: they are taken in the format of the question"]
 
 
 _SAID = {
