@@ -174,7 +174,7 @@ def test_a_configuration_gives_the_preset(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_configuration_of_quantized_weights_says_so(given: dict[str, object], says: str, tmp_path: Path) -> None:
-    with pytest.warns(attnsim.errors.Taken, match=re.escape(f"its weights are quantized {says}")):
+    with pytest.warns(Taken, match=re.escape(f"its weights are quantized {says}")):
         model = import_config(Path(written(tmp_path, LLAMA | {"quantization_config": given})))
     assert model.fp8_blocks is ("weight_block_size" in given)
 

@@ -230,9 +230,8 @@ def test_a_server_attends_by_its_own_kernels() -> None:
         "tensorrt-llm": ["tensorrt-llm.attention"] * 2,
     }
     for server, library in (("trtllm", "tensorrt-llm"), ("sglang", "sglang")):
-        bare, asked = (
-            step("llama-3-8b", H100, mixed, **how) for how in ({"implementation": server}, {"library": library})
-        )
+        bare = step("llama-3-8b", H100, mixed, implementation=server)
+        asked = step("llama-3-8b", H100, mixed, library=library)
         assert (bare.library, bare.time_s) == (library, asked.time_s)
     named = step("llama-3-8b", H100, mixed, library="sglang", implementation="flash-attn.3")
     assert [one.implementation for one in named.attention] == ["flash-attn.3"]
