@@ -118,16 +118,19 @@ class Reply(Generic[Q]):
         """The names of the question as JSON holds them: plain types, null for what is unknown, no NaN or infinity."""
         return {key: plain(attrgetter(name)(self)) for key, name in self.question.names.items()}
 
-    def row(self: Reply[Question]) -> dict[str, object]:
-        """Question and answer as one row of plain values; units that are busy as ``busy_tensor_s``.
+    def row(self) -> dict[str, object]:
+        """Question and answer as one row of plain values; of a call, units that are busy as ``busy_tensor_s``.
 
-        The question stands in the columns of a case table; ``decodes`` is how many sequences have a single query,
-        which ``pass`` does not say of a batch whose `lengths` differ.
+        The question of a call stands in the columns of a case table; ``decodes`` is how many sequences have a single
+        query, which ``pass`` does not say of a batch whose `lengths` differ.
         """
-        one, w = cast("Outcome", self), self.question.w
-        asked = {"pass" if name == "passes" else name: getattr(w, name) for name in ASKED}
+        one, question = cast("Outcome", self), self.question
         plain = {name: value for name, value in self.to_dict().items() if not isinstance(value, (dict, list))}
         more = {"changes": changes_text(one.changes), "trust": one.trust.level, "trust_reason": one.trust.reason}
+        if not isinstance(question, Question):
+            return plain | more
+        w = question.w
+        asked = {"pass" if name == "passes" else name: getattr(w, name) for name in ASKED}
         busy = {f"busy_{unit}_s": one.units_s.get(unit) for unit in UNITS}
         asked |= {"lengths": lengths_text(w.lengths), "mask": str(w.mask)}
         asked |= {name: "" if (value := getattr(w, name)) is None else str(value) for name in TEXTS}
@@ -135,13 +138,15 @@ class Reply(Generic[Q]):
         asked["decodes"] = sum(one.times for one in w.parts if one.queries == 1)
         return asked | plain | more | busy
 
-    def to_frame(self: Reply[Question]) -> pd.DataFrame:
+    def to_frame(self) -> pd.DataFrame:
         """The one row of :meth:`row` as a frame; :func:`attnsim.compare` gives several."""
         return frame_of([self.row()])
 
-    def shown(self: Reply[Question]) -> dict[str, object]:
+    def shown(self) -> dict[str, object]:
         """The cells of a table for people."""
         one = cast("Outcome", self)
+        if not isinstance(self.question, Question):
+            return {"gpu": self.machine, **cells(one, "time", "90 % range"), **cells(one, "busiest", "trust")}
         return {
             "algorithm": one.algorithm,
             "implementation": one.implementation,
@@ -169,9 +174,10 @@ class Reply(Generic[Q]):
             f"{one.trust.level}>"
         )
 
-    def _repr_html_(self: Reply[Question]) -> str:
-        trust = cast("Outcome", self).trust
-        return Table(str(self.workload), [self.shown()]).html + f"<p>trust: {escape(trust.summary)}</p>"
+    def _repr_html_(self) -> str:
+        trust, question = cast("Outcome", self).trust, self.question
+        title = str(question.w) if isinstance(question, Question) else question.title
+        return Table(title, [self.shown()]).html + f"<p>trust: {escape(trust.summary)}</p>"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

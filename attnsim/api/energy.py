@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from attnsim.api.answer import Outcome
 from attnsim.api.layer_answer import LayerAnswer, LayerPart
@@ -104,7 +103,7 @@ def energy(prediction: Outcome | LayerAnswer, gpu: Gpu | str) -> Energy:
     return Energy(
         joules=joules,
         watts=joules.over(prediction.time_s),
-        units_j=MappingProxyType(units),
+        units_j=units,
         tdp_w=base.power.tdp_w,
         assumed=tuple(name for name in units if found[name].kind == "assumed"),
     )

@@ -76,7 +76,10 @@ def build(folder: Path, done: Callable[[int], object] = lambda states: None) -> 
     """
     check_folder(folder)
     folder = folder.absolute()
-    made = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        made = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise InputError(f"{folder.parent} cannot be written ({error.strerror}); give another folder") from None
     try:
         _write(made, done)
         made.chmod(0o755)

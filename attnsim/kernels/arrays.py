@@ -155,7 +155,7 @@ def random_arrays(
     names : str
         One letter for each array: "QKV", "QKVO".
     inputs : str
-        One of :data:`attnsim.ptx.adversarial.INPUTS`, for Q and K.
+        One of :data:`attnsim.ptx.outcome.INPUTS`, for Q and K.
     scores : bool
         True if the reference will hold every score, so that their memory counts.
 

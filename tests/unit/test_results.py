@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import pickle
 import re
 from dataclasses import replace
 
 import pytest
 
 import attnsim
+from attnsim.api.step import step
 from attnsim.models.question.lengths import parse_lengths
 from attnsim.models.question.workload import Tree
 from attnsim.tables import Table
@@ -67,6 +69,17 @@ def test_tables_in_notebooks_hold_the_figures_and_escape_text(found: attnsim.Ans
     assert rows[:2] == ["naive", "torch.baddbmm"] and "4078 GB/s" in rows[2]
     assert html.escape(explained.loop_nest) in explained._repr_html_()
     assert "<b>" not in Table("a <b>", [{"<b>": "<b>"}], remarks=["<b>"]).html
+
+
+def test_answers_of_every_kind_are_sent_to_other_processes_and_shown_in_notebooks(found: attnsim.Answers) -> None:
+    gpu = attnsim.load_gpu("h100-sxm5-80gb")
+    layer = attnsim.layer("llama-3-8b", gpu, seq=4096)
+    drawn = attnsim.predict(attnsim.Workload(batch=1, heads_q=8, seq_q=4096, head_dim=64), gpu, "performer@128")
+    for one in (found[0], layer, step("llama-3-8b", gpu, "1:4096 x 4"), attnsim.energy(drawn, gpu)):
+        assert pickle.loads(pickle.dumps(one)) == one
+    assert pickle.loads(pickle.dumps(drawn)).to_dict() == drawn.to_dict()
+    assert layer.to_frame().loc[0, "time_s"] == layer.time_s
+    assert "<caption>a layer of llama-3-8b</caption>" in layer._repr_html_()
 
 
 def test_studies_are_asked_at_the_top() -> None:

@@ -275,7 +275,7 @@ def lift_operation(
     gpu : str or Gpu
         The GPU whose tiles apply.
     inputs : str
-        "zeros", or one of :data:`attnsim.ptx.adversarial.INPUTS`.
+        "zeros", or one of :data:`attnsim.ptx.outcome.INPUTS`.
     counted : bool
         As in :func:`attnsim.kernels.lift.lifting.lift`.
 

@@ -5,9 +5,11 @@ A name stands for the code behind a column of measurements; its meaning may depe
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from attnsim.errors import InputError, some
 from attnsim.models.hardware.gpu import Gpu
@@ -83,6 +85,14 @@ def find_implementation(name: str) -> Implementation:
     """
     return match(name).record
 
+
+def _reduced(one: Implementation) -> Any:
+    """How a record is pickled: by its name, as its functions cannot be; one that was changed as any object."""
+    known = "@" in one.name or IMPLEMENTATIONS.get(one.name) is one
+    return (find_implementation, (one.name,)) if known else one.__reduce_ex__(2)
+
+
+copyreg.pickle(Implementation, _reduced)
 
 OF_OTHERS = {"tile", "wave", "pod", "cascade", "radial", "paged", "manual", "ck", "tk", "te", "svg"}
 """Names of kernels that table columns also use for other things."""

@@ -4,6 +4,9 @@ A record states the mechanism's definition and its implementations. The implemen
 (:mod:`attnsim.models.implementations.choose`) and are found by name.
 """
 
+import copyreg
+from functools import cache
+
 from attnsim.errors import InputError
 from attnsim.models.implementations.implementation import Implementation, sizing
 from attnsim.models.mechanisms.linear import GATED, LINEAR
@@ -21,6 +24,7 @@ ALGORITHMS: dict[str, Mechanism] = {name: item for name, item in MECHANISMS.item
 """Mechanisms that a question can ask for, by name."""
 
 
+@cache
 def find_mechanism(name: str) -> Mechanism:
     """The mechanism with this name; for ``NAME@N``, with N random features or projected keys.
 
@@ -39,6 +43,13 @@ def find_mechanism(name: str) -> Mechanism:
         able = ", ".join(f"{one}@N" for one, item in ALGORITHMS.items() if item.sized)
         raise InputError(f"algorithm {base} has no number to choose, {name!r} gives one; those that have: {able}")
     return record.sized(sizing(number, name))
+
+
+def _restored(name: str) -> Mechanism:
+    return find_mechanism(name) if "@" in name else MECHANISMS[name]
+
+
+copyreg.pickle(Mechanism, lambda one: (_restored, (one.name,)))  # its functions cannot be pickled, its name can
 
 
 def playing(w: Workload) -> Mechanism:

@@ -162,5 +162,5 @@ def chosen(names: Sequence[str]) -> list[Job]:
     known = list(dict.fromkeys(each for part in parts for each in (part.name.partition(":")[0], part.name)))
     for name in names:
         if name not in known:
-            raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: {_JOBS}")
+            raise InputError(f"fit {name!r} is not known; {nearest(name, known)}; all: {_JOBS.name}")
     return [part for part in parts if not names or {part.name, part.name.partition(":")[0]} & {*names}]
