@@ -210,8 +210,10 @@ def trust_lines(answer: StepAnswer) -> list[str]:
             "in SGLang, while calls of vLLM and TensorRT-LLM take 1 to 10 times as long, 3 in the median, which is the "
             "upper end of their range; tokens reach all experts alike"
         )
+    alone = len({one.implementation for one in answer.attention}) == 1
     for one in answer.attention:
-        what, trust = one.algorithm if one.algorithm in ALGORITHMS else "attention", one.trust
+        called = "attention" if alone else f"attention by {one.implementation}"
+        what, trust = one.algorithm if one.algorithm in ALGORITHMS else called, one.trust
         lines += [
             f"{what} is {trust.level}: {trust.reasons[0]}",
             *(f"{what}: {reason}" for reason in trust.reasons[1:]),

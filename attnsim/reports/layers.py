@@ -216,7 +216,8 @@ def steps(answers: Sequence[StepAnswer]) -> Iterator[Block]:
     left_out = f"{'; '.join(missing)}."
     low = min(one.time_low_s / one.time_s for one in answers)
     high = max(one.time_high_s / one.time_s for one in answers)
-    short = f"the step within {wording.spread_text(low, high)}. -v says why, and what is left out."
+    each = "" if len(answers) == 1 else "of all GPUs, "
+    short = f"90 % range of the step: {each}{wording.spread_text(low, high)}. -v says why, and what is left out."
     yield Remarks(short, [*(text for one in answers for text in _trust(one)), left_out])
 
 
@@ -255,7 +256,7 @@ def _remarks_of_step(answer: StepAnswer) -> list[str]:
     ]
     held, giga = answer.memory, 1e9
     weights = "weights not known" if held.weights_bytes is None else f"weights {held.weights_bytes / giga:.1f} GB"
-    room = "" if held.room_tokens is None else f"; 0.9 of it has room for {held.room_tokens:,} cached tokens in all"
+    room = "" if held.room_tokens is None else f"; at 90 % use the cache holds {held.room_tokens:,} tokens"
     size = f"the batch's cache {held.cache_bytes / giga:.1f} GB of {held.capacity_bytes / giga:.0f} GB"
     lines.append(f"memory of a GPU: {weights}, {size}{room}")
     said = [f"{part.name} {part.tile}" for _, part in answer.parts if part.group == "communication"]
