@@ -17,6 +17,8 @@ from attnsim.errors import InputError
 from attnsim.models.hardware.files import load_gpu
 from attnsim.models.implementations.collectives.collective import collective_time
 from attnsim.models.implementations.collectives.known import COLLECTIVES
+from attnsim.models.implementations.gemms.gemm import gemm_times
+from attnsim.models.implementations.gemms.kernels import fit_of
 from attnsim.models.question.lengths import Length
 from attnsim.plots.step import step as picture
 from attnsim.plots.styles import STYLES
@@ -127,6 +129,7 @@ def test_whole_experts_are_read_by_one_gpu_and_tokens_go_to_them_and_back() -> N
         number, part = parts[f"all-to-all {way} experts"]
         sent = collective_time(COLLECTIVES["all_to_all"], tokens * 8 * 7168 * size, load_gpu("gb200"), gpus)
         assert number == 58 and part.time_s == pytest.approx(sent.time_s)
+        assert part.time_high_s == pytest.approx(3 * sent.high_s)  # of vLLM's; SGLang's calls take as long as predicted
     assert "all-reduce" not in parts and found.tokens_per_s == pytest.approx(gpus * tokens / found.time_s)
     assert (found.memory.weights_bytes or 0) == pytest.approx(656e9 / 16 + 18e9, rel=0.05)
 
@@ -213,7 +216,11 @@ def test_in_fp8_the_kernel_before_converts_and_router_and_head_stay_wide() -> No
     parts = {library: {part.name: part.time_s or 0.0 for _, part in one.parts} for library, one in steps.items()}
     wide = {part.name: part.time_s or 0.0 for _, part in step("llama-3-8b", H100, "1:4096 x 16").parts}
     assert parts["vllm"]["LM head"] == parts["tensorrt-llm"]["LM head"] == wide["LM head"]
-    assert parts["vllm"]["QKV projection"] < wide["QKV projection"]
+    for library, kernel, converted in (("vllm", "vllm-fp8", 1), ("tensorrt-llm", "trtllm-fp8", 0)):
+        for name, n, converts in (("QKV projection", 6144, 0), ("O projection", 4096, converted)):
+            waits = fit_of(kernel, load_gpu(H100)).waits
+            found = gemm_times(load_gpu(H100), kernel, 16, n, 4096, waits, converts=converts)
+            assert parts[library][name] == pytest.approx(found.time_s[0])
     named = step("qwen3-235b-a22b", "b200-sxm-180gb", "1:4096", tp=4, dtype="fp8")
     assert {"router", "norms of Q and K"} <= set(times(named)) and "top-k of the router" not in times(named)
 

@@ -9,6 +9,7 @@ Least time of a fused kernel on one of its tiles, by which our dense and our spa
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any, Protocol, TypeVar
@@ -38,7 +39,7 @@ ELEMENT = {"fp16": "Half", "bf16": "Bfloat16"}
 """Struct of ``element.cuh`` behind each 16-bit format."""
 
 
-class Compiled:
+class Compiled(ABC):
     """A compilation of one of our kernels, by its warps and its shared-memory buffers."""
 
     __slots__ = ()
@@ -46,9 +47,9 @@ class Compiled:
     warps: int
 
     @property
+    @abstractmethod
     def buffers(self) -> Buffers:
         """Shared-memory buffers of a block and their bytes."""
-        raise NotImplementedError
 
     @property
     def threads(self) -> int:
